@@ -1,0 +1,42 @@
+# The targets that people type; each sets up what it needs in .venv and .cache and nothing elsewhere.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help check unit test demo clients soak bench clean
+
+help:  ## show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing fetchgate and what its tests run beside it into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,kafka]'
+	@touch $@
+
+check: $(STAMP)  ## format, lint, types, import rules and unit tests: under a minute
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -m 'not integration and not clients'
+
+test: check  ## everything that CI runs, real brokers and Python clients included
+	$(BIN)/pytest -q -m integration
+
+demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
+	$(BIN)/python -m tools.demo
+
+clients: $(STAMP)  ## the matrix of clients in other languages
+	$(BIN)/pytest -q -m clients
+
+soak: $(STAMP)  ## the same tests for as long as they deserve
+	$(BIN)/python -m tools.soak
+
+bench: $(STAMP)  ## the figures of the README, side by side in one run
+	$(BIN)/python -m tools.bench
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .cache build *.egg-info

@@ -1,0 +1,16 @@
+"""fetchgate's gateway: full fetches in, incremental fetch sessions out.
+
+How it is put together, from the inside out. *Sans-IO* modules open no socket and no file and ask no clock:
+bytes, time and ids come in as arguments, bytes and events go out.
+
+- **protocol** (sans-IO): the Kafka wire. Views over received frames for what is rewritten, nothing decoded
+  that is not; it imports nothing else of this package.
+- **session** (sans-IO): KIP-227's ``FetchSessionHandler`` and the *partition table*, which keeps what a session
+  holds in columns, a row a partition.
+- **connection** (sans-IO): one client and its broker. Decides for each frame whether it passes, streams, or goes
+  through the session; keeps answers in request order; reports *events* (rare) and a *tally* (counted per fetch).
+- **routing** (sans-IO): which broker is reached at which port, and what addresses the client is told.
+- **server, transports, admin, config, cli**: the shell. The only modules that touch sockets, clocks and files.
+
+Imports go one way: protocol <- session <- connection <- server <- cli. When in doubt, a connection is a wire.
+"""
