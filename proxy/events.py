@@ -109,4 +109,6 @@ class Fault:
     reason: str
 
 
-Event: TypeAlias = ClientNamed | SessionMade | SessionRefused | SessionLost | SessionClosed | Passthrough | Fault
+Event: TypeAlias = (
+    ClientNamed | SessionMade | SessionRefused | SessionLost | SessionClosed | Passthrough | Fault
+)
