@@ -1,0 +1,1 @@
+"""Kafka fetch sessions (KIP-227), in Kafka's own words."""
