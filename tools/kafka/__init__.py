@@ -1,0 +1,42 @@
+"""Real Kafka brokers on loopback for tests, the demo and the benchmarks.
+
+    from tools.kafka import Broker, Cluster
+    from tools.kafka.admin import Admin
+
+    with Broker("4.3.0") as broker:          # KRaft from 3.5, ZooKeeper and a broker before
+        broker.address                       # "127.0.0.1:43211", also broker.host, broker.port
+        broker.node_id, broker.pid
+        with Admin(broker.address) as admin:
+            admin.create_topic("events", partitions=100)
+
+    with Cluster("4.3.0", nodes=3) as cluster:
+        cluster.bootstrap                    # "127.0.0.1:43211,127.0.0.1:43213,..."
+        cluster.broker(2).kill()             # SIGKILL; .stop() is SIGTERM and a clean shutdown
+        cluster.broker(2).restart()          # same port, same data (starts it when it is down)
+
+`Broker(version, *, properties, listeners, node_id, port, heap)`:
+
+- `version`: 4.3.0 by default; 1.0.2, 1.1.1, 2.4.1, 2.8.2, 3.7.2, 3.9.1, 4.1.0 were run as well.
+- `properties`: settings of server.properties over the quick ones made here
+  (`{"max.incremental.fetch.session.cache.slots": 8}`); None as a value takes a setting out.
+- `listeners`: more listeners by name, each with the `(host, port)` that it advertises, None for its own:
+  `{"VIA": ("127.0.0.1", 29093)}` makes the same broker reachable through something that listens on 29093.
+  `broker.port_of("VIA")` is where the broker itself listens. A name that is one of Kafka's security
+  protocols (`SASL_PLAINTEXT`) is that protocol, any other is PLAINTEXT.
+- `port`: 0, the default, takes a free one; it is kept over `restart()`.
+- `start()` returns when the broker answers ApiVersions and lists itself in Metadata (a `with` calls it).
+- `stop()`, `kill()`, `restart()`, `running`, `log()` (the broker's own log as text), `folder` (its data).
+
+`Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles, replication 1 unless a topic says more;
+`cluster.brokers`, `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.stop()`.
+
+Whatever was started ends with the `with`, at exit of the interpreter, and when the parent dies; data and logs lie in a
+temporary folder that is removed with it.
+
+`tools.kafka.jars.classpath(version)` gives the class path (kafka-tools included) and `tools.kafka.java.java()` the
+runtime, for Java clients. Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set.
+
+`tools.kafka.admin.Admin(address)` speaks to every broker from 1.0 to 4.3 over plain sockets: `create_topic(name, partitions=, replication=,
+assignment=, config=)`, `delete_topic(name)`, `add_partitions(name, total)`, `delete_records(name, {partition: offset})`,
+`set_quota(values, client_id=)`, `alter_config(name, {key: value})`, `move_leader(name, partition, node_id)`, `leaders(name)`, `topic_id(name)`.
+"""
