@@ -1,0 +1,218 @@
+"""API keys, error codes, flexible versions, and the headers of requests and responses.
+
+Numbers and names are Kafka's own (4.3). These functions run once for every frame that passes.
+"""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from proxy.protocol.primitives import Buffer, Truncated, read_int32, read_string, skip_tags
+
+
+class ApiKey(IntEnum):
+    """What a request asks for."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    CONTROLLER_REGISTRATION = 70
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    ASSIGN_REPLICAS_TO_DIRS = 73
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
+    INITIALIZE_SHARE_GROUP_STATE = 83
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
+    DELETE_SHARE_GROUP_STATE = 86
+    READ_SHARE_GROUP_STATE_SUMMARY = 87
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+class ErrorCode(IntEnum):
+    """The error codes that can be met on the fetch path, and those that the gateway itself must know."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REPLICA_NOT_AVAILABLE = 9
+    COORDINATOR_NOT_AVAILABLE = 15
+    TOPIC_AUTHORIZATION_FAILED = 29
+    UNSUPPORTED_VERSION = 35
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
+    OFFSET_MOVED_TO_TIERED_STORAGE = 109
+
+
+NEVER_FLEXIBLE: Final = 0x8000
+"""More than any version (an int16): stands for "none is flexible"."""
+
+# Keys 0 to 54 in order; from 55 on every version is flexible. SaslHandshake and OffsetDelete never became so.
+# fmt: off
+_FIRST_FLEXIBLE: Final = (
+    9, 12, 6, 9, 4, 2, 6, 3, 8, 6,                                  # 0-9
+    3, 6, 4, 4, 4, 5, 3, NEVER_FLEXIBLE, 3, 5,                      # 10-19
+    4, 2, 2, 4, 3, 3, 3, 1, 3, 2,                                   # 20-29
+    2, 2, 4, 2, 2, 2, 2, 2, 2, 2,                                   # 30-39
+    2, 2, 2, 2, 1, 0, 0, NEVER_FLEXIBLE, 1, 1,                      # 40-49
+    0, 0, 0, 1, 1,                                                  # 50-54
+)
+# fmt: on
+
+FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerate(_FIRST_FLEXIBLE))
+"""API key -> the first version that has compact strings and tag buffers (request and response agree)."""
+
+_REQUEST_START: Final = Struct(">hhi")
+_RESPONSE_HEADER_V0: Final = 4
+_RESPONSE_HEADER_V1: Final = 5
+
+
+def is_flexible(api_key: int, version: int) -> bool | None:
+    """Tell whether a body is flexible; None: the key is not known, so nobody can tell."""
+    first = FIRST_FLEXIBLE.get(api_key)
+    return None if first is None else version >= first
+
+
+def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | None, int]:
+    """Read a request header (v0, v1 or v2, whichever the key and version have).
+
+    Args:
+        frame: a request, or as much of one as has come.
+        offset: where its api_key stands, which is after the length.
+
+    Returns:
+        api_key, api_version, correlation_id, client_id, and the offset of the body. For a key that is not
+        known the latter is where the client_id ends: whether tags follow can't be told.
+
+    Raises:
+        ProtocolError: the header ends too early or is none.
+    """
+    at = offset + _REQUEST_START.size
+    if at > len(frame):
+        raise Truncated("request header", offset)
+    api_key, version, correlation_id = _REQUEST_START.unpack_from(frame, offset)
+    if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
+        return api_key, version, correlation_id, None, at  # the one request with header v0
+    client_id, at = read_string(frame, at)  # int16 length in header v2, too
+    if is_flexible(api_key, version):
+        _, at = skip_tags(frame, at)
+    return api_key, version, correlation_id, client_id, at
+
+
+def _has_response_tags(api_key: int, version: int) -> bool | None:
+    # A client must be able to read an ApiVersions answer before it knows the broker: its header is always v0.
+    return False if api_key == ApiKey.API_VERSIONS else is_flexible(api_key, version)
+
+
+def response_body_offset(api_key: int, version: int) -> int | None:
+    """Tell the size of a response header as Kafka writes it, without tags; None: the key is not known."""
+    tagged = _has_response_tags(api_key, version)
+    if tagged is None:
+        return None
+    return _RESPONSE_HEADER_V1 if tagged else _RESPONSE_HEADER_V0
+
+
+def response_header(frame: Buffer, offset: int, api_key: int, version: int) -> tuple[int, int]:
+    """Read a response header; what it answers comes from the request, for the frame does not tell.
+
+    Returns:
+        correlation_id and the offset of the body. For a key that is not known the latter is where the
+        correlation_id ends: whether tags follow can't be told.
+
+    Raises:
+        ProtocolError: the header ends too early or is none.
+    """
+    correlation_id, at = read_int32(frame, offset)
+    if _has_response_tags(api_key, version):
+        _, at = skip_tags(frame, at)
+    return correlation_id, at

@@ -1,0 +1,220 @@
+"""Single values of the Kafka wire. Everything is big-endian.
+
+Every reader keeps one contract, `(buffer, offset) -> (value, next_offset)`, checks its bounds, and never
+allocates by a number that came off the wire. A reader raises nothing but:
+
+    ValueError
+      ProtocolError            bytes that are not what they should be
+        Truncated              the value goes on after the end of the buffer
+        Malformed              the value is none that Kafka writes
+        UnknownVersion         an API key or version that is not known here
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""What readers read; none of them changes or keeps it."""
+
+TagSpan: TypeAlias = tuple[int, int, int]
+"""A tagged field: its tag, where its payload starts, and where it ends (the first byte after it)."""
+
+MAX_UVARINT: Final = 0xFFFF_FFFF
+MAX_UVARINT_BYTES: Final = 5
+MAX_STRING: Final = 0x7FFF
+UUID_BYTES: Final = 16
+
+NO_TAGS: Final = b"\x00"
+"""A tag buffer without tags."""
+
+
+class ProtocolError(ValueError):
+    """Bytes that are not what they should be."""
+
+
+class Truncated(ProtocolError):  # noqa: N818 - the state of the bytes; the tree's root carries the word Error
+    """The value goes on after the end of the buffer."""
+
+    def __init__(self, what: str, offset: int) -> None:
+        super().__init__(f"{what} at {offset} goes on after the end")
+
+
+class Malformed(ProtocolError):  # noqa: N818 - as above
+    """The value is none that Kafka writes."""
+
+
+class UnknownVersion(ProtocolError):  # noqa: N818 - as above
+    """An API key or version that is not known here."""
+
+    def __init__(self, api_key: int, version: int) -> None:
+        super().__init__(f"api key {api_key} at version {version} is not known")
+
+
+def _integer_reader(what: str, layout: str) -> Callable[[Buffer, int], tuple[int, int]]:
+    integer = struct.Struct(layout)
+    unpack_from, size = integer.unpack_from, integer.size
+
+    def read(buffer: Buffer, offset: int) -> tuple[int, int]:
+        end = offset + size
+        if end > len(buffer):
+            raise Truncated(what, offset)
+        return unpack_from(buffer, offset)[0], end
+
+    return read
+
+
+read_int8 = _integer_reader("int8", ">b")
+read_int16 = _integer_reader("int16", ">h")
+read_uint16 = _integer_reader("uint16", ">H")
+read_int32 = _integer_reader("int32", ">i")
+read_int64 = _integer_reader("int64", ">q")
+
+
+def read_uuid(buffer: Buffer, offset: int) -> tuple[bytes, int]:
+    """Read 16 raw bytes; all zeros mean "no id"."""
+    end = offset + UUID_BYTES
+    if end > len(buffer):
+        raise Truncated("uuid", offset)
+    return bytes(buffer[offset:end]), end
+
+
+def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """Read an unsigned varint: 7 bits per byte, the low ones first, at most 32 bits.
+
+    Raises:
+        Malformed: it has more than five bytes or is beyond 32 bits.
+        Truncated: it has no last byte.
+    """
+    size = len(buffer)
+    if offset < size and (byte := buffer[offset]) < 0x80:
+        return byte, offset + 1
+    value = shift = 0
+    for at in range(offset, offset + MAX_UVARINT_BYTES):
+        if at >= size:
+            raise Truncated("uvarint", offset)
+        byte = buffer[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > MAX_UVARINT:
+                raise Malformed(f"uvarint at {offset} is beyond 32 bits")
+            return value, at + 1
+        shift += 7
+    raise Malformed(f"uvarint at {offset} has more than {MAX_UVARINT_BYTES} bytes")
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Write `value` (0 to 2^32-1) in as few bytes as it takes."""
+    if not 0 <= value <= MAX_UVARINT:
+        raise Malformed(f"{value} does not fit a uvarint")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _take(buffer: Buffer, offset: int, length: int, what: str) -> tuple[bytes, int]:
+    end = offset + length
+    if end > len(buffer):
+        raise Truncated(what, offset)
+    return bytes(buffer[offset:end]), end
+
+
+def read_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
+    """Read a string with an int16 length as it stands, undecoded; -1 is null."""
+    length, start = read_int16(buffer, offset)
+    if length < 0:
+        if length == -1:
+            return None, start
+        raise Malformed(f"string at {offset} has length {length}")
+    return _take(buffer, start, length, "string")
+
+
+def read_compact_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
+    """Read a string with a uvarint of its length + 1 as it stands, undecoded; 0 is null."""
+    length, start = read_uvarint(buffer, offset)
+    if length == 0:
+        return None, start
+    return _take(buffer, start, length - 1, "compact string")
+
+
+def encode_string(value: bytes | None) -> bytes:
+    """Write a string with an int16 length; None is null."""
+    if value is None:
+        return b"\xff\xff"
+    if len(value) > MAX_STRING:
+        raise Malformed(f"a string of {len(value)} bytes does not fit")
+    return len(value).to_bytes(2) + value
+
+
+def encode_compact_string(value: bytes | None) -> bytes:
+    """Write a string with a uvarint length; None is null."""
+    return b"\x00" if value is None else encode_uvarint(len(value) + 1) + value
+
+
+def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
+    """Read the int32 number of elements of an array; -1 (null) is None.
+
+    Raises:
+        Truncated: there are fewer bytes left than elements, and each takes at least one.
+    """
+    count, start = read_int32(buffer, offset)
+    if count < 0:
+        if count == -1:
+            return None, start
+        raise Malformed(f"array at {offset} has {count} elements")
+    if count > len(buffer) - start:
+        raise Truncated("array", offset)
+    return count, start
+
+
+def read_compact_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
+    """Read the number of elements of a compact array, a uvarint of it + 1; 0 (null) is None.
+
+    Raises:
+        Truncated: there are fewer bytes left than elements, and each takes at least one.
+    """
+    count, start = read_uvarint(buffer, offset)
+    if count == 0:
+        return None, start
+    if count - 1 > len(buffer) - start:
+        raise Truncated("compact array", offset)
+    return count - 1, start
+
+
+def encode_count(count: int | None) -> bytes:
+    """Write the number of elements of an array; None is null."""
+    return b"\xff\xff\xff\xff" if count is None else count.to_bytes(4)
+
+
+def encode_compact_count(count: int | None) -> bytes:
+    """Write the number of elements of a compact array; None is null."""
+    return b"\x00" if count is None else encode_uvarint(count + 1)
+
+
+def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
+    """Go over a tag buffer without looking into it."""
+    count, at = read_uvarint(buffer, offset)
+    for _ in range(count):
+        _, at = read_uvarint(buffer, at)
+        size, at = read_uvarint(buffer, at)
+        at += size
+        if at > len(buffer):
+            raise Truncated("tag", offset)
+    return None, at
+
+
+def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
+    """Read where the payloads of a tag buffer lie, in the order in which they stand."""
+    count, at = read_uvarint(buffer, offset)
+    spans: list[TagSpan] = []
+    for _ in range(count):
+        tag, at = read_uvarint(buffer, at)
+        size, start = read_uvarint(buffer, at)
+        at = start + size
+        if at > len(buffer):
+            raise Truncated("tag", start)
+        spans.append((tag, start, at))
+    return spans, at
