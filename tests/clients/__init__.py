@@ -1,0 +1,25 @@
+"""Consumer programs, one for each Kafka client, and the runner that starts them and reads what they saw.
+
+All programs take the same command line and print the same JSON lines, so that a run straight at the brokers
+and one through the gateway can be compared line by line:
+
+    --bootstrap HOST:PORT --assign TOPIC:PARTITIONS[,...]           every partition, from its beginning
+    --bootstrap HOST:PORT --subscribe TOPIC[,...] --group GROUP     a member of a consumer group (Python only)
+    --isolation read_uncommitted|read_committed
+    --count N                                                       leave after N records (the others only)
+
+A line is one JSON object and its ``kind`` says what it is:
+
+- ``start``: ``client`` and ``version``, once, before anything is read.
+- ``record``: ``topic``, ``partition``, ``offset``, ``timestamp`` (ms), ``key`` (hex or null), ``value``
+  (null or ``LENGTH:SHA256``), ``headers`` (name and hex or null, in order).
+- ``eof``: ``topic``, ``partition``, ``offset``: the position has reached the end of the partition.
+- ``assigned``, ``revoked``: ``partitions`` as ``[topic, partition]``.
+- ``watermarks``, ``position``, ``committed``: the answers to commands, see below.
+- ``error``: ``code`` and ``text``, what the client told its application.
+- ``end``: the client was closed in good order.
+
+The Python programs (`tests.clients.python`) read commands as JSON lines from standard input (seek, pause,
+resume, watermarks, position, commit, stop) and stay until told to stop; the others (``go``, ``java``, ``js``)
+read to a count.
+"""

@@ -1,0 +1,105 @@
+"""The consumer program of confluent-kafka (librdkafka)."""
+
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+from tests.clients.python.program import (
+    FETCH_MAX_WAIT_MS,
+    METADATA_MAX_AGE_MS,
+    POLL_SECONDS,
+    Options,
+    emit,
+    emit_record,
+    options,
+    serve,
+)
+
+
+class Librdkafka:
+    """A confluent-kafka consumer behind the common commands."""
+
+    def __init__(self, given: Options) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": given.bootstrap,
+                "client.id": "librdkafka",
+                "group.id": given.group or "unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "isolation.level": given.isolation,
+                "fetch.wait.max.ms": FETCH_MAX_WAIT_MS,
+                "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
+                "allow.auto.create.topics": False,
+                "error_cb": _tell_error,
+            }
+        )
+        if given.assign:
+            self._consumer.assign([TopicPartition(*pair, OFFSET_BEGINNING) for pair in given.assign])
+        else:
+            self._consumer.subscribe(given.subscribe, on_assign=_tell_assigned, on_revoke=_tell_revoked)
+
+    def poll(self) -> None:
+        for message in self._consumer.consume(1000, POLL_SECONDS):
+            error = message.error()
+            if error is None:
+                _tell_record(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                emit("eof", topic=message.topic(), partition=message.partition(), offset=message.offset())
+            else:
+                _tell_error(error)
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        self._consumer.seek(TopicPartition(topic, partition, offset))
+
+    def pause(self, topic: str, partition: int) -> None:
+        self._consumer.pause([TopicPartition(topic, partition)])
+
+    def resume(self, topic: str, partition: int) -> None:
+        self._consumer.resume([TopicPartition(topic, partition)])
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+        return low, high
+
+    def position(self, topic: str, partition: int) -> int:
+        return int(self._consumer.position([TopicPartition(topic, partition)])[0].offset)
+
+    def commit(self) -> None:
+        self._consumer.commit(asynchronous=False)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _tell_record(message: Any) -> None:
+    # Any: the library's types allow None for topic, partition and offset; a record has all three.
+    _, timestamp = message.timestamp()
+    emit_record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        timestamp,
+        message.key(),
+        message.value(),
+        message.headers() or [],
+    )
+
+
+def _tell_error(error: KafkaError) -> None:
+    emit("error", code=error.name(), text=error.str())
+
+
+def _tell_assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
+    emit("assigned", partitions=[[each.topic, each.partition] for each in partitions])
+
+
+def _tell_revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
+    emit("revoked", partitions=[[each.topic, each.partition] for each in partitions])
+
+
+if __name__ == "__main__":
+    emit("start", client="confluent-kafka", version=confluent_kafka.__version__)
+    serve(Librdkafka(options()))

@@ -1,0 +1,111 @@
+"""The consumer program of kafka-python: runs on 2.0.2 (no fetch sessions, Fetch v4) and on 3.x."""
+
+import sys
+from typing import Any
+
+from tests.clients.python.program import (
+    FETCH_MAX_WAIT_MS,
+    METADATA_MAX_AGE_MS,
+    POLL_SECONDS,
+    EndsReached,
+    Options,
+    emit,
+    emit_record,
+    options,
+    serve,
+)
+
+try:
+    # kafka-python 2.0.2 carries a copy of six whose lazy modules no longer import from Python 3.12 on; the
+    # current six, installed beside it, takes its place. 3.x needs neither.
+    import six  # type: ignore[import-untyped] # in the other environment only
+except ImportError:
+    pass
+else:
+    sys.modules["kafka.vendor.six"] = six
+    sys.modules["kafka.vendor.six.moves"] = six.moves
+
+import kafka  # type: ignore[import-untyped] # it carries no types
+from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
+
+SINCE_3 = int(kafka.__version__.split(".")[0]) >= 3
+
+
+class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
+    """Prints what the group gives and takes."""
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        emit("revoked", partitions=[list(each) for each in revoked])
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        emit("assigned", partitions=[list(each) for each in assigned])
+
+
+class KafkaPython:
+    """A kafka-python consumer behind the common commands."""
+
+    def __init__(self, given: Options) -> None:
+        settings: dict[str, Any] = {"isolation_level": given.isolation} if SINCE_3 else {}
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=given.bootstrap.split(","),
+            client_id=f"kafka-python-{kafka.__version__.split('.')[0]}",
+            group_id=given.group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            **settings,
+        )
+        self._ends = EndsReached()
+        if given.assign:
+            self._consumer.assign([TopicPartition(*pair) for pair in given.assign])
+        else:
+            self._consumer.subscribe(given.subscribe, listener=Rebalances())
+
+    def poll(self) -> None:
+        try:
+            batches = self._consumer.poll(timeout_ms=round(POLL_SECONDS * 1000), max_records=5000)
+        except kafka.errors.KafkaError as error:
+            emit("error", code=type(error).__name__, text=str(error))
+            return
+        for where, records in batches.items():
+            for record in records:
+                emit_record(
+                    where.topic,
+                    where.partition,
+                    record.offset,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    record.headers,
+                )
+        for where in self._consumer.assignment():
+            end = self._consumer.highwater(where)
+            if end is not None:
+                self._ends.look(where.topic, where.partition, self._consumer.position(where), end)
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        self._consumer.seek(TopicPartition(topic, partition), offset)
+
+    def pause(self, topic: str, partition: int) -> None:
+        self._consumer.pause(TopicPartition(topic, partition))
+
+    def resume(self, topic: str, partition: int) -> None:
+        self._consumer.resume(TopicPartition(topic, partition))
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
+        return None, self._consumer.highwater(TopicPartition(topic, partition))
+
+    def position(self, topic: str, partition: int) -> int:
+        return int(self._consumer.position(TopicPartition(topic, partition)))
+
+    def commit(self) -> None:
+        self._consumer.commit()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+if __name__ == "__main__":
+    emit("start", client="kafka-python", version=kafka.__version__)
+    serve(KafkaPython(options()))

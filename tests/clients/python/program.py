@@ -1,0 +1,160 @@
+"""What the Python consumer programs share: command line, JSON lines out, commands in, and the loop between.
+
+Standard library only: it also runs beside a client that lives in an environment of its own.
+"""
+
+import argparse
+import hashlib
+import json
+import queue
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+POLL_SECONDS = 0.05
+FETCH_MAX_WAIT_MS = 100
+"""Short, so that a consumer at the end of its partitions makes many fetches in a test of seconds."""
+METADATA_MAX_AGE_MS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line."""
+
+    bootstrap: str
+    assign: list[tuple[str, int]]
+    """Every partition to read; empty for a member of a group."""
+    subscribe: list[str]
+    group: str | None
+    isolation: str
+
+
+class Consumer(Protocol):
+    """One client behind the commands that all understand."""
+
+    def poll(self) -> None:
+        """Print what has come, waiting at most `POLL_SECONDS`."""
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Read from ``offset`` next."""
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Stop delivering this partition."""
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Deliver this partition again."""
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
+        """Low and high as the last fetch answers told them; None where the client does not show one."""
+
+    def position(self, topic: str, partition: int) -> int:
+        """Offset of the next record to deliver."""
+
+    def commit(self) -> None:
+        """Commit the positions to the group, and wait for it."""
+
+    def close(self) -> None:
+        """Leave in good order."""
+
+
+def options() -> Options:
+    """The options of this process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--assign", default="")
+    parser.add_argument("--subscribe", default="")
+    parser.add_argument("--group")
+    parser.add_argument("--isolation", default="read_uncommitted")
+    given = parser.parse_args()
+    counts = [item.rsplit(":", 1) for item in given.assign.split(",") if item]
+    return Options(
+        bootstrap=given.bootstrap,
+        assign=[(topic, partition) for topic, count in counts for partition in range(int(count))],
+        subscribe=[topic for topic in given.subscribe.split(",") if topic],
+        group=given.group,
+        isolation=given.isolation,
+    )
+
+
+def emit(kind: str, **fields: Any) -> None:
+    """Print one line."""
+    sys.stdout.write(json.dumps({"kind": kind, **fields}) + "\n")
+
+
+def emit_record(
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]],
+) -> None:
+    """Print a record: keys and headers in full, the value as its length and digest."""
+    emit(
+        "record",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        timestamp=timestamp,
+        key=None if key is None else key.hex(),
+        value=None if value is None else f"{len(value)}:{hashlib.sha256(value).hexdigest()}",
+        headers=[[name, None if content is None else content.hex()] for name, content in headers],
+    )
+
+
+class EndsReached:
+    """End-of-partition lines for clients that have no such event: one each time an end is reached anew."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, int], int] = {}
+
+    def look(self, topic: str, partition: int, position: int, end: int | None) -> None:
+        """Print a line if ``position`` has come to ``end``, as the last fetch answer told it."""
+        at_end = end is not None and position >= end
+        if at_end and self._told.get((topic, partition)) != position:
+            self._told[topic, partition] = position
+            emit("eof", topic=topic, partition=partition, offset=position)
+
+
+def _read_commands(commands: "queue.Queue[dict[str, Any]]") -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    commands.put({"do": "stop"})
+
+
+def _obey(consumer: Consumer, command: dict[str, Any]) -> None:
+    match command.pop("do"):
+        case "seek":
+            consumer.seek(**command)
+        case "pause":
+            consumer.pause(**command)
+        case "resume":
+            consumer.resume(**command)
+        case "commit":
+            consumer.commit()
+            emit("committed")
+        case "position":
+            emit("position", **command, offset=consumer.position(**command))
+        case "watermarks":
+            low, high = consumer.watermarks(**command)
+            emit("watermarks", **command, low=low, high=high)
+
+
+def serve(consumer: Consumer) -> None:
+    """Poll and obey until told to stop or until the parent is gone."""
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
+    while True:
+        consumer.poll()
+        sys.stdout.flush()
+        while not commands.empty():
+            command = commands.get()
+            if command["do"] == "stop":
+                consumer.close()
+                emit("end")
+                sys.stdout.flush()
+                return
+            _obey(consumer, command)

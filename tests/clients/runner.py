@@ -1,0 +1,253 @@
+"""Starts consumer programs, hears what they saw, and lays two runs beside each other."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("FETCHGATE_CACHE", ROOT / ".cache"))
+OLD_KAFKA_PYTHON = "kafka-python==2.0.2"
+
+Line: TypeAlias = dict[str, Any]
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """How to start the consumer program of one client."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sessions: bool
+    """The client makes fetch sessions of its own (KIP-227)."""
+    transactions: bool = True
+    """The client knows read_committed."""
+
+
+def _python(name: str, module: str, *, sessions: bool = False) -> Program:
+    command = (sys.executable, "-m", f"tests.clients.python.{module}")
+    return Program(name=name, command=command, sessions=sessions)
+
+
+CONFLUENT = _python("confluent-kafka", "consume_confluent")
+AIOKAFKA = _python("aiokafka", "consume_aiokafka")
+KAFKA_PYTHON = _python("kafka-python", "consume_kafka_python", sessions=True)
+
+
+def old_kafka_python() -> Program:
+    """kafka-python 2.0.2, the last line without fetch sessions, installed into a folder of its own once."""
+    folder = CACHE / OLD_KAFKA_PYTHON
+    if not (folder / "kafka").is_dir():
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+        ]
+        subprocess.run([*pip, "--target", str(folder), OLD_KAFKA_PYTHON, "six"], check=True)
+    return Program(
+        name="kafka-python-2.0.2",
+        command=KAFKA_PYTHON.command,
+        environment={"PYTHONPATH": str(folder)},
+        sessions=False,
+        transactions=False,
+    )
+
+
+class Run:
+    """One consumer program at work; leaving the ``with`` ends it.
+
+    Args:
+        program: What to start.
+        bootstrap: ``HOST:PORT[,...]`` of the brokers or of the gateway.
+        assign: Topics to read whole, with their number of partitions.
+        subscribe: Topics to read as a member of ``group``.
+        group: The consumer group.
+        isolation: ``read_uncommitted`` or ``read_committed``.
+        count: For the programs that read to a count.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        bootstrap: str,
+        *,
+        assign: Mapping[str, int] | None = None,
+        subscribe: Sequence[str] = (),
+        group: str | None = None,
+        isolation: str = "read_uncommitted",
+        count: int | None = None,
+    ) -> None:
+        arguments = ["--bootstrap", bootstrap, "--isolation", isolation]
+        if assign:
+            arguments += ["--assign", ",".join(f"{topic}:{number}" for topic, number in assign.items())]
+        if subscribe:
+            arguments += ["--subscribe", ",".join(subscribe), "--group", str(group)]
+        if count is not None:
+            arguments += ["--count", str(count)]
+        self.program = program
+        self.lines: list[Line] = []
+        self._heard = threading.Condition()
+        self._stderr: list[str] = []
+        self._process = subprocess.Popen(
+            [*program.command, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **program.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._readers = [
+            threading.Thread(target=self._hear, daemon=True),
+            threading.Thread(target=self._hear_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def __repr__(self) -> str:
+        return f"<Run {self.program.name} records={len(self.of('record'))} pid={self._process.pid}>"
+
+    def _hear(self) -> None:
+        for text in self._process.stdout or ():
+            with self._heard:
+                self.lines.append(json.loads(text))
+                self._heard.notify_all()
+        with self._heard:
+            self._heard.notify_all()
+
+    def _hear_errors(self) -> None:
+        for text in self._process.stderr or ():
+            self._stderr.append(text)
+
+    def of(self, kind: str) -> list[Line]:
+        """The lines of one kind, in order."""
+        return [line for line in self.lines if line["kind"] == kind]
+
+    def wait(self, wanted: Callable[["Run"], bool], what: str, *, seconds: float = 40) -> None:
+        """Wait until ``wanted`` holds.
+
+        Raises:
+            AssertionError: it did not within ``seconds``, or the program ended before.
+        """
+        deadline = time.monotonic() + seconds
+        with self._heard:
+            while not wanted(self):
+                if not self._readers[0].is_alive() or time.monotonic() > deadline:
+                    raise AssertionError(f"{self} has not seen {what}: {self._tail()}")
+                self._heard.wait(0.2)
+
+    def _tail(self) -> str:
+        counts: dict[str, int] = defaultdict(int)
+        for line in self.lines:
+            counts[line["kind"]] += 1
+        last = "\n".join(map(str, self.lines[-5:]))
+        return f"{dict(counts)}\n{last}\n" + "".join(self._stderr[-20:])
+
+    def wait_records(self, count: int, *, seconds: float = 40) -> None:
+        """Wait until ``count`` records were seen."""
+        self.wait(lambda run: len(run.of("record")) >= count, f"{count} records", seconds=seconds)
+
+    def wait_ends(self, ends: Mapping[Place, int], *, seconds: float = 40) -> None:
+        """Wait until the end of every partition was seen at the offset that ``ends`` gives."""
+
+        def reached(run: Run) -> bool:
+            seen = {(line["topic"], line["partition"]): line["offset"] for line in run.of("eof")}
+            return all(seen.get(place) == offset for place, offset in ends.items())
+
+        self.wait(reached, f"the ends {dict(ends)}", seconds=seconds)
+
+    def send(self, do: str, **arguments: Any) -> None:
+        """Give a command to a Python program."""
+        stdin = self._process.stdin
+        if stdin is None or self._process.poll() is not None:
+            raise AssertionError(f"{self} is gone: {self._tail()}")
+        stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        stdin.flush()
+
+    def ask(self, question: str, **arguments: Any) -> Line:
+        """Give a command that is answered by a line of the same kind, and return that line."""
+        kind = "committed" if question == "commit" else question
+        before = len(self.of(kind))
+        self.send(question, **arguments)
+        self.wait(lambda run: len(run.of(kind)) > before, f"an answer to {question}")
+        return self.of(kind)[before]
+
+    def stop(self, *, seconds: float = 40) -> None:
+        """Have the program leave in good order, which it must."""
+        if self._process.poll() is None:
+            self.send("stop")
+        self.wait_end(seconds=seconds)
+
+    def wait_end(self, *, seconds: float = 40) -> None:
+        """Wait until the program has left by itself.
+
+        Raises:
+            AssertionError: it stays, or it left with an error.
+        """
+        self.wait(lambda run: bool(run.of("end")), "its end", seconds=seconds)
+        if self._process.wait(seconds) != 0:
+            raise AssertionError(f"{self} left with {self._process.returncode}: {self._tail()}")
+
+    def records(self) -> dict[Place, list[Line]]:
+        """The records of each partition, in the order in which they were delivered."""
+        return _by_place(self.of("record"))
+
+    def ends(self) -> dict[Place, list[int]]:
+        """The offsets at which each partition's end was told, in order."""
+        return {
+            place: [line["offset"] for line in lines] for place, lines in _by_place(self.of("eof")).items()
+        }
+
+    def errors(self) -> list[str]:
+        """The codes of the errors that the application was told."""
+        return [line["code"] for line in self.of("error")]
+
+
+def _by_place(lines: list[Line]) -> dict[Place, list[Line]]:
+    places: dict[Place, list[Line]] = defaultdict(list)
+    for line in lines:
+        places[line["topic"], line["partition"]].append(line)
+    return dict(places)
+
+
+def assert_same_records(direct: Run, gateway: Run) -> None:
+    """Both were given the same records of each partition, in the same order.
+
+    Raises:
+        AssertionError: naming the first record that differs.
+    """
+    one, other = direct.records(), gateway.records()
+    assert one.keys() == other.keys(), (sorted(one), sorted(other))
+    for place, expected in one.items():
+        for mine, theirs in zip(expected, other[place], strict=False):
+            assert mine == theirs, f"{place}: direct {mine}, through the gateway {theirs}"
+        assert len(expected) == len(other[place]), place
