@@ -1,0 +1,214 @@
+"""ApiVersions: what a broker may promise a client of the gateway, and what its promises tell about it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.primitives import (
+    Buffer,
+    Malformed,
+    ProtocolError,
+    UnknownVersion,
+    encode_compact_count,
+    encode_count,
+    encode_string,
+    read_compact_count,
+    read_compact_string,
+    read_count,
+    read_int16,
+    read_int32,
+    skip_tags,
+)
+from proxy.protocol.schemas import REWRITTEN
+
+UNDERSTOOD: Final[dict[int, int]] = REWRITTEN | {ApiKey.FETCH: 18, ApiKey.API_VERSIONS: 4}
+"""API key -> the highest version of which the gateway understands what it must: sessions, acks, addresses.
+All other keys pass unread, at any version."""
+
+_LAST_VERSION: Final = UNDERSTOOD[ApiKey.API_VERSIONS]
+_FIRST_THROTTLED: Final = 1
+_FIRST_FLEXIBLE: Final = 3
+_VERSION_RANGE: Final = Struct(">hhh")
+_REQUEST_V0: Final = Struct(">hhi")
+_ABSENT: Final = (-1, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What a broker's version ranges tell about it. A version is -1 where the broker lacks the API."""
+
+    fetch_min: int
+    fetch_max: int
+    offset_fetch_max: int
+    find_coordinator_max: int
+
+    @property
+    def has_sessions(self) -> bool:
+        """KIP-227: Kafka 1.1 and later."""
+        return self.fetch_max >= 7
+
+    @property
+    def keeps_leader_epoch(self) -> bool:
+        """KAFKA-9338: before 2.5 a session forgets current_leader_epoch: no fencing after the first fetch."""
+        return self.offset_fetch_max >= 7
+
+    @property
+    def lso_always_real(self) -> bool:
+        """Up to 2.0 a read_uncommitted entry says last_stable_offset -1.
+
+        From 2.3 (Fetch v11) on it has been seen to be real. 2.1 and 2.2 have not been looked at: not trusted.
+        """
+        return self.fetch_max >= 11
+
+    @property
+    def null_error_records(self) -> bool:
+        """3.0 to 3.9 send null records in entries of an unexpected failure and with errors 76 and 35."""
+        return self.find_coordinator_max >= 4 and self.fetch_min < 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSoftware:
+    """KIP-511: what a client says it is."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """One element of api_keys, and where it lies."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    error_code: int
+    ranges: list[_Range]
+    array_at: int
+    """Where the count of api_keys stands."""
+    flexible: bool
+
+
+def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
+    """Cut the highest versions that a broker promises to those that are `UNDERSTOOD`.
+
+    A key of which the broker speaks nothing that is understood is left out. All else stays as it came: order,
+    tags, the keys that the gateway passes unread.
+
+    Args:
+        body: an ApiVersions answer without its header, whole.
+        version: that of the request. A broker that does not know it answers in v0 form, with error 35.
+
+    Returns:
+        The new body (`body` itself if nothing changes), and what the ranges told; None if the answer is an
+        error.
+
+    Raises:
+        ProtocolError: the body has neither the form of that version nor that of v0.
+    """
+    answer = _read_answer(body, version)
+    features = _features(answer) if answer.error_code == ErrorCode.NONE else None
+    return _rebuild(body, answer), features
+
+
+def _read_answer(body: bytes, version: int) -> _Answer:
+    try:
+        return _read_form(body, version)
+    except ProtocolError:
+        answer = _read_form(body, 0)
+        if answer.error_code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return answer
+
+
+def _read_form(body: bytes, version: int) -> _Answer:
+    if not 0 <= version <= _LAST_VERSION:
+        raise UnknownVersion(ApiKey.API_VERSIONS, version)
+    flexible = version >= _FIRST_FLEXIBLE
+    error_code, array_at = read_int16(body, 0)
+    count, at = (read_compact_count if flexible else read_count)(body, array_at)
+    ranges: list[_Range] = []
+    for _ in range(count or 0):
+        found, at = _read_range(body, at, flexible=flexible)
+        ranges.append(found)
+    if version >= _FIRST_THROTTLED:
+        _, at = read_int32(body, at)
+    if flexible:
+        _, at = skip_tags(body, at)
+    if at != len(body):
+        raise Malformed(f"{len(body) - at} bytes are left over")
+    return _Answer(error_code, ranges, array_at, flexible)
+
+
+def _read_range(body: bytes, start: int, *, flexible: bool) -> tuple[_Range, int]:
+    api_key, at = read_int16(body, start)
+    min_version, at = read_int16(body, at)
+    max_version, at = read_int16(body, at)
+    if flexible:
+        _, at = skip_tags(body, at)
+    return _Range(api_key, min_version, max_version, start, at), at
+
+
+def _features(answer: _Answer) -> Features:
+    told = {found.api_key: (found.min_version, found.max_version) for found in answer.ranges}
+    fetch_min, fetch_max = told.get(ApiKey.FETCH, _ABSENT)
+    return Features(
+        fetch_min=fetch_min,
+        fetch_max=fetch_max,
+        offset_fetch_max=told.get(ApiKey.OFFSET_FETCH, _ABSENT)[1],
+        find_coordinator_max=told.get(ApiKey.FIND_COORDINATOR, _ABSENT)[1],
+    )
+
+
+def _rebuild(body: bytes, answer: _Answer) -> bytes:
+    if not answer.ranges:
+        return body
+    kept = list(_cut(body, answer.ranges))
+    first, last = answer.ranges[0].start, answer.ranges[-1].end
+    # A count that does not change keeps its bytes, however the broker chose to write it.
+    count = body[answer.array_at : first]
+    if len(kept) != len(answer.ranges):
+        count = (encode_compact_count if answer.flexible else encode_count)(len(kept))
+    new = b"".join((body[: answer.array_at], count, *kept, body[last:]))
+    return body if new == body else new
+
+
+def _cut(body: bytes, ranges: list[_Range]) -> Iterator[bytes]:
+    for found in ranges:
+        element = body[found.start : found.end]
+        highest = UNDERSTOOD.get(found.api_key, found.max_version)
+        if found.max_version <= highest:
+            yield element
+        elif found.min_version <= highest:
+            cut = _VERSION_RANGE.pack(found.api_key, found.min_version, highest)
+            yield cut + element[_VERSION_RANGE.size :]
+
+
+def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, int]:
+    """Read the body of an ApiVersions request of v3 or v4; earlier ones are empty.
+
+    Raises:
+        ProtocolError: it is not what those versions say.
+    """
+    name, at = read_compact_string(frame, offset)
+    version, at = read_compact_string(frame, at)
+    _, at = skip_tags(frame, at)
+    return ClientSoftware(name=_text(name), version=_text(version)), at
+
+
+def _text(value: bytes | None) -> str:
+    # For people's eyes only: what is no UTF-8 is shown, not refused.
+    return (value or b"").decode(errors="replace")
+
+
+def request(correlation_id: int, client_id: bytes) -> bytes:
+    """Build an ApiVersions request v0, which every broker answers; a whole frame with its length."""
+    header = _REQUEST_V0.pack(ApiKey.API_VERSIONS, 0, correlation_id) + encode_string(client_id)
+    return len(header).to_bytes(4) + header

@@ -1,0 +1,332 @@
+"""The answers that name brokers, as tables: field by field in wire order, named as Kafka names them.
+
+Only what it takes to find a host and a port is told: sizes, where strings and arrays stand, and since which
+version. Brokers from 1.0 to 4.3 speak these versions.
+
+Left out on purpose, since no client of a broker meets them: Vote, BeginQuorumEpoch, EndQuorumEpoch,
+FetchSnapshot and UpdateRaftVoter (between controllers), LeaderAndIsr, UpdateMetadata and registrations (between
+brokers).
+StreamsGroupHeartbeat and StreamsGroupDescribe carry endpoints, but those that clients tell each other.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import cache
+from typing import Final
+
+from proxy.protocol.api import ApiKey, is_flexible
+from proxy.protocol.primitives import UUID_BYTES, UnknownVersion
+
+LATEST: Final = 0x7FFF
+
+
+class Kind(Enum):
+    """How a field lies on the wire."""
+
+    FIXED = auto()
+    STRING = auto()
+    RECORDS = auto()
+    """Nullable bytes; met only in flexible versions here."""
+    ARRAY = auto()
+    STRUCT = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a message, in the versions `since` to `until`."""
+
+    name: str
+    kind: Kind
+    since: int = 0
+    until: int = LATEST
+    size: int = 0
+    """Bytes of a `FIXED` field."""
+    struct: "Struct | None" = None
+    """What an `ARRAY` has as elements, and what a `STRUCT` is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """Fields in wire order, then, in flexible versions, a tag buffer."""
+
+    fields: tuple[Field, ...]
+    tagged: tuple[tuple[int, Field], ...] = ()
+    """Tags whose payload holds addresses; all others are passed over, known or not."""
+    partial: bool = False
+    """What follows the fields holds no address and is not walked."""
+    flexible: bool = False
+    """Set by `layout`: strings and arrays are compact, and a tag buffer ends the struct."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the fields."""
+        return frozenset(field.name for field in self.fields)
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether a host stands in here, or anywhere below."""
+        below = (field.struct for field in (*self.fields, *(tagged for _, tagged in self.tagged)))
+        return "host" in self.names or any(struct is not None and struct.has_addresses for struct in below)
+
+
+def _fixed(name: str, size: int, *, since: int = 0, until: int = LATEST) -> Field:
+    return Field(name=name, kind=Kind.FIXED, size=size, since=since, until=until)
+
+
+def _string(name: str, *, since: int = 0, until: int = LATEST) -> Field:
+    return Field(name=name, kind=Kind.STRING, since=since, until=until)
+
+
+def _array(name: str, *fields: Field, since: int = 0) -> Field:
+    return Field(name=name, kind=Kind.ARRAY, struct=Struct(fields=fields), since=since)
+
+
+_NODE_ENDPOINTS: Final = _array(
+    "node_endpoints", _fixed("node_id", 4), _string("host"), _fixed("port", 4), _string("rack")
+)
+"""The same in Fetch, Produce (both tagged), ShareFetch and ShareAcknowledge (KIP-951)."""
+
+_CURRENT_LEADER: Final = Field(
+    name="current_leader",
+    kind=Kind.STRUCT,
+    struct=Struct(fields=(_fixed("leader_id", 4), _fixed("leader_epoch", 4))),
+)
+
+_METADATA: Final = Struct(
+    fields=(
+        _fixed("throttle_time_ms", 4, since=3),
+        _array("brokers", _fixed("node_id", 4), _string("host"), _fixed("port", 4), _string("rack", since=1)),
+    ),
+    partial=True,  # topics can be thousands, and the brokers stand before them
+)
+
+# A coordinator stands in the message itself up to v3, in an array from v4 on (KIP-699).
+_FIND_COORDINATOR: Final = Struct(
+    fields=(
+        _fixed("throttle_time_ms", 4, since=1),
+        _fixed("error_code", 2, until=3),
+        _string("error_message", since=1, until=3),
+        _fixed("node_id", 4, until=3),
+        _string("host", until=3),
+        _fixed("port", 4, until=3),
+        _array(
+            "coordinators",
+            _string("key"),
+            _fixed("node_id", 4),
+            _string("host"),
+            _fixed("port", 4),
+            _fixed("error_code", 2),
+            _string("error_message"),
+            since=4,
+        ),
+    ),
+)
+
+# endpoint_type 2 (v1, KIP-919): the "brokers" are controllers. Only a controller answers so (a broker sends
+# error 114 MISMATCHED_ENDPOINT_TYPE): then what stands behind the gateway are controllers, and the client is
+# kept on it in the same way.
+_DESCRIBE_CLUSTER: Final = Struct(
+    fields=(
+        _fixed("throttle_time_ms", 4),
+        _fixed("error_code", 2),
+        _string("error_message"),
+        _fixed("endpoint_type", 1, since=1),
+        _string("cluster_id"),
+        _fixed("controller_id", 4),
+        _array(
+            "brokers",
+            _fixed("node_id", 4),
+            _string("host"),
+            _fixed("port", 4),
+            _string("rack"),
+            _fixed("is_fenced", 1, since=2),
+        ),
+        _fixed("cluster_authorized_operations", 4),
+    ),
+)
+
+_PRODUCE: Final = Struct(
+    fields=(
+        _array(
+            "responses",
+            _string("name", until=12),
+            _fixed("topic_id", UUID_BYTES, since=13),
+            _array(
+                "partition_responses",
+                _fixed("index", 4),
+                _fixed("error_code", 2),
+                _fixed("base_offset", 8),
+                _fixed("log_append_time_ms", 8),
+                _fixed("log_start_offset", 8),
+                _array("record_errors", _fixed("batch_index", 4), _string("batch_index_error_message")),
+                _string("error_message"),
+            ),
+        ),
+        _fixed("throttle_time_ms", 4),
+    ),
+    tagged=((0, _NODE_ENDPOINTS),),
+)
+
+_SHARE_FETCH: Final = Struct(
+    fields=(
+        _fixed("throttle_time_ms", 4),
+        _fixed("error_code", 2),
+        _string("error_message"),
+        _fixed("acquisition_lock_timeout_ms", 4),
+        _array(
+            "responses",
+            _fixed("topic_id", UUID_BYTES),
+            _array(
+                "partitions",
+                _fixed("partition_index", 4),
+                _fixed("error_code", 2),
+                _string("error_message"),
+                _fixed("acknowledge_error_code", 2),
+                _string("acknowledge_error_message"),
+                _CURRENT_LEADER,
+                Field(name="records", kind=Kind.RECORDS),
+                _array(
+                    "acquired_records",
+                    _fixed("first_offset", 8),
+                    _fixed("last_offset", 8),
+                    _fixed("delivery_count", 2),
+                ),
+            ),
+        ),
+        _NODE_ENDPOINTS,
+    ),
+)
+
+_SHARE_ACKNOWLEDGE: Final = Struct(
+    fields=(
+        _fixed("throttle_time_ms", 4),
+        _fixed("error_code", 2),
+        _string("error_message"),
+        _fixed("acquisition_lock_timeout_ms", 4, since=2),
+        _array(
+            "responses",
+            _fixed("topic_id", UUID_BYTES),
+            _array(
+                "partitions",
+                _fixed("partition_index", 4),
+                _fixed("error_code", 2),
+                _string("error_message"),
+                _CURRENT_LEADER,
+            ),
+        ),
+        _NODE_ENDPOINTS,
+    ),
+)
+
+_REPLICA_STATE: Final = (
+    _fixed("replica_id", 4),
+    _fixed("replica_directory_id", UUID_BYTES),
+    _fixed("log_end_offset", 8),
+    _fixed("last_fetch_timestamp", 8),
+    _fixed("last_caught_up_timestamp", 8),
+)
+
+_DESCRIBE_QUORUM: Final = Struct(
+    fields=(
+        _fixed("error_code", 2),
+        _string("error_message"),
+        _array(
+            "topics",
+            _string("topic_name"),
+            _array(
+                "partitions",
+                _fixed("partition_index", 4),
+                _fixed("error_code", 2),
+                _string("error_message"),
+                _fixed("leader_id", 4),
+                _fixed("leader_epoch", 4),
+                _fixed("high_watermark", 8),
+                _array("current_voters", *_REPLICA_STATE),
+                _array("observers", *_REPLICA_STATE),
+            ),
+        ),
+        _array(
+            "nodes",
+            _fixed("node_id", 4),
+            _array("listeners", _string("name"), _string("host"), _fixed("port", 2)),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    struct: Struct
+    first: int
+    """First version that has addresses."""
+    last: int
+    """Last version that is understood."""
+    oldest: int = 0
+    """First version that is understood."""
+
+
+_MESSAGES: Final[dict[int, _Message]] = {
+    ApiKey.PRODUCE: _Message(_PRODUCE, 10, 13),
+    ApiKey.METADATA: _Message(_METADATA, 0, 13),
+    ApiKey.FIND_COORDINATOR: _Message(_FIND_COORDINATOR, 0, 6),
+    ApiKey.DESCRIBE_QUORUM: _Message(_DESCRIBE_QUORUM, 2, 2),
+    ApiKey.DESCRIBE_CLUSTER: _Message(_DESCRIBE_CLUSTER, 0, 2),
+    # v0 was early access in 4.0, not compatible with what became v1.
+    ApiKey.SHARE_FETCH: _Message(_SHARE_FETCH, 1, 2, oldest=1),
+    ApiKey.SHARE_ACKNOWLEDGE: _Message(_SHARE_ACKNOWLEDGE, 1, 2, oldest=1),
+}
+
+REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in _MESSAGES.items()}
+"""API key -> the highest version whose addresses can be rewritten, which is what a client may be promised."""
+
+
+def _bring_to(struct: Struct, version: int, *, flexible: bool) -> Struct:
+    fields = [
+        _field_at(field, version, flexible=flexible)
+        for field in struct.fields
+        if field.since <= version <= field.until
+    ]
+    tagged = tuple((tag, _field_at(field, version, flexible=flexible)) for tag, field in struct.tagged)
+    out = replace(struct, fields=tuple(fields), tagged=tagged, flexible=flexible)
+    return out if out.has_addresses else replace(out, fields=_merge(fields))
+
+
+def _field_at(field: Field, version: int, *, flexible: bool) -> Field:
+    if field.struct is None:
+        return field
+    return replace(field, struct=_bring_to(field.struct, version, flexible=flexible))
+
+
+def _merge(fields: list[Field]) -> tuple[Field, ...]:
+    """Make one field of each run of fixed ones: fewer steps, where nobody asks for a single one."""
+    merged: list[Field] = []
+    for field in fields:
+        if merged and field.kind is merged[-1].kind is Kind.FIXED:
+            merged[-1] = replace(merged[-1], size=merged[-1].size + field.size)
+        else:
+            merged.append(field)
+    return tuple(merged)
+
+
+@cache
+def _layout(api_key: int, version: int) -> Struct | None:
+    message = _MESSAGES[api_key]
+    if version < message.first:
+        return None
+    return _bring_to(message.struct, version, flexible=bool(is_flexible(api_key, version)))
+
+
+def layout(api_key: int, version: int) -> Struct | None:
+    """Give what an answer's body looks like; None: at that version it names no broker.
+
+    Raises:
+        UnknownVersion: the key is not one of `REWRITTEN`, or the version is not known.
+    """
+    message = _MESSAGES.get(api_key)
+    if message is None or not message.oldest <= version <= message.last:
+        raise UnknownVersion(api_key, version)
+    return _layout(api_key, version)
+
+
+ENDPOINTS: Final = _field_at(_NODE_ENDPOINTS, LATEST, flexible=True)
+"""node_endpoints as it stands in a tag's payload."""
