@@ -75,7 +75,13 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
             `resolve` may have been called by then.
     """
     struct = layout(api_key, version)
-    return body if struct is None else _rewrite_struct(struct, body, resolve)
+    if struct is None:
+        return body
+    walk = _Walk(body, resolve)
+    end, _ = walk.struct(struct, 0)
+    if not struct.partial:
+        _check_end(body, end)
+    return _splice(body, walk.edits)
 
 
 def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
@@ -84,7 +90,9 @@ def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
     Raises:
         ProtocolError: the payload is no array of endpoints, or more than that.
     """
-    return _rewrite_struct(Struct(fields=(ENDPOINTS,)), payload, resolve)
+    walk = _Walk(payload, resolve)
+    _check_end(payload, walk.field(ENDPOINTS, 0, flexible=True))
+    return _splice(payload, walk.edits)
 
 
 def read_endpoints(payload: bytes) -> list[Endpoint]:
@@ -111,14 +119,6 @@ def read_endpoints(payload: bytes) -> list[Endpoint]:
         )
     _check_end(payload, at)
     return endpoints
-
-
-def _rewrite_struct(struct: Struct, body: bytes, resolve: Resolve) -> bytes:
-    walk = _Walk(body, resolve)
-    at, _ = walk.struct(struct, 0, None)
-    if not struct.partial:
-        _check_end(body, at)
-    return _splice(body, walk.edits)
 
 
 def _splice(body: bytes, edits: list[_Edit]) -> bytes:
@@ -153,7 +153,7 @@ class _Walk:
         self._resolve = resolve
         self.edits: list[_Edit] = []
 
-    def struct(self, struct: Struct, at: int, node: _Span | None) -> tuple[int, bool]:
+    def struct(self, struct: Struct, at: int, node: _Span | None = None) -> tuple[int, bool]:
         """Walk a struct; `node` is the node id that the struct around it told.
 
         Returns:
@@ -161,14 +161,15 @@ class _Walk:
         """
         spans: dict[str, _Span] = {} if node is None else {"node_id": node}
         for field in struct.fields:
-            end = self._field(field, at, flexible=struct.flexible, node=spans.get("node_id"))
+            end = self.field(field, at, flexible=struct.flexible, node=spans.get("node_id"))
             spans[field.name] = at, end
             at = end
         if struct.flexible and not struct.partial:
             at = self._tags(struct, at)
         return at, "host" not in spans or self._place(spans, flexible=struct.flexible)
 
-    def _field(self, field: Field, at: int, *, flexible: bool, node: _Span | None) -> int:
+    def field(self, field: Field, at: int, *, flexible: bool, node: _Span | None = None) -> int:
+        """Walk a field; returns where it ends."""
         if field.kind is Kind.FIXED:
             end = at + field.size
         elif field.kind is Kind.STRING:
@@ -179,7 +180,7 @@ class _Walk:
         elif field.kind is Kind.ARRAY:
             return self._array(_struct_of(field), at, flexible=flexible, node=node)
         else:
-            return self.struct(_struct_of(field), at, None)[0]
+            return self.struct(_struct_of(field), at)[0]
         if end > len(self._body):
             raise Truncated(field.name, at)
         return end
@@ -200,7 +201,7 @@ class _Walk:
         return start
 
     def _tags(self, struct: Struct, at: int) -> int:
-        if not struct.tagged:
+        if struct.endpoints_tag is None:
             return skip_tags(self._body, at)[1]
         count, at = read_uvarint(self._body, at)
         for _ in range(count):
@@ -209,16 +210,12 @@ class _Walk:
             at = start + size
             if at > len(self._body):
                 raise Truncated("tag", start)
-            for known, field in struct.tagged:
-                if tag == known:
-                    self._payload(field, size_at, start, at)
+            if tag == struct.endpoints_tag:
+                payload = self._body[start:at]
+                new = rewrite_endpoints(payload, self._resolve)
+                if new != payload:
+                    self.edits.append((size_at, at, encode_uvarint(len(new)) + new))
         return at
-
-    def _payload(self, field: Field, size_at: int, start: int, end: int) -> None:
-        payload = self._body[start:end]
-        new = _rewrite_struct(Struct(fields=(field,)), payload, self._resolve)
-        if new != payload:
-            self.edits.append((size_at, end, encode_uvarint(len(new)) + new))
 
     def _int(self, span: _Span) -> int:
         # A port of DescribeQuorum is a uint16; the others are int32, negative where there is none.

@@ -4,9 +4,8 @@ Only what it takes to find a host and a port is told: sizes, where strings and a
 version. Brokers from 1.0 to 4.3 speak these versions.
 
 Left out on purpose, since no client of a broker meets them: Vote, BeginQuorumEpoch, EndQuorumEpoch,
-FetchSnapshot and UpdateRaftVoter (between controllers), LeaderAndIsr, UpdateMetadata and registrations (between
-brokers).
-StreamsGroupHeartbeat and StreamsGroupDescribe carry endpoints, but those that clients tell each other.
+FetchSnapshot and UpdateRaftVoter (between controllers), LeaderAndIsr, UpdateMetadata and registrations
+(between brokers). StreamsGroupHeartbeat and StreamsGroupDescribe carry endpoints, but those that clients tell each other.
 """
 
 from dataclasses import dataclass, replace
@@ -50,23 +49,22 @@ class Struct:
     """Fields in wire order, then, in flexible versions, a tag buffer."""
 
     fields: tuple[Field, ...]
-    tagged: tuple[tuple[int, Field], ...] = ()
-    """Tags whose payload holds addresses; all others are passed over, known or not."""
+    endpoints_tag: int | None = None
+    """The tag whose payload is node_endpoints; all others are passed over, known or not."""
     partial: bool = False
     """What follows the fields holds no address and is not walked."""
     flexible: bool = False
     """Set by `layout`: strings and arrays are compact, and a tag buffer ends the struct."""
 
     @property
-    def names(self) -> frozenset[str]:
-        """Names of the fields."""
-        return frozenset(field.name for field in self.fields)
-
-    @property
     def has_addresses(self) -> bool:
         """Whether a host stands in here, or anywhere below."""
-        below = (field.struct for field in (*self.fields, *(tagged for _, tagged in self.tagged)))
-        return "host" in self.names or any(struct is not None and struct.has_addresses for struct in below)
+        if self.endpoints_tag is not None:
+            return True
+        return any(
+            field.name == "host" or (field.struct is not None and field.struct.has_addresses)
+            for field in self.fields
+        )
 
 
 def _fixed(name: str, size: int, *, since: int = 0, until: int = LATEST) -> Field:
@@ -164,7 +162,7 @@ _PRODUCE: Final = Struct(
         ),
         _fixed("throttle_time_ms", 4),
     ),
-    tagged=((0, _NODE_ENDPOINTS),),
+    endpoints_tag=0,
 )
 
 _SHARE_FETCH: Final = Struct(
@@ -286,8 +284,7 @@ def _bring_to(struct: Struct, version: int, *, flexible: bool) -> Struct:
         for field in struct.fields
         if field.since <= version <= field.until
     ]
-    tagged = tuple((tag, _field_at(field, version, flexible=flexible)) for tag, field in struct.tagged)
-    out = replace(struct, fields=tuple(fields), tagged=tagged, flexible=flexible)
+    out = replace(struct, fields=tuple(fields), flexible=flexible)
     return out if out.has_addresses else replace(out, fields=_merge(fields))
 
 
@@ -329,4 +326,4 @@ def layout(api_key: int, version: int) -> Struct | None:
 
 
 ENDPOINTS: Final = _field_at(_NODE_ENDPOINTS, LATEST, flexible=True)
-"""node_endpoints as it stands in a tag's payload."""
+"""node_endpoints as a tag's payload."""
