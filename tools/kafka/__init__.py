@@ -40,3 +40,8 @@ runtime, for Java clients. Jars are kept in `.cache/kafka/VERSION`, or below `FE
 assignment=, config=)`, `delete_topic(name)`, `add_partitions(name, total)`, `delete_records(name, {partition: offset})`,
 `set_quota(values, client_id=)`, `alter_config(name, {key: value})`, `move_leader(name, partition, node_id)`, `leaders(name)`, `topic_id(name)`.
 """
+
+from tools.kafka.broker import LATEST, Broker
+from tools.kafka.cluster import Cluster
+
+__all__ = ["LATEST", "Broker", "Cluster"]

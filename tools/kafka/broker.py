@@ -1,0 +1,320 @@
+"""One broker on loopback, of any release from 1.0 on: KRaft with both roles from 3.5, ZooKeeper before."""
+
+import atexit
+import base64
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from tools.kafka import reaper
+from tools.kafka.jars import classpath, parse_version
+from tools.kafka.java import java
+from tools.kafka.ports import free_ports
+from tools.kafka.process import JVM, JavaProcess
+from tools.kafka.raw import METADATA, RawConnection, Reader, array
+
+LATEST = "4.3.0"
+HOST = "127.0.0.1"
+START_TIMEOUT = 90.0
+"""Seconds until a broker must answer; 3 to 6 are usual, more where all cores are busy."""
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+Properties = Mapping[str, object]
+Listeners = Mapping[str, tuple[str, int] | None]
+
+QUICK: dict[str, object] = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "log.segment.delete.delay.ms": 1000,
+    "log.cleaner.dedupe.buffer.size": 8 << 20,  # the usual 128 MB is taken from the heap at once
+    "log.cleaner.backoff.ms": 500,
+}
+"""What makes one broker quick to start and to do what tests wait for; everything else is Kafka's default."""
+
+QUICK_KRAFT: dict[str, object] = {
+    "broker.session.timeout.ms": 5000,  # a killed broker may come back only when its old session has ended
+    "broker.heartbeat.interval.ms": 500,
+    "share.coordinator.state.topic.num.partitions": 4,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+}
+
+
+class Broker:
+    """A broker and, before 3.5, its ZooKeeper; `with` starts it and takes it all away again.
+
+    Args:
+        version: Kafka's release.
+        properties: settings over the quick ones; None takes a setting out.
+        listeners: more listeners by name, each with the address that it advertises, or None for its own.
+        node_id: its id, in `broker.id` as well.
+        port: of the first listener; 0 takes a free one.
+        heap: as in -Xmx.
+        voters: of a cluster, by node id: the ports of their controllers. None: it stands alone.
+        cluster_id: 22 characters that all nodes of a cluster share.
+    """
+
+    def __init__(
+        self,
+        version: str = LATEST,
+        *,
+        properties: Properties | None = None,
+        listeners: Listeners | None = None,
+        node_id: int = 1,
+        port: int = 0,
+        heap: str = "512m",
+        voters: Mapping[int, int] | None = None,
+        cluster_id: str | None = None,
+    ) -> None:
+        self.version = version
+        self.node_id = node_id
+        self.host = HOST
+        self.folder = Path()
+        self._heap = heap
+        self._properties = dict(properties or {})
+        self._listeners = dict(listeners or {})
+        first = free_ports(2 + len(self._listeners))
+        self.port = port or first
+        self._voters = dict(voters or {node_id: first + 1})
+        self._ports = {name: first + 2 + number for number, name in enumerate(self._listeners)}
+        self._cluster_id = cluster_id or new_cluster_id()
+        self._broker: JavaProcess | None = None
+        self._zookeeper: JavaProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid={self.pid}" if self.running else "down"
+        return f"<Broker {self.version} node={self.node_id} {self.address} {state}>"
+
+    @property
+    def address(self) -> str:
+        """Host and port that clients connect to."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def controller_port(self) -> int:
+        """Where its controller listens, or its ZooKeeper."""
+        return self._voters[self.node_id]
+
+    @property
+    def pid(self) -> int:
+        """The number of the broker's process.
+
+        Raises:
+            RuntimeError: it is not running.
+        """
+        if self._broker is None or not self._broker.running:
+            raise RuntimeError(f"broker {self.node_id} is not running")
+        return self._broker.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._broker is not None and self._broker.running
+
+    def port_of(self, listener: str) -> int:
+        """Where the broker itself listens for an additional listener."""
+        return self._ports[listener]
+
+    def log(self) -> str:
+        """Give what the broker logged: warnings and errors."""
+        return (self.folder / "broker.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start it and wait until it serves.
+
+        Raises:
+            RuntimeError: it did not come up; the message ends with its log.
+        """
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start it without waiting; the first time, prepare its folder as well."""
+        class_path = classpath(self.version)
+        if self.folder == Path():
+            self._prepare(class_path)
+        if self._uses_zookeeper and not (self._zookeeper and self._zookeeper.running):
+            self._zookeeper = self._start_zookeeper(class_path)
+        options = [f"-Dkafka.logs.dir={self.folder}"]  # Kafka's own log4j2 file asks for it
+        arguments = ["kafka.Kafka", str(self.folder / "server.properties")]
+        log = self.folder / "broker.log"
+        self._broker = JavaProcess(class_path, arguments, log=log, heap=self._heap, options=options)
+
+    def wait_ready(self, *, nodes: int = 1) -> None:
+        """Wait until it answers ApiVersions, and Metadata with itself among at least `nodes` brokers.
+
+        Raises:
+            RuntimeError: it did not come up; the message ends with its log.
+        """
+        if self._broker is None:
+            raise RuntimeError(f"broker {self.node_id} was not started")
+        began = time.monotonic()
+        while time.monotonic() - began < START_TIMEOUT:
+            if not self._broker.running:
+                raise RuntimeError(f"{self!r} ended while starting:\n{self._broker.tail()}")
+            with contextlib.suppress(OSError, ValueError):
+                if self._serves(nodes):
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"{self!r} did not answer in {START_TIMEOUT:.0f} s:\n{self._broker.tail()}")
+
+    def stop(self) -> None:
+        """Shut it down cleanly (SIGTERM); its data stay for `restart`."""
+        if self._broker is not None:
+            self._broker.end()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL); its data stay for `restart`."""
+        if self._broker is not None:
+            self._broker.end(kill=True)
+
+    def restart(self) -> None:
+        """Stop it when it runs, and start it on the same port with the same data."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """End everything at once and remove its data and log."""
+        self.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.end(kill=True)
+        if self.folder != Path():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _uses_zookeeper(self) -> bool:
+        return parse_version(self.version) < (3, 5)
+
+    def _prepare(self, class_path: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"kafka-{self.version}-"))
+        reaper.remove(self.folder)
+        _open_brokers.add(self)
+        write_properties(self.folder / "server.properties", self._settings())
+        if not self._uses_zookeeper:
+            self._format(class_path)
+
+    def _settings(self) -> dict[str, object]:
+        ports = {"PLAINTEXT": (self.host, self.port)} | {
+            name: (HOST, port) for name, port in self._ports.items()
+        }
+        advertised = {name: self._listeners.get(name) or own for name, own in ports.items()}
+        settings: dict[str, object] = {
+            **QUICK,
+            "log.dirs": self.folder / "data",
+            "listener.security.protocol.map": ",".join(f"{name}:{security_protocol(name)}" for name in ports),
+            "listeners": _listener_list(ports),
+            "advertised.listeners": _listener_list(advertised),
+            "broker.id": self.node_id,
+        }
+        if self._uses_zookeeper:
+            settings["zookeeper.connect"] = f"{HOST}:{self.controller_port}"
+        else:
+            settings |= self._kraft(settings)
+        settings |= self._properties
+        return {key: value for key, value in settings.items() if value is not None}
+
+    def _kraft(self, settings: Properties) -> dict[str, object]:
+        controller = _listener_list({"CONTROLLER": (HOST, self.controller_port)})
+        return {
+            **QUICK_KRAFT,
+            "broker.id": None,
+            "node.id": self.node_id,
+            "process.roles": "broker,controller",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": ",".join(
+                f"{node}@{HOST}:{port}" for node, port in self._voters.items()
+            ),
+            "listeners": f"{settings['listeners']},{controller}",
+            "listener.security.protocol.map": f"{settings['listener.security.protocol.map']},CONTROLLER:PLAINTEXT",
+        }
+
+    def _format(self, class_path: str) -> None:
+        command = [str(java()), *JVM, "-XX:TieredStopAtLevel=1", "-cp", class_path, "kafka.tools.StorageTool"]
+        command += ["format", "-t", self._cluster_id, "-c", str(self.folder / "server.properties")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_TIMEOUT)
+        if done.returncode:
+            raise RuntimeError(f"{self!r}: its storage could not be formatted:\n{done.stdout}{done.stderr}")
+
+    def _start_zookeeper(self, class_path: str) -> JavaProcess:
+        config = self.folder / "zookeeper.properties"
+        write_properties(
+            config,
+            {
+                "clientPort": self.controller_port,
+                "clientPortAddress": HOST,
+                "dataDir": self.folder / "zookeeper",
+                "tickTime": 500,
+                "admin.enableServer": "false",
+            },
+        )
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return JavaProcess(class_path, [main, str(config)], log=self.folder / "zookeeper.log", heap="128m")
+
+    def _serves(self, nodes: int) -> bool:
+        with RawConnection(self.host, self.port, timeout=5) as connection:
+            connection.versions()
+            brokers, controller = cluster_nodes(connection)
+            return (
+                brokers.get(self.node_id, ("", 0))[1] == self.port
+                and len(brokers) >= nodes
+                and controller >= 0
+            )
+
+
+def cluster_nodes(connection: RawConnection) -> tuple[dict[int, tuple[str, int]], int]:
+    """Ask Metadata v1 about no topic: (address by node id, id of the controller)."""
+    reader = Reader(connection.call(METADATA, 1, array([])))
+    brokers: dict[int, tuple[str, int]] = {}
+    for _ in range(reader.int32()):
+        node_id = reader.int32()
+        brokers[node_id] = (reader.string() or "", reader.int32())
+        reader.string()  # rack
+    return brokers, reader.int32()
+
+
+def security_protocol(listener: str) -> str:
+    """A listener that bears a protocol's name speaks it; any other is plain."""
+    return listener if listener in SECURITY_PROTOCOLS else "PLAINTEXT"
+
+
+def new_cluster_id() -> str:
+    """Make an id as StorageTool wants it: 16 bytes in base 64, without padding; a leading dash would be an option."""
+    return "F" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+
+
+def write_properties(path: Path, settings: Properties) -> None:
+    """Write a Java properties file."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+
+def _listener_list(addresses: Mapping[str, tuple[str, int]]) -> str:
+    return ",".join(f"{name}://{host}:{port}" for name, (host, port) in addresses.items())
+
+
+_open_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for broker in list(_open_brokers):
+        broker.close()

@@ -1,0 +1,90 @@
+"""Several KRaft nodes on loopback, each a broker and a controller."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+from tools.kafka.broker import LATEST, Broker, Properties, new_cluster_id
+from tools.kafka.jars import classpath
+from tools.kafka.ports import free_ports
+
+
+class Cluster:
+    """Nodes 1 to N; `with` starts them together and takes them away again.
+
+    Kafka's own topics (offsets, transactions) are on every node, so that consumers outlive one broker's restart.
+
+    Args:
+        version: Kafka's release, 3.5 or later.
+        nodes: how many.
+        properties: settings for all of them.
+        heap: of each, as in -Xmx.
+    """
+
+    def __init__(
+        self,
+        version: str = LATEST,
+        nodes: int = 3,
+        *,
+        properties: Properties | None = None,
+        heap: str = "384m",
+    ) -> None:
+        first = free_ports(2 * nodes)
+        ids = range(1, nodes + 1)
+        voters = {node_id: first + nodes + node_id - 1 for node_id in ids}
+        cluster_id = new_cluster_id()
+        shared: dict[str, object] = {
+            "offsets.topic.replication.factor": min(3, nodes),
+            "transaction.state.log.replication.factor": min(3, nodes),
+            "share.coordinator.state.topic.replication.factor": min(3, nodes),
+            **(properties or {}),
+        }
+        self.version = version
+        self.brokers = [
+            Broker(
+                version,
+                properties=shared,
+                node_id=node_id,
+                port=first + node_id - 1,
+                heap=heap,
+                voters=voters,
+                cluster_id=cluster_id,
+            )
+            for node_id in ids
+        ]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, comma between."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def broker(self, node_id: int) -> Broker:
+        """Give a broker by its id, 1 to N."""
+        return self.brokers[node_id - 1]
+
+    def start(self) -> None:
+        """Start all nodes and wait until each of them knows all.
+
+        Raises:
+            RuntimeError: one did not come up; the message ends with its log.
+        """
+        classpath(self.version)  # fetched before, not by three threads that wait for each other
+        try:
+            with ThreadPoolExecutor(len(self.brokers)) as pool:
+                list(pool.map(Broker.launch, self.brokers))
+            for broker in self.brokers:
+                broker.wait_ready(nodes=len(self.brokers))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all nodes at once and remove their data."""
+        for broker in self.brokers:
+            broker.close()

@@ -1,0 +1,35 @@
+"""Free ports on loopback, below the range that the system hands to outgoing connections.
+
+A port taken from that range could be some client's own by the time a broker comes back to it.
+"""
+
+import errno
+import random
+import socket
+
+LOWEST = 15_000
+HIGHEST = 32_000
+
+
+def free_ports(count: int = 1) -> int:
+    """Find `count` ports in a row that nobody listens on, and give the first.
+
+    Raises:
+        RuntimeError: no such row was found in a thousand tries.
+    """
+    for _ in range(1000):
+        first = random.randint(LOWEST, HIGHEST - count)  # noqa: S311 - not a secret
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise RuntimeError(f"no {count} free ports in a row between {LOWEST} and {HIGHEST}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True

@@ -1,0 +1,83 @@
+"""One Java process: started with its output in a file, watched, ended."""
+
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.kafka import reaper
+from tools.kafka.java import java
+
+TAIL = 40
+"""Lines of its log that are shown when a process does not start."""
+
+
+class JavaProcess:
+    """A main class that runs until it is ended.
+
+    Args:
+        class_path: as `java -cp` takes it.
+        arguments: main class and its arguments.
+        log: where stdout and stderr go, appended.
+        heap: as in -Xmx.
+        options: more options for the JVM.
+    """
+
+    def __init__(
+        self,
+        class_path: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        heap: str = "512m",
+        options: Sequence[str] = (),
+    ) -> None:
+        self.log = log
+        command = [str(java()), f"-Xmx{heap}", *JVM, *options, "-cp", class_path, *arguments]
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        self._lock = threading.Lock()
+        reaper.watch(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._popen.poll() is None
+
+    def end(self, *, kill: bool = False, timeout: float = 30.0) -> int:
+        """End it with SIGTERM, or SIGKILL when `kill` is set or the timeout (seconds) passes; gives its exit code."""
+        with self._lock:
+            if self.running:
+                self._popen.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._popen.wait(timeout)
+                if self.running:
+                    self._popen.kill()
+            code = self._popen.wait()
+            reaper.forget(self.pid)
+            return code
+
+    def tail(self) -> str:
+        """Give the end of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-TAIL:])
+
+
+JVM = (
+    "-Xms64m",
+    "-XX:+UseSerialGC",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+"""A small heap, one collector thread on a machine of few cores, and a log that tells of trouble alone."""

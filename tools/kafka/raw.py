@@ -1,0 +1,265 @@
+"""Kafka's protocol on a plain blocking socket: frames, headers, and bodies as bytes.
+
+It shares no code with the gateway on purpose: what it says about bytes is a second opinion.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Self
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
+
+FIRST_FLEXIBLE = {
+    **{
+        0: 9,
+        1: 12,
+        2: 6,
+        3: 9,
+        8: 8,
+        9: 6,
+        10: 3,
+        11: 6,
+        12: 4,
+        13: 4,
+        14: 4,
+        15: 5,
+        16: 3,
+        18: 3,
+        19: 5,
+        20: 4,
+    },
+    **{
+        21: 2,
+        22: 2,
+        23: 4,
+        24: 3,
+        25: 3,
+        26: 3,
+        27: 1,
+        28: 3,
+        29: 2,
+        30: 2,
+        31: 2,
+        32: 4,
+        33: 2,
+        34: 2,
+        35: 2,
+    },
+    **{36: 2, 37: 2, 38: 2, 39: 2, 40: 2, 41: 2, 42: 2, 43: 2, 44: 1, 48: 1, 49: 1},
+}
+"""First version of each API key whose messages end in tags; keys 50 and above always do, 17 and 47 never."""
+
+TIMEOUT = 30.0
+"""Seconds that a blocked send or receive may take before the test fails."""
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Tell whether a message has compact lengths and tags, and a header with tags."""
+    if api_key >= 50:
+        return True
+    return version >= FIRST_FLEXIBLE.get(api_key, 1 << 15)
+
+
+class RawConnection:
+    """One connection; requests are written as they are given and answers read frame by frame.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout: float = TIMEOUT) -> None:
+        self.socket = socket.create_connection((host, port), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; a request under way gets no answer."""
+        self.socket.close()
+
+    def send(
+        self,
+        api_key: int,
+        version: int,
+        body: bytes,
+        client_id: str | None = "spec",
+        correlation_id: int | None = None,
+    ) -> int:
+        """Write one request; gives its correlation id, which counts up when none is told."""
+        if correlation_id is None:
+            self._correlation_id += 1
+            correlation_id = self._correlation_id
+        self.socket.sendall(frame(request(api_key, version, body, client_id, correlation_id)))
+        return correlation_id
+
+    def receive(self) -> bytes:
+        """Read one answer: correlation id, header tags and body, without the length before them.
+
+        Raises:
+            ConnectionError: the peer closed before a whole frame came.
+        """
+        (length,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(length)
+
+    def call(self, api_key: int, version: int, body: bytes, client_id: str | None = "spec") -> bytes:
+        """Send a request and give the body of its answer.
+
+        Raises:
+            ConnectionError: the peer closed instead of answering.
+            ValueError: the answer carries another correlation id.
+        """
+        correlation_id = self.send(api_key, version, body, client_id)
+        answer = self.receive()
+        (echoed,) = struct.unpack_from(">i", answer)
+        if echoed != correlation_id:
+            raise ValueError(f"asked {correlation_id}, answered {echoed}")
+        return answer[header_length(api_key, version) :]
+
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """Ask ApiVersions (v0, which every broker knows): lowest and highest version by API key."""
+        reader = Reader(self.call(API_VERSIONS, 0, b""))
+        if error := reader.int16():
+            raise ValueError(f"ApiVersions: error {error}")
+        return {reader.int16(): (reader.int16(), reader.int16()) for _ in range(reader.int32())}
+
+    def _exactly(self, count: int) -> bytes:
+        received = bytearray()
+        while len(received) < count:
+            data = self.socket.recv(count - len(received))
+            if not data:
+                raise ConnectionError(f"closed by the peer, {count - len(received)} of {count} bytes missing")
+            received += data
+        return bytes(received)
+
+
+def frame(message: bytes) -> bytes:
+    """Put the length before a message."""
+    return struct.pack(">i", len(message)) + message
+
+
+def request(api_key: int, version: int, body: bytes, client_id: str | None, correlation_id: int) -> bytes:
+    """Put header v1 or v2 before a body. The client id keeps its old, not compact, length in both."""
+    header = struct.pack(">hhi", api_key, version, correlation_id) + string(client_id)
+    return header + (b"\0" if is_flexible(api_key, version) else b"") + body
+
+
+def header_length(api_key: int, version: int) -> int:
+    """Bytes before the body of an answer. KIP-511: ApiVersions answers keep header v0 for ever."""
+    return 5 if is_flexible(api_key, version) and api_key != API_VERSIONS else 4
+
+
+def string(text: str | None) -> bytes:
+    """Encode a (nullable) string: int16 length, -1 for null."""
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def blob(data: bytes | None) -> bytes:
+    """Encode (nullable) bytes: int32 length, -1 for null."""
+    return b"\xff\xff\xff\xff" if data is None else struct.pack(">i", len(data)) + data
+
+
+def array(items: list[bytes]) -> bytes:
+    """Encode an array of what is encoded already."""
+    return struct.pack(">i", len(items)) + b"".join(items)
+
+
+def uvarint(value: int) -> bytes:
+    """Encode an unsigned varint, seven bits a byte, lowest first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def compact_string(text: str | None) -> bytes:
+    """Encode a (nullable) string of a flexible message: unsigned varint of length plus one."""
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def compact_array(items: list[bytes]) -> bytes:
+    """Encode an array of a flexible message of what is encoded already."""
+    return uvarint(len(items) + 1) + b"".join(items)
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads a body from front to back; struct.error or IndexError when it is shorter than it says."""
+
+    data: bytes
+    offset: int = 0
+
+    def int8(self) -> int:
+        return self._unpack(">b", 1)
+
+    def int16(self) -> int:
+        return self._unpack(">h", 2)
+
+    def int32(self) -> int:
+        return self._unpack(">i", 4)
+
+    def int64(self) -> int:
+        return self._unpack(">q", 8)
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.offset]
+            self.offset += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def take(self, count: int) -> bytes:
+        """Give the next bytes as they are.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        if self.left < count:
+            raise ValueError(f"{count} bytes wanted, {self.left} left")
+        self.offset += count
+        return self.data[self.offset - count : self.offset]
+
+    def string(self) -> str | None:
+        length = self.int16()
+        return None if length < 0 else self.take(length).decode()
+
+    def blob(self) -> bytes | None:
+        length = self.int32()
+        return None if length < 0 else self.take(length)
+
+    def compact_string(self) -> str | None:
+        length = self.uvarint()
+        return None if length == 0 else self.take(length - 1).decode()
+
+    def compact_blob(self) -> bytes | None:
+        length = self.uvarint()
+        return None if length == 0 else self.take(length - 1)
+
+    def tags(self) -> dict[int, bytes]:
+        """Read the tags at the end of a structure, by number."""
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self.data) - self.offset
+
+    def _unpack(self, layout: str, size: int) -> int:
+        (value,) = struct.unpack_from(layout, self.data, self.offset)
+        self.offset += size
+        return int(value)
