@@ -1,0 +1,59 @@
+// Command franz consumes with twmb/franz-go, which makes fetch sessions of its own.
+package main
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"fetchgate/tests/clients/program"
+)
+
+func main() {
+	options := program.Parse()
+	offsets := map[string]map[int32]kgo.Offset{}
+	for _, place := range options.Assign {
+		if offsets[place.Topic] == nil {
+			offsets[place.Topic] = map[int32]kgo.Offset{}
+		}
+		offsets[place.Topic][int32(place.Partition)] = kgo.NewOffset().AtStart()
+	}
+	isolation := kgo.ReadUncommitted()
+	if options.Committed {
+		isolation = kgo.ReadCommitted()
+	}
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(options.Bootstrap...),
+		kgo.ClientID("franz-go"),
+		kgo.ConsumePartitions(offsets),
+		kgo.FetchIsolationLevel(isolation),
+		kgo.FetchMaxWait(program.FetchMaxWait),
+	)
+	program.Check(err)
+
+	records, errors := make(chan program.Record), make(chan error)
+	go poll(client, records, errors)
+	program.Print(options, "franz-go", "github.com/twmb/franz-go", records, errors, client.Close)
+}
+
+func poll(client *kgo.Client, records chan<- program.Record, errors chan<- error) {
+	for {
+		fetches := client.PollFetches(context.Background())
+		if fetches.IsClientClosed() {
+			return
+		}
+		fetches.EachError(func(_ string, _ int32, err error) { errors <- err })
+		fetches.EachRecord(func(record *kgo.Record) { records <- convert(record) })
+	}
+}
+
+func convert(record *kgo.Record) program.Record {
+	var headers []program.Header
+	for _, header := range record.Headers {
+		headers = append(headers, program.Header{Name: header.Key, Value: header.Value})
+	}
+	return program.Record{
+		Topic: record.Topic, Partition: int(record.Partition), Offset: record.Offset,
+		TimestampMs: record.Timestamp.UnixMilli(), Key: record.Key, Value: record.Value, Headers: headers,
+	}
+}

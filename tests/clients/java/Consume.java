@@ -1,0 +1,112 @@
+import java.security.MessageDigest;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.StringJoiner;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.utils.AppInfoParser;
+
+/**
+ * The consumer program of the Java client, which makes fetch sessions of its own. Command line and output are told in
+ * tests/clients/__init__.py.
+ */
+public final class Consume {
+    private static final int FETCH_MAX_WAIT_MS = 100;
+    private static final long LOOK_ON_MS = 1500;
+    private static final long PATIENCE_MS = 60_000;
+
+    private Consume() {
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Map<String, String> given = new HashMap<>();
+        for (int at = 0; at < arguments.length; at += 2) {
+            given.put(arguments[at].substring(2), arguments[at + 1]);
+        }
+        System.out.printf("{\"kind\": \"start\", \"client\": \"Java\", \"version\": \"%s\"}%n", AppInfoParser.getVersion());
+        int wanted = Integer.parseInt(given.get("count"));
+        int seen;
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings(given))) {
+            List<TopicPartition> partitions = partitions(given.get("assign"));
+            consumer.assign(partitions);
+            consumer.seekToBeginning(partitions);
+            seen = read(consumer, wanted);
+        }
+        if (seen < wanted) {
+            System.exit(1);
+        }
+        System.out.println("{\"kind\": \"end\"}");
+    }
+
+    private static Map<String, Object> settings(Map<String, String> given) {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("bootstrap.servers", given.get("bootstrap"));
+        settings.put("client.id", "java");
+        settings.put("isolation.level", given.get("isolation"));
+        settings.put("fetch.max.wait.ms", FETCH_MAX_WAIT_MS);
+        settings.put("key.deserializer", ByteArrayDeserializer.class);
+        settings.put("value.deserializer", ByteArrayDeserializer.class);
+        return settings;
+    }
+
+    private static List<TopicPartition> partitions(String assign) {
+        List<TopicPartition> partitions = new ArrayList<>();
+        for (String item : assign.split(",")) {
+            String[] parts = item.split(":");
+            for (int partition = 0; partition < Integer.parseInt(parts[1]); partition++) {
+                partitions.add(new TopicPartition(parts[0], partition));
+            }
+        }
+        return partitions;
+    }
+
+    private static int read(KafkaConsumer<byte[], byte[]> consumer, int wanted) throws Exception {
+        int seen = 0;
+        long end = System.currentTimeMillis() + PATIENCE_MS;
+        while (System.currentTimeMillis() < end) {
+            try {
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofMillis(100))) {
+                    System.out.println(line(each));
+                    if (++seen == wanted) {
+                        end = System.currentTimeMillis() + LOOK_ON_MS;
+                    }
+                }
+            } catch (KafkaException error) {
+                System.out.printf("{\"kind\": \"error\", \"code\": \"%s\", \"text\": \"\"}%n", error.getClass().getSimpleName());
+            }
+        }
+        return seen;
+    }
+
+    private static String line(ConsumerRecord<byte[], byte[]> each) throws Exception {
+        StringJoiner headers = new StringJoiner(", ", "[", "]");
+        for (Header header : each.headers()) {
+            headers.add("[\"" + header.key() + "\", " + hex(header.value()) + "]");
+        }
+        return String.format(
+            "{\"kind\": \"record\", \"topic\": \"%s\", \"partition\": %d, \"offset\": %d, \"timestamp\": %d, "
+                + "\"key\": %s, \"value\": %s, \"headers\": %s}",
+            each.topic(), each.partition(), each.offset(), each.timestamp(),
+            hex(each.key()), digest(each.value()), headers);
+    }
+
+    private static String hex(byte[] data) {
+        return data == null ? "null" : "\"" + HexFormat.of().formatHex(data) + "\"";
+    }
+
+    private static String digest(byte[] data) throws Exception {
+        if (data == null) {
+            return "null";
+        }
+        byte[] sum = MessageDigest.getInstance("SHA-256").digest(data);
+        return "\"" + data.length + ":" + HexFormat.of().formatHex(sum) + "\"";
+    }
+}

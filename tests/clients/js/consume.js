@@ -1,0 +1,84 @@
+// The consumer program of KafkaJS, which makes no fetch sessions and always reads as a member of a group.
+// Command line and output are told in tests/clients/__init__.py. Run it in a folder that has node_modules.
+import { createHash, randomUUID } from 'node:crypto'
+import { createRequire } from 'node:module'
+import { parseArgs } from 'node:util'
+
+const require = createRequire(`${process.cwd()}/`)
+const { Kafka, logLevel } = require('kafkajs')
+
+const FETCH_MAX_WAIT_MS = 100
+const LOOK_ON_MS = 1500
+const PATIENCE_MS = 60_000
+
+const { values: given } = parseArgs({
+  options: {
+    bootstrap: { type: 'string' },
+    assign: { type: 'string' },
+    isolation: { type: 'string', default: 'read_uncommitted' },
+    count: { type: 'string' },
+  },
+})
+
+const emit = (kind, fields) => process.stdout.write(JSON.stringify({ kind, ...fields }) + '\n')
+const hex = (data) => (data === null || data === undefined ? null : data.toString('hex'))
+const digest = (data) =>
+  data === null ? null : `${data.length}:${createHash('sha256').update(data).digest('hex')}`
+
+// It gives headers as an object: a name that comes more than once has a list of values.
+const headerList = (headers) =>
+  Object.entries(headers ?? {}).flatMap(([name, value]) =>
+    (Array.isArray(value) ? value : [value]).map((each) => [name, hex(each)]),
+  )
+
+const emitRecord = (topic, partition, message) =>
+  emit('record', {
+    topic,
+    partition,
+    offset: Number(message.offset),
+    timestamp: Number(message.timestamp),
+    key: hex(message.key),
+    value: digest(message.value),
+    headers: headerList(message.headers),
+  })
+
+emit('start', { client: 'KafkaJS', version: require('kafkajs/package.json').version })
+
+const kafka = new Kafka({
+  clientId: 'kafkajs',
+  brokers: given.bootstrap.split(','),
+  logLevel: logLevel.ERROR,
+})
+const consumer = kafka.consumer({
+  groupId: `kafkajs-${randomUUID()}`,
+  maxWaitTimeInMs: FETCH_MAX_WAIT_MS,
+  readUncommitted: given.isolation !== 'read_committed',
+})
+
+const wanted = Number(given.count)
+let seen = 0
+let finish
+const reached = new Promise((resolve) => (finish = resolve))
+setTimeout(() => finish(), PATIENCE_MS).unref()
+
+consumer.on(consumer.events.CRASH, ({ payload }) =>
+  emit('error', { code: payload.error.name, text: payload.error.message }),
+)
+await consumer.connect()
+const topics = given.assign.split(',').map((item) => item.split(':')[0])
+await consumer.subscribe({ topics, fromBeginning: true })
+await consumer.run({
+  autoCommit: false,
+  eachBatchAutoResolve: true,
+  eachBatch: async ({ batch }) => {
+    for (const message of batch.messages) {
+      emitRecord(batch.topic, batch.partition, message)
+      seen += 1
+    }
+    if (seen >= wanted) setTimeout(finish, LOOK_ON_MS)
+  },
+})
+await reached
+await consumer.disconnect()
+if (seen >= wanted) emit('end', {})
+else process.exitCode = 1
