@@ -1,0 +1,100 @@
+"""A client's half for tests of the model: short words in, whole frames to the broker, decoded answers out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.model.broker import ModelBroker
+from tests.model.wire import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    decode_response,
+    encode_request,
+)
+
+Want = tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int]
+"""Topic, partition, fetch offset (0), partition_max_bytes (1 MiB)."""
+
+
+@dataclass
+class Asker:
+    """Fetches at one version; remembers topic ids, so that it can ask for what is deleted."""
+
+    broker: ModelBroker
+    version: int = 11
+    ids: dict[str, bytes] = field(default_factory=dict)
+    now: float = 0.0
+    correlation: int = 0
+
+    def learn(self) -> "Asker":
+        """Take the topic ids that the broker has now."""
+        self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
+        return self
+
+    def key(self, name: str) -> dict[str, Any]:
+        return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name]}
+
+    def topics(self, wants: Iterable[Want], **values: Any) -> tuple[FetchTopic, ...]:
+        """One topic element a run of neighbours of one topic."""
+        elements: list[FetchTopic] = []
+        for name, index, *rest in wants:
+            offset, size = [*rest, 0, 1 << 20][0], [*rest[1:], 1 << 20][0]
+            part = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=size, **values)
+            element = FetchTopic(**self.key(name), partitions=(part,))
+            if elements and (elements[-1].topic, elements[-1].topic_id) == (element.topic, element.topic_id):
+                element = FetchTopic(**self.key(name), partitions=(*elements.pop().partitions, part))
+            elements.append(element)
+        return tuple(elements)
+
+    def request(
+        self,
+        *wants: Want,
+        session: tuple[int, int] = (0, -1),
+        forget: Iterable[tuple[str, int]] = (),
+        values: dict[str, int] | None = None,
+        **fields: Any,
+    ) -> FetchRequest:
+        self.correlation += 1
+        return FetchRequest(
+            version=self.version,
+            correlation_id=self.correlation,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=self.topics(wants, **(values or {})),
+            forgotten=tuple(ForgottenTopic(**self.key(name), partitions=(index,)) for name, index in forget),
+            **fields,
+        )
+
+    def send(self, request: FetchRequest) -> FetchResponse:
+        answer = decode_response(self.broker.handle(encode_request(request), self.now), request.version)
+        assert answer.correlation_id == request.correlation_id
+        return answer
+
+    def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
+        """Ask for `wants`; `options` are those of `request`."""
+        return self.send(self.request(*wants, **options))
+
+    def names(self, answer: FetchResponse) -> list[tuple[str, int]]:
+        """The partitions of an answer, in its order."""
+        by_id = {topic_id: name for name, topic_id in self.ids.items()}
+        return [
+            (topic.topic or by_id.get(topic.topic_id, "?"), data.partition_index)
+            for topic in answer.topics
+            for data in topic.partitions
+        ]
+
+
+def entries(answer: FetchResponse) -> list[PartitionData]:
+    return [data for topic in answer.topics for data in topic.partitions]
+
+
+def errors(answer: FetchResponse) -> list[int]:
+    return [data.error_code for data in entries(answer)]
+
+
+def sizes(answer: FetchResponse) -> list[int]:
+    return [len(data.records or b"") for data in entries(answer)]

@@ -1,0 +1,121 @@
+"""Topics, partitions and their logs of opaque batches."""
+
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+INDEX_INTERVAL = 4096
+"""Bytes between two entries of a segment's sparse offset index (``index.interval.bytes``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class Segment:
+    """A run of batches; no read goes past its end."""
+
+    base_offset: int
+    batches: list[Batch] = field(default_factory=list)
+    index: list[tuple[int, int]] = field(default_factory=list)
+    """(last offset of a batch, position of that batch), sparse."""
+    unindexed: int = 0
+
+    @property
+    def size(self) -> int:
+        return sum(len(batch.data) for batch in self.batches)
+
+    def position(self, offset: int) -> int:
+        """Where the batch that holds `offset`, or the first one after it, begins."""
+        return sum(len(b.data) for b in takewhile(lambda b: b.last_offset < offset, self.batches))
+
+    def append(self, batch: Batch) -> None:
+        if self.unindexed > INDEX_INTERVAL:
+            self.index.append((batch.last_offset, self.size))
+            self.unindexed = 0
+        self.batches.append(batch)
+        self.unindexed += len(batch.data)
+
+
+@dataclass(slots=True)
+class Partition:
+    """A replica on the modelled broker, or only what its metadata say of one elsewhere."""
+
+    leader: int
+    leader_epoch: int = 0
+    hosted: bool = True
+    log_start: int = 0
+    segments: list[Segment] = field(default_factory=lambda: [Segment(0)])
+    log_end: int = 0
+    high_watermark: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    """Transactions under way: producer id -> first offset."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(producer id, first offset, offset of the abort marker)."""
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    """(leader epoch, its first offset), ascending."""
+    preferred: dict[str, int] = field(default_factory=dict)
+    """Rack of a consumer -> the replica it is sent to."""
+    error: int = 0
+    """Injected: every read fails with it."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min([self.high_watermark, *self.open.values()])
+
+    def append(
+        self, data: bytes, *, count: int = 1, producer: int | None = None, replicated: bool = True
+    ) -> int:
+        """Append a batch of `count` records, as part of `producer`'s transaction if given.
+
+        Returns:
+            The batch's base offset.
+        """
+        base = self.log_end
+        self.segments[-1].append(Batch(base, base + count - 1, data))
+        self.log_end = base + count
+        if producer is not None:
+            self.open.setdefault(producer, base)
+        if replicated:
+            self.high_watermark = self.log_end
+        return base
+
+    def end_transaction(self, producer: int, *, commit: bool, marker: bytes = b"marker") -> None:
+        offset = self.append(marker)
+        first = self.open.pop(producer)
+        if not commit:
+            self.aborted.append((producer, first, offset))
+
+    def roll(self) -> None:
+        """Begin a new segment."""
+        self.segments.append(Segment(self.log_end))
+
+    def delete_records(self, before: int) -> None:
+        """Move the log start offset, as a DeleteRecords request does. -1: to the high watermark."""
+        self.log_start = max(self.log_start, self.high_watermark if before < 0 else before)
+
+    def move_leader(self, leader: int, epoch: int) -> None:
+        self.leader, self.leader_epoch = leader, epoch
+        self.epochs.append((epoch, self.log_end))
+
+    def end_of_epoch(self, wanted: int) -> tuple[int, int] | None:
+        """KIP-320: the largest epoch not above `wanted` and its end; None if all are below `wanted`."""
+        later = [entry for entry in self.epochs if entry[0] > wanted]
+        if wanted == self.epochs[-1][0]:
+            return wanted, self.log_end
+        if not later:
+            return None
+        earlier = [entry[0] for entry in self.epochs if entry[0] <= wanted]
+        return (earlier[-1] if earlier else wanted), later[0][1]
+
+
+@dataclass(slots=True)
+class Topic:
+    name: str
+    topic_id: bytes
+    partitions: dict[int, Partition]
+    zstd: bool = False
+    """``compression.type`` is zstd."""
