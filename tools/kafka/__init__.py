@@ -27,18 +27,23 @@
 - `start()` returns when the broker answers ApiVersions and lists itself in Metadata (a `with` calls it).
 - `stop()`, `kill()`, `restart()`, `running`, `log()` (the broker's own log as text), `folder` (its data).
 
-`Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles, replication 1 unless a topic says more;
-`cluster.brokers`, `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.stop()`.
+`Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles, replication 1 unless a topic
+says more; `cluster.brokers`, `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
 
-Whatever was started ends with the `with`, at exit of the interpreter, and when the parent dies; data and logs lie in a
-temporary folder that is removed with it.
+Whatever was started ends with the `with`, at exit of the interpreter, and when the parent dies; data and logs
+lie in a temporary folder that is removed with it.
 
-`tools.kafka.jars.classpath(version)` gives the class path (kafka-tools included) and `tools.kafka.java.java()` the
-runtime, for Java clients. Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set.
+`tools.kafka.jars.classpath(version, tools=True)` gives the class path (with kafka-tools) and
+`tools.kafka.java.java()` the runtime, for Java clients; `tools.kafka.process.JavaProcess` runs one.
+Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set.
 
-`tools.kafka.admin.Admin(address)` speaks to every broker from 1.0 to 4.3 over plain sockets: `create_topic(name, partitions=, replication=,
-assignment=, config=)`, `delete_topic(name)`, `add_partitions(name, total)`, `delete_records(name, {partition: offset})`,
-`set_quota(values, client_id=)`, `alter_config(name, {key: value})`, `move_leader(name, partition, node_id)`, `leaders(name)`, `topic_id(name)`.
+`tools.kafka.admin.Admin(address)` speaks to every broker from 1.0 to 4.3 over plain sockets:
+`create_topic(name, partitions=, replication=, assignment=, config=)`, `delete_topic(name)`,
+`add_partitions(name, total)`, `delete_records(name, {partition: offset})`,
+`alter_config(name, {key: value})`, `set_quota(client_id, {key: value})`,
+`move_leader(name, partition, node_id)`, `leaders(name)`, `topic_id(name)`, `offsets(name)`.
+
+`tools.kafka.ports.free_ports(count)` gives the first of `count` free ports in a row.
 """
 
 from tools.kafka.broker import LATEST, Broker

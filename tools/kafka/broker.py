@@ -3,6 +3,7 @@
 import atexit
 import base64
 import contextlib
+import math
 import shutil
 import subprocess
 import tempfile
@@ -19,38 +20,24 @@ from tools.kafka.java import java
 from tools.kafka.ports import free_ports
 from tools.kafka.process import JVM, JavaProcess
 from tools.kafka.raw import METADATA, RawConnection, Reader, array
+from tools.kafka.settings import (
+    HOST,
+    PROTOCOL_MAP,
+    QUICK,
+    QUICK_KRAFT,
+    SESSION_EXPIRY,
+    SESSION_TIMEOUT_MS,
+    Listeners,
+    Properties,
+    listener_list,
+    security_protocol,
+    write_properties,
+)
+from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
-HOST = "127.0.0.1"
 START_TIMEOUT = 90.0
 """Seconds until a broker must answer; 3 to 6 are usual, more where all cores are busy."""
-
-SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-Properties = Mapping[str, object]
-Listeners = Mapping[str, tuple[str, int] | None]
-
-QUICK: dict[str, object] = {
-    "auto.create.topics.enable": "false",
-    "group.initial.rebalance.delay.ms": 0,
-    "offsets.topic.num.partitions": 4,
-    "offsets.topic.replication.factor": 1,
-    "transaction.state.log.num.partitions": 4,
-    "transaction.state.log.replication.factor": 1,
-    "transaction.state.log.min.isr": 1,
-    "log.segment.delete.delay.ms": 1000,
-    "log.cleaner.dedupe.buffer.size": 8 << 20,  # the usual 128 MB is taken from the heap at once
-    "log.cleaner.backoff.ms": 500,
-}
-"""What makes one broker quick to start and to do what tests wait for; everything else is Kafka's default."""
-
-QUICK_KRAFT: dict[str, object] = {
-    "broker.session.timeout.ms": 5000,  # a killed broker may come back only when its old session has ended
-    "broker.heartbeat.interval.ms": 500,
-    "share.coordinator.state.topic.num.partitions": 4,
-    "share.coordinator.state.topic.replication.factor": 1,
-    "share.coordinator.state.topic.min.isr": 1,
-}
 
 
 class Broker:
@@ -92,7 +79,8 @@ class Broker:
         self._ports = {name: first + 2 + number for number, name in enumerate(self._listeners)}
         self._cluster_id = cluster_id or new_cluster_id()
         self._broker: JavaProcess | None = None
-        self._zookeeper: JavaProcess | None = None
+        self._zookeeper: ZooKeeper | None = None
+        self._killed_at = -math.inf
 
     def __enter__(self) -> Self:
         self.start()
@@ -149,13 +137,18 @@ class Broker:
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start it without waiting; the first time, prepare its folder as well."""
+        """Start it without waiting; the first time, prepare its folder as well.
+
+        Raises:
+            RuntimeError: its folder could not be formatted, or its ZooKeeper did not come up.
+        """
         class_path = classpath(self.version)
         if self.folder == Path():
             self._prepare(class_path)
-        if self._uses_zookeeper and not (self._zookeeper and self._zookeeper.running):
-            self._zookeeper = self._start_zookeeper(class_path)
-        options = [f"-Dkafka.logs.dir={self.folder}"]  # Kafka's own log4j2 file asks for it
+        options: list[str] = []
+        if self._uses_zookeeper:
+            self._ensure_zookeeper(class_path)
+            options.append(f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}")
         arguments = ["kafka.Kafka", str(self.folder / "server.properties")]
         log = self.folder / "broker.log"
         self._broker = JavaProcess(class_path, arguments, log=log, heap=self._heap, options=options)
@@ -185,8 +178,9 @@ class Broker:
 
     def kill(self) -> None:
         """End it at once (SIGKILL); its data stay for `restart`."""
-        if self._broker is not None:
+        if self._broker is not None and self._broker.running:
             self._broker.end(kill=True)
+            self._killed_at = time.monotonic()
 
     def restart(self) -> None:
         """Stop it when it runs, and start it on the same port with the same data."""
@@ -197,7 +191,7 @@ class Broker:
         """End everything at once and remove its data and log."""
         self.kill()
         if self._zookeeper is not None:
-            self._zookeeper.end(kill=True)
+            self._zookeeper.close()
         if self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -221,20 +215,21 @@ class Broker:
         settings: dict[str, object] = {
             **QUICK,
             "log.dirs": self.folder / "data",
-            "listener.security.protocol.map": ",".join(f"{name}:{security_protocol(name)}" for name in ports),
-            "listeners": _listener_list(ports),
-            "advertised.listeners": _listener_list(advertised),
+            PROTOCOL_MAP: ",".join(f"{name}:{security_protocol(name)}" for name in ports),
+            "listeners": listener_list(ports),
+            "advertised.listeners": listener_list(advertised),
             "broker.id": self.node_id,
         }
         if self._uses_zookeeper:
             settings["zookeeper.connect"] = f"{HOST}:{self.controller_port}"
+            settings["zookeeper.session.timeout.ms"] = SESSION_TIMEOUT_MS
         else:
             settings |= self._kraft(settings)
         settings |= self._properties
         return {key: value for key, value in settings.items() if value is not None}
 
     def _kraft(self, settings: Properties) -> dict[str, object]:
-        controller = _listener_list({"CONTROLLER": (HOST, self.controller_port)})
+        controller = listener_list({"CONTROLLER": (HOST, self.controller_port)})
         return {
             **QUICK_KRAFT,
             "broker.id": None,
@@ -245,7 +240,7 @@ class Broker:
                 f"{node}@{HOST}:{port}" for node, port in self._voters.items()
             ),
             "listeners": f"{settings['listeners']},{controller}",
-            "listener.security.protocol.map": f"{settings['listener.security.protocol.map']},CONTROLLER:PLAINTEXT",
+            PROTOCOL_MAP: f"{settings[PROTOCOL_MAP]},CONTROLLER:PLAINTEXT",
         }
 
     def _format(self, class_path: str) -> None:
@@ -255,20 +250,11 @@ class Broker:
         if done.returncode:
             raise RuntimeError(f"{self!r}: its storage could not be formatted:\n{done.stdout}{done.stderr}")
 
-    def _start_zookeeper(self, class_path: str) -> JavaProcess:
-        config = self.folder / "zookeeper.properties"
-        write_properties(
-            config,
-            {
-                "clientPort": self.controller_port,
-                "clientPortAddress": HOST,
-                "dataDir": self.folder / "zookeeper",
-                "tickTime": 500,
-                "admin.enableServer": "false",
-            },
-        )
-        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        return JavaProcess(class_path, [main, str(config)], log=self.folder / "zookeeper.log", heap="128m")
+    def _ensure_zookeeper(self, class_path: str) -> None:
+        """Start ZooKeeper when it is not there; let it forget a broker that was killed."""
+        if self._zookeeper is None:
+            self._zookeeper = ZooKeeper(class_path, port=self.controller_port, folder=self.folder)
+        time.sleep(max(0.0, self._killed_at + SESSION_EXPIRY - time.monotonic()))
 
     def _serves(self, nodes: int) -> bool:
         with RawConnection(self.host, self.port, timeout=5) as connection:
@@ -292,23 +278,9 @@ def cluster_nodes(connection: RawConnection) -> tuple[dict[int, tuple[str, int]]
     return brokers, reader.int32()
 
 
-def security_protocol(listener: str) -> str:
-    """A listener that bears a protocol's name speaks it; any other is plain."""
-    return listener if listener in SECURITY_PROTOCOLS else "PLAINTEXT"
-
-
 def new_cluster_id() -> str:
-    """Make an id as StorageTool wants it: 16 bytes in base 64, without padding; a leading dash would be an option."""
+    """Make an id as StorageTool wants it: 16 bytes in base 64; a dash in front would read as an option."""
     return "F" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-
-
-def write_properties(path: Path, settings: Properties) -> None:
-    """Write a Java properties file."""
-    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-
-
-def _listener_list(addresses: Mapping[str, tuple[str, int]]) -> str:
-    return ",".join(f"{name}://{host}:{port}" for name, (host, port) in addresses.items())
 
 
 _open_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()

@@ -3,15 +3,16 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from tools.kafka.broker import LATEST, Broker, Properties, new_cluster_id
+from tools.kafka.broker import LATEST, Broker, new_cluster_id
 from tools.kafka.jars import classpath
 from tools.kafka.ports import free_ports
+from tools.kafka.settings import Properties
 
 
 class Cluster:
     """Nodes 1 to N; `with` starts them together and takes them away again.
 
-    Kafka's own topics (offsets, transactions) are on every node, so that consumers outlive one broker's restart.
+    Kafka's own topics (offsets, transactions) are on every node, so that consumers outlive a restart.
 
     Args:
         version: Kafka's release, 3.5 or later.

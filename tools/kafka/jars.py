@@ -75,7 +75,7 @@ def parse_version(version: str) -> tuple[int, ...]:
 
 
 def _fill(folder: Path, wanted: Sequence[str]) -> None:
-    """Resolve into a folder of its own and rename it into place, so that no half of a release is ever seen."""
+    """Resolve into a folder of its own and rename it into place: half a release is never seen."""
     ways: dict[str, Callable[[Sequence[str], Path], None]] = {"jgo": _with_jgo}
     if shutil.which("mvn"):
         ways = {"Maven": _with_maven, **ways}
@@ -141,7 +141,9 @@ def _pom(wanted: Sequence[str]) -> str:
 
 
 def _with_jgo(wanted: Sequence[str], into: Path) -> None:
-    """Resolve as Maven would, in Python; its own store is scratch, for it takes half a file there for a whole one.
+    """Resolve as Maven would, in Python.
+
+    Its store is scratch: half a file that was left there would be taken for a whole one.
 
     Raises:
         RuntimeError: jgo is not installed, or an artifact does not exist.

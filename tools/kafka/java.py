@@ -38,7 +38,7 @@ def _installed() -> list[Path]:
 
 
 def _release(program: Path) -> int:
-    """Ask a runtime for its feature release (17 of `openjdk version "17.0.15"`); 0 when it does not answer."""
+    """Ask for the feature release (17 of `openjdk version "17.0.15"`); 0 when there is no answer."""
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:

@@ -54,7 +54,7 @@ class JavaProcess:
         return self._popen.poll() is None
 
     def end(self, *, kill: bool = False, timeout: float = 30.0) -> int:
-        """End it with SIGTERM, or SIGKILL when `kill` is set or the timeout (seconds) passes; gives its exit code."""
+        """End it: SIGTERM, or SIGKILL when `kill` is set or `timeout` seconds pass; gives its exit code."""
         with self._lock:
             if self.running:
                 self._popen.send_signal(signal.SIGKILL if kill else signal.SIGTERM)

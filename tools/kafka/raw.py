@@ -10,45 +10,12 @@ from typing import Self
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 
-FIRST_FLEXIBLE = {
-    **{
-        0: 9,
-        1: 12,
-        2: 6,
-        3: 9,
-        8: 8,
-        9: 6,
-        10: 3,
-        11: 6,
-        12: 4,
-        13: 4,
-        14: 4,
-        15: 5,
-        16: 3,
-        18: 3,
-        19: 5,
-        20: 4,
-    },
-    **{
-        21: 2,
-        22: 2,
-        23: 4,
-        24: 3,
-        25: 3,
-        26: 3,
-        27: 1,
-        28: 3,
-        29: 2,
-        30: 2,
-        31: 2,
-        32: 4,
-        33: 2,
-        34: 2,
-        35: 2,
-    },
-    **{36: 2, 37: 2, 38: 2, 39: 2, 40: 2, 41: 2, 42: 2, 43: 2, 44: 1, 48: 1, 49: 1},
-}
-"""First version of each API key whose messages end in tags; keys 50 and above always do, 17 and 47 never."""
+_NEVER = 1 << 15
+FIRST_FLEXIBLE = (
+    *(9, 12, 6, 9, 4, 2, 6, 3, 8, 6, 3, 6, 4, 4, 4, 5, 3, _NEVER, 3, 5, 4, 2, 2, 4, 3),
+    *(3, 3, 1, 3, 2, 2, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 0, 0, _NEVER, 1, 1),
+)
+"""First version of each API key whose messages end in tags; keys 50 and above always do."""
 
 TIMEOUT = 30.0
 """Seconds that a blocked send or receive may take before the test fails."""
@@ -58,7 +25,7 @@ def is_flexible(api_key: int, version: int) -> bool:
     """Tell whether a message has compact lengths and tags, and a header with tags."""
     if api_key >= 50:
         return True
-    return version >= FIRST_FLEXIBLE.get(api_key, 1 << 15)
+    return version >= FIRST_FLEXIBLE[api_key]
 
 
 class RawConnection:
@@ -202,18 +169,23 @@ class Reader:
     offset: int = 0
 
     def int8(self) -> int:
+        """Read an int8."""
         return self._unpack(">b", 1)
 
     def int16(self) -> int:
+        """Read an int16."""
         return self._unpack(">h", 2)
 
     def int32(self) -> int:
+        """Read an int32."""
         return self._unpack(">i", 4)
 
     def int64(self) -> int:
+        """Read an int64."""
         return self._unpack(">q", 8)
 
     def uvarint(self) -> int:
+        """Read an unsigned varint."""
         value = shift = 0
         while True:
             byte = self.data[self.offset]
@@ -235,18 +207,22 @@ class Reader:
         return self.data[self.offset - count : self.offset]
 
     def string(self) -> str | None:
+        """Read a (nullable) string with an int16 length."""
         length = self.int16()
         return None if length < 0 else self.take(length).decode()
 
     def blob(self) -> bytes | None:
+        """Read (nullable) bytes with an int32 length."""
         length = self.int32()
         return None if length < 0 else self.take(length)
 
     def compact_string(self) -> str | None:
+        """Read a (nullable) string of a flexible message."""
         length = self.uvarint()
         return None if length == 0 else self.take(length - 1).decode()
 
     def compact_blob(self) -> bytes | None:
+        """Read (nullable) bytes of a flexible message."""
         length = self.uvarint()
         return None if length == 0 else self.take(length - 1)
 

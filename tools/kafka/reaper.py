@@ -1,8 +1,8 @@
 """Ends what this process started, when this process itself ends, in whatever way.
 
-A child of our own reads from a pipe that only we hold: when it closes, by an exit or by SIGKILL, the child kills the
-processes that it was told of and removes their folders. (PR_SET_PDEATHSIG would do it when the *thread* that started a
-broker ends, which may be long before.)
+A child of our own reads from a pipe that only we hold: when it closes, by an exit or by SIGKILL, the child
+kills the processes that it was told of and removes their folders. (PR_SET_PDEATHSIG would do it when the
+*thread* that started a broker ends, which may be long before.)
 """
 
 import contextlib

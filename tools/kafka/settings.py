@@ -1,0 +1,61 @@
+"""server.properties and the few settings that differ from Kafka's defaults."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+HOST = "127.0.0.1"
+SESSION_TIMEOUT_MS = 3000
+SESSION_EXPIRY = SESSION_TIMEOUT_MS / 1000 + 1
+"""Seconds after which ZooKeeper has surely forgotten a broker that was killed: until then its id is taken."""
+
+LOG4J: dict[str, object] = {
+    "log4j.rootLogger": "WARN, stderr",
+    "log4j.appender.stderr": "org.apache.log4j.ConsoleAppender",
+    "log4j.appender.stderr.Target": "System.err",
+    "log4j.appender.stderr.layout": "org.apache.log4j.PatternLayout",
+    "log4j.appender.stderr.layout.ConversionPattern": "%d{HH:mm:ss,SSS} [%t] %p %c - %m%n",
+}
+"""Kafka 1.0 logs through log4j itself; all later ones through slf4j."""
+
+PROTOCOL_MAP = "listener.security.protocol.map"
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+Properties = Mapping[str, object]
+Listeners = Mapping[str, tuple[str, int] | None]
+
+QUICK: dict[str, object] = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "log.segment.delete.delay.ms": 1000,
+    "log.cleaner.dedupe.buffer.size": 8 << 20,  # the usual 128 MB is taken from the heap at once
+    "log.cleaner.backoff.ms": 500,
+}
+"""What makes one broker quick to start and to do what tests wait for; everything else is Kafka's default."""
+
+QUICK_KRAFT: dict[str, object] = {
+    "broker.session.timeout.ms": 5000,  # a killed broker may come back only when its old session has ended
+    "broker.heartbeat.interval.ms": 500,
+    "share.coordinator.state.topic.num.partitions": 4,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+}
+
+
+def security_protocol(listener: str) -> str:
+    """A listener that bears a protocol's name speaks it; any other is plain."""
+    return listener if listener in SECURITY_PROTOCOLS else "PLAINTEXT"
+
+
+def write_properties(path: Path, settings: Properties) -> None:
+    """Write a Java properties file."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+
+def listener_list(addresses: Mapping[str, tuple[str, int]]) -> str:
+    """Write addresses by listener as `listeners` wants them."""
+    return ",".join(f"{name}://{host}:{port}" for name, (host, port) in addresses.items())

@@ -1,0 +1,52 @@
+"""ZooKeeper for one broker older than 3.5; it comes with the broker's own jars."""
+
+import socket
+import time
+from pathlib import Path
+
+from tools.kafka.process import JavaProcess
+from tools.kafka.settings import HOST, LOG4J, write_properties
+
+START_TIMEOUT = 30.0
+"""Seconds until it must listen; half a second is usual."""
+
+
+class ZooKeeper:
+    """Started when made; ended by `close`.
+
+    Args:
+        class_path: of the Kafka release.
+        port: where it listens.
+        folder: where its files go, those of the broker among them.
+
+    Raises:
+        RuntimeError: it did not come up; the message ends with its log.
+    """
+
+    def __init__(self, class_path: str, *, port: int, folder: Path) -> None:
+        config = folder / "zookeeper.properties"
+        settings = {"clientPort": port, "clientPortAddress": HOST, "dataDir": folder / "zookeeper"}
+        write_properties(config, {**settings, "tickTime": 500, "admin.enableServer": "false"})
+        write_properties(folder / "log4j.properties", LOG4J)
+        options = [f"-Dlog4j.configuration=file:{folder / 'log4j.properties'}"]
+        options.append("-Dzookeeper.jmx.log4j.disable=true")  # Kafka 1.1 comes without log4j
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        log = folder / "zookeeper.log"
+        self._process = JavaProcess(class_path, [main, str(config)], log=log, heap="128m", options=options)
+        self._wait_ready(port)
+
+    def close(self) -> None:
+        """End it at once."""
+        self._process.end(kill=True)
+
+    def _wait_ready(self, port: int) -> None:
+        began = time.monotonic()
+        while self._process.running and time.monotonic() - began < START_TIMEOUT:
+            try:
+                socket.create_connection((HOST, port), timeout=1).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        self._process.end(kill=True)
+        raise RuntimeError(f"ZooKeeper did not listen on port {port}:\n{self._process.tail()}")
