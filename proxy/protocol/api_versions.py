@@ -33,6 +33,7 @@ _FIRST_FLEXIBLE: Final = 3
 _VERSION_RANGE: Final = Struct(">hhh")
 _REQUEST_V0: Final = Struct(">hhi")
 _ABSENT: Final = (-1, -1)
+_UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +123,9 @@ def _read_answer(body: bytes, version: int) -> _Answer:
     try:
         return _read_form(body, version)
     except ProtocolError:
-        answer = _read_form(body, 0)
-        if answer.error_code != ErrorCode.UNSUPPORTED_VERSION:
+        if not body.startswith(_UNSUPPORTED_VERSION):
             raise
-        return answer
+    return _read_form(body, 0)
 
 
 def _read_form(body: bytes, version: int) -> _Answer:

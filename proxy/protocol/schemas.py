@@ -5,7 +5,7 @@ version. Brokers from 1.0 to 4.3 speak these versions.
 
 Left out on purpose, since no client of a broker meets them: Vote, BeginQuorumEpoch, EndQuorumEpoch,
 FetchSnapshot and UpdateRaftVoter (between controllers), LeaderAndIsr, UpdateMetadata and registrations
-(between brokers). StreamsGroupHeartbeat and StreamsGroupDescribe carry endpoints, but those that clients tell each other.
+(between brokers). The endpoints in StreamsGroupHeartbeat and StreamsGroupDescribe are those of clients.
 """
 
 from dataclasses import dataclass, replace
