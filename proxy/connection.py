@@ -1,0 +1,515 @@
+"""One client and the broker connection that is its own: bytes from either side in, bytes out. Sans-IO.
+
+A broker answers in order, so each request that will be answered is remembered in two queues: that of the
+broker, which tells what the next frame from it answers, and that of the client, in which answers leave. They
+differ only while a fetch is repeated: later answers then wait for it.
+
+What is not understood passes byte for byte; only frames are told apart. The core never raises for a peer's
+fault: `Connection.fault` says why the connection has to end.
+"""
+
+from collections import deque
+from struct import Struct
+from typing import Final
+
+from proxy.events import ClientNamed, Event, Fault, Passthrough, Tally
+from proxy.exchange import Becomes, Buffer, Exchange
+from proxy.fetches import Fetches
+from proxy.protocol import addresses, api_versions, produce
+from proxy.protocol.addresses import Resolve
+from proxy.protocol.api import ApiKey, request_header, response_header
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
+from proxy.protocol.primitives import ProtocolError, Truncated
+from proxy.session.savings import Sessions
+
+MAX_REQUEST_BYTES: Final = 104_857_600
+"""Kafka's default for socket.request.max.bytes."""
+MAX_IN_FLIGHT: Final = 1024
+"""Unanswered requests of one client; at more it is not read."""
+_MAX_FETCH_REQUEST: Final = 1 << 24
+"""A fetch request beyond this passes unread: some 500,000 partitions."""
+_MAX_HELD_ANSWER: Final = 1 << 28
+"""An answer with addresses that is larger passes unread."""
+_HEAD = Struct(">ihhi")  # length, api_key, api_version, correlation_id
+_HEAD_SIZE: Final = 12
+_ANSWER_HEAD_SIZE: Final = 8
+_READ_WITHIN: Final = 1 << 17
+"""What is looked for in a request other than a fetch lies within this many bytes."""
+_MIN_LENGTH: Final = 8
+_PROBE_CORRELATION_ID: Final = 0x6667_6174
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+
+
+class Connection:
+    """A client and its broker.
+
+    Args:
+        sessions: the switch and the slots that all connections of the process share.
+        resolve: where brokers are told to be; None leaves addresses as they are.
+        max_request_bytes: the longest frame taken from the client.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_broker_left",
+        "_broker_parts",
+        "_client_left",
+        "_client_need",
+        "_client_parts",
+        "_closing",
+        "_events",
+        "_expected",
+        "_fetches",
+        "_max_request_bytes",
+        "_now",
+        "_opaque",
+        "_probed",
+        "_repeating",
+        "_resolve",
+        "_to_broker",
+        "_to_client",
+        "client_id",
+        "fault",
+        "held",
+        "software_name",
+        "software_version",
+        "tally",
+    )
+
+    def __init__(
+        self,
+        *,
+        sessions: Sessions,
+        resolve: Resolve | None,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
+        self.tally = Tally()
+        self.client_id = ""
+        self.software_name = ""
+        self.software_version = ""
+        self.fault: Fault | None = None
+        """Set when the connection has to end; what `take_client` gives is still due."""
+        self.held = 0
+        """Bytes of answers kept until they are whole or their turn comes."""
+        self._events: list[Event] = []
+        self._resolve = resolve
+        self._max_request_bytes = max_request_bytes
+        self._to_client: list[Buffer] = []
+        self._to_broker: list[Buffer] = []
+        self._answers: deque[Exchange] = deque()
+        self._expected: deque[Exchange] = deque()
+        self._client_parts: list[bytes] = []
+        self._client_need = 0
+        self._client_left = 0
+        self._broker_parts = b""
+        self._broker_left = 0
+        self._repeating = 0
+        self._opaque = False
+        self._closing = False
+        self._probed = False
+        self._now = 0.0
+        self._fetches = Fetches(
+            sessions=sessions, resolve=resolve, tally=self.tally, events=self._events, send=self._send
+        )
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.client_id!r} in_flight={len(self._answers)} {self._fetches.handler!r}>"
+
+    # What the shell asks
+
+    @property
+    def reads_client(self) -> bool:
+        """Whether more is wanted from the client now."""
+        return not self._closing and not self._repeating and len(self._answers) < MAX_IN_FLIGHT
+
+    @property
+    def done(self) -> bool:
+        """Whether, after `close_session`, nothing is in flight any more."""
+        return self._closing and not self._expected
+
+    @property
+    def fetch_version(self) -> int:
+        """The version of the last fetch, -1 before."""
+        return self._fetches.version
+
+    @property
+    def session_id(self) -> int:
+        """The session at the broker, 0 without one."""
+        return self._fetches.handler.session_id if self._fetches.handler.established else 0
+
+    @property
+    def session_epoch(self) -> int:
+        """The epoch of the next incremental fetch, 0 without a session."""
+        return self._fetches.handler.epoch
+
+    @property
+    def session_partitions(self) -> int:
+        """How many partitions the session has, 0 without one."""
+        handler = self._fetches.handler
+        return handler.table.size if handler.established and handler.table is not None else 0
+
+    def take_client(self) -> list[Buffer]:
+        """Hand over the bytes that are due to the client."""
+        due, self._to_client = self._to_client, []
+        self.tally.client.bytes_out += sum(map(len, due))
+        return due
+
+    def take_broker(self) -> list[Buffer]:
+        """Hand over the bytes that are due to the broker."""
+        due, self._to_broker = self._to_broker, []
+        self.tally.broker.bytes_out += sum(map(len, due))
+        return due
+
+    def take_events(self) -> list[Event]:
+        """Hand over what has happened since the last call."""
+        due = self._events.copy()
+        self._events.clear()
+        return due
+
+    def close_session(self, now: float) -> None:
+        """Take no more from the client; finish what is in flight, then close the session at the broker."""
+        self._now = now
+        if not self._closing:
+            self._closing = True
+            self._fetches.close()
+
+    def ended(self) -> None:
+        """Note that the broker connection is gone, and with it all that was in flight."""
+        self._fetches.release()
+
+    # From the client
+
+    def receive_client(self, data: bytes, now: float) -> None:
+        """Take bytes from the client."""
+        self._now = now
+        self.tally.client.bytes_in += len(data)
+        if self.fault is not None or self._closing:
+            return
+        if self._client_left:
+            data = self._client_passes(data)
+        if self._client_parts:
+            self._client_parts.append(data)
+            if sum(map(len, self._client_parts)) < self._client_need:
+                return
+            data = b"".join(self._client_parts)
+            self._client_parts = []
+        while data:
+            taken = self._client_frame(data)
+            if not taken:
+                self._client_parts = [data]
+                return
+            data = data[taken:]
+
+    def _client_passes(self, data: bytes) -> bytes:
+        """Pass on the rest of a frame that is not looked into; return what follows it."""
+        left = self._client_left
+        self._client_left = max(left - len(data), 0)
+        self._to_broker.append(data[:left])
+        return data[left:]
+
+    def _client_frame(self, data: bytes) -> int:
+        """Take the frame that `data` begins with; return how many bytes were used, 0 if more are needed."""
+        if self._opaque:
+            self._to_broker.append(data)
+            return len(data)
+        if len(data) < _HEAD_SIZE:
+            if self._short_garbage(data):
+                return len(data)
+            self._client_need = _HEAD_SIZE
+            return 0
+        length: int
+        length, api_key, version, _ = _HEAD.unpack_from(data)
+        if not _MIN_LENGTH <= length <= self._max_request_bytes:
+            self._fail("client", _describe_length(data, length, self._max_request_bytes))
+            return len(data)
+        size = 4 + length
+        if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
+            return self._fetch(data, size, version)
+        return self._other(data, size, api_key, version)
+
+    def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
+        """Take a request that passes as it is; what becomes of its answer depends on it."""
+        answered = True
+        if api_key == ApiKey.PRODUCE:
+            wants = _wants_answer(data, size)
+            if wants is None:
+                self._client_need = len(data) + 1
+                return 0
+            answered = wants
+        elif api_key == ApiKey.API_VERSIONS and size < _READ_WITHIN:
+            if len(data) < size:
+                self._client_need = size
+                return 0
+            self._named(data[:size], version)
+        elif api_key == ApiKey.FETCH:
+            self.tally.client.fetch_request_bytes += size
+            self.tally.broker.fetch_request_bytes += size
+            self.tally.passthrough["fetch version"] += 1
+        if answered:
+            exchange = Exchange(api_key, version, data[8:12], self._becomes(api_key, version))
+            self._answers.append(exchange)
+            self._expected.append(exchange)
+        self._to_broker.append(data if len(data) <= size else data[:size])
+        self._client_left = max(size - len(data), 0)
+        if api_key == ApiKey.SASL_HANDSHAKE and version == 0:
+            # From here on tokens travel without Kafka's framing, in both directions, until the broker is
+            # satisfied.
+            self._go_opaque("SASL handshake v0")
+        return min(size, len(data))
+
+    def _short_garbage(self, data: bytes) -> bool:
+        """Whether the first few bytes already tell that no frame will come of them."""
+        if (
+            len(data) >= 4
+            and not 8 <= (length := int.from_bytes(data[:4], signed=True)) <= self._max_request_bytes
+        ):
+            self._fail("client", _describe_length(data, length, self._max_request_bytes))
+            return True
+        return False
+
+    def _begin_frame(self, data: bytes, size: int) -> None:
+        """Pass on a frame, or its beginning."""
+        self._to_broker.append(data if len(data) <= size else data[:size])
+        self._client_left = max(size - len(data), 0)
+
+    def _becomes(self, api_key: int, version: int) -> Becomes:
+        if api_key == ApiKey.API_VERSIONS:
+            return Becomes.REWRITTEN
+        if self._resolve is not None and version <= addresses.REWRITTEN.get(api_key, -1):
+            return Becomes.REWRITTEN
+        return Becomes.PASSED
+
+    def _fetch(self, data: bytes, size: int, version: int) -> int:
+        if len(data) < size:
+            self._client_need = size
+            return 0
+        frame = data if len(data) == size else data[:size]
+        exchange = Exchange(ApiKey.FETCH, version, frame[8:12], Becomes.WALKED)
+        try:
+            _, _, _, client_id, body = request_header(frame, 4)
+        except ProtocolError:
+            exchange.becomes = Becomes.PASSED
+            self._answers.append(exchange)
+            self._expected.append(exchange)
+            self._to_broker.append(frame)
+            return size
+        if client_id is not None and not self.client_id:
+            self.client_id = client_id.decode(errors="replace")
+        if self._fetches.features is None and not self._probed:
+            self._probe(client_id)
+        self._answers.append(exchange)
+        self._fetches.request(exchange, frame, body, self.client_id, self._now)
+        return size
+
+    def _probe(self, client_id: bytes | None) -> None:
+        """Ask the broker what it can, since the client did not. Quotas go by client id: it is kept."""
+        self._probed = True
+        frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
+        exchange = Exchange(ApiKey.API_VERSIONS, 0, frame[8:12], Becomes.OURS)
+        self._expected.append(exchange)
+        self._to_broker.append(frame)
+
+    def _send(self, exchange: Exchange, frame: bytes) -> None:
+        self._expected.append(exchange)
+        self._to_broker.append(frame)
+
+    def _named(self, frame: bytes, version: int) -> None:
+        """Note what the client says of itself (KIP-511)."""
+        try:
+            _, _, _, client_id, body = request_header(frame, 4)
+            software = api_versions.read_client_software(frame, body)[0] if version >= 3 else None
+        except ProtocolError:
+            return
+        self.client_id = (client_id or b"").decode(errors="replace")
+        if software is not None:
+            self.software_name, self.software_version = software.name, software.version
+        self._events.append(
+            ClientNamed(
+                client_id=self.client_id,
+                software_name=self.software_name,
+                software_version=self.software_version,
+            )
+        )
+
+    def _go_opaque(self, reason: str) -> None:
+        self._opaque = True
+        self.tally.passthrough[reason] += 1
+        self._events.append(Passthrough(reason=reason))
+
+    def _fail(self, side: str, reason: str) -> None:
+        self.fault = Fault(side=side, reason=reason)
+        self._events.append(self.fault)
+
+    # From the broker
+
+    def receive_broker(self, data: bytes, now: float) -> None:
+        """Take bytes from the broker."""
+        self._now = now
+        self.tally.broker.bytes_in += len(data)
+        if self.fault is not None:
+            return
+        if self._broker_parts:
+            data = self._broker_parts + data
+            self._broker_parts = b""
+        while data:
+            if not self._broker_left:
+                if not self._expected and self._opaque:
+                    self._to_client.append(data)
+                    return
+                if len(data) < _ANSWER_HEAD_SIZE:
+                    self._broker_parts = data
+                    return
+                if not self._answer_begins(data):
+                    return
+            left = self._broker_left
+            chunk = data if len(data) <= left else data[:left]
+            self._broker_left = left - len(chunk)
+            self._answer(self._expected[0], chunk, last=not self._broker_left)
+            data = data[left:]
+
+    def _answer_begins(self, data: bytes) -> bool:
+        length = int.from_bytes(data[:4], signed=True)
+        if length < 4:
+            self._fail("broker", f"an answer of {length} bytes")
+        elif not self._expected:
+            self._fail("broker", "an answer that nothing asked for")
+        elif data[4:8] != self._expected[0].correlation_id:
+            asked = int.from_bytes(self._expected[0].correlation_id, signed=True)
+            got = int.from_bytes(data[4:8], signed=True)
+            self._fail("broker", f"an answer to request {got} where {asked} is due")
+        else:
+            self._broker_left = 4 + length
+            return True
+        return False
+
+    def _answer(self, exchange: Exchange, chunk: bytes, *, last: bool) -> None:
+        """Take the next bytes of an answer."""
+        exchange.received += len(chunk)
+        held = exchange.held
+        becomes = exchange.becomes
+        pieces: list[Buffer]
+        if becomes in _FETCHED:
+            pieces = self._fetches.receive(exchange, chunk, last=last, now=self._now)
+        elif becomes is Becomes.PASSED:
+            pieces = [chunk]
+            if exchange.api_key == ApiKey.FETCH:
+                self.tally.broker.fetch_response_bytes += len(chunk)
+                self.tally.client.fetch_response_bytes += len(chunk)
+        elif becomes is Becomes.REWRITTEN:
+            pieces = self._rewritten(exchange, chunk, last=last)
+        else:
+            pieces = self._ours(exchange, chunk, last=last)
+        self.held += exchange.held - held
+        if pieces:
+            self._to(exchange, pieces)
+        if last:
+            self._answered(exchange)
+
+    def _to(self, exchange: Exchange, pieces: list[Buffer]) -> None:
+        if self._answers and self._answers[0] is exchange:
+            self._to_client += pieces
+        else:
+            exchange.out += pieces
+            self.held += sum(map(len, pieces))
+
+    def _answered(self, exchange: Exchange) -> None:
+        """End an answer: have it again, or let it and what waited for it go."""
+        self._expected.popleft()
+        repeat, exchange.repeat = exchange.repeat, None
+        if repeat is not None:
+            if exchange.attempts == 1:
+                self._repeating += 1
+            repeat()
+            return
+        if exchange.attempts:
+            self._repeating -= 1
+        exchange.answered = True
+        answers = self._answers
+        while answers and answers[0].answered:
+            answers.popleft()
+            if answers and answers[0].out:
+                self._to_client += answers[0].out
+                self.held -= sum(map(len, answers[0].out))
+                answers[0].out = []
+
+    def _rewritten(self, exchange: Exchange, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Hold an answer until it is whole, then put our addresses or version ranges into it."""
+        if 4 + self._broker_left + exchange.received > _MAX_HELD_ANSWER:
+            exchange.becomes = Becomes.PASSED
+            pieces: list[Buffer] = [*exchange.chunks, chunk]
+            exchange.let_go()
+            return pieces
+        exchange.chunks.append(chunk)
+        exchange.held += len(chunk)
+        if not last:
+            return []
+        frame = b"".join(exchange.chunks)
+        exchange.let_go()
+        if exchange.api_key == ApiKey.API_VERSIONS:
+            body, self._fetches.features = _clamped(frame, exchange.version)
+            body_at = _ANSWER_HEAD_SIZE
+        else:
+            body_at, body = self._readdressed(frame, exchange)
+        return [(body_at - 4 + len(body)).to_bytes(4) + frame[4:body_at], body]
+
+    def _readdressed(self, frame: bytes, exchange: Exchange) -> tuple[int, bytes]:
+        """Return where the body of an answer begins, and the body with brokers where clients find them."""
+        api_key, version = exchange.api_key, exchange.version
+        resolve = self._resolve
+        if resolve is None or api_key == ApiKey.DESCRIBE_QUORUM:
+            # It names listeners of controllers, which are not to be reached through the gateway.
+            resolve = _nowhere
+        try:
+            _, at = response_header(frame, 4, api_key, version)
+            return at, addresses.rewrite(api_key, version, frame[at:], resolve)
+        except ProtocolError:
+            self._events.append(Passthrough(reason="an answer with addresses was not understood"))
+            return _ANSWER_HEAD_SIZE, frame[_ANSWER_HEAD_SIZE:]
+
+    def _ours(self, exchange: Exchange, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Take the answer to what the gateway itself asked."""
+        if exchange.api_key == ApiKey.FETCH:
+            self.tally.broker.fetch_response_bytes += len(chunk)
+        else:
+            exchange.chunks.append(chunk)
+            if last:
+                _, self._fetches.features = _clamped(b"".join(exchange.chunks), exchange.version)
+        return []
+
+
+_FETCHED: Final = frozenset({Becomes.WALKED, Becomes.EXPANDED})
+
+
+def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
+    """Resolve a broker to no address at all."""
+
+
+def _clamped(frame: bytes, version: int) -> tuple[bytes, api_versions.Features | None]:
+    """Return the body of an ApiVersions answer with the gateway's limits, and what it tells of the broker."""
+    body = frame[_ANSWER_HEAD_SIZE:]
+    try:
+        return api_versions.clamp(body, version)
+    except ProtocolError:
+        return body, None
+
+
+def _wants_answer(data: bytes, size: int) -> bool | None:
+    """Whether a produce request of `size` bytes that begins with `data` is answered; None: not known yet."""
+    try:
+        _, version, _, _, at = request_header(data, 4)
+        acks = produce.acks(data, version, at)
+    except Truncated:
+        acks = None
+    except ProtocolError:
+        return True
+    if acks is None:
+        return None if len(data) < min(size, _READ_WITHIN) else True
+    return acks != 0
+
+
+def _describe_length(data: bytes, length: int, most: int) -> str:
+    if data[:2] == _TLS_HANDSHAKE:
+        return "TLS on a plaintext listener"
+    if length > most:
+        return f"a request of {length} bytes; max_request_bytes is {most}"
+    return f"a request of {length} bytes"

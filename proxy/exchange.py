@@ -1,0 +1,92 @@
+"""One request that a broker will answer, and what becomes of the answer: decided when the request is seen."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeAlias
+
+from proxy.protocol.fetch_request import FetchRequest, Listing
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.session.partitions import Column32
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Becomes(Enum):
+    """What becomes of an answer."""
+
+    PASSED = "passed"
+    """Every byte goes on as it comes."""
+    REWRITTEN = "rewritten"
+    """It is held until it is whole, for it carries addresses or version ranges."""
+    WALKED = "walked"
+    """A fetch response that goes on while it is walked."""
+    EXPANDED = "expanded"
+    """A fetch response that is held until it is whole, then completed from the session."""
+    OURS = "ours"
+    """The gateway asked; the client does not see it."""
+
+
+class Exchange:
+    """A request on its way, in the order of the client and, until it is answered, in that of the broker."""
+
+    __slots__ = (
+        "answered",
+        "api_key",
+        "asks_session",
+        "attempts",
+        "becomes",
+        "chunks",
+        "correlation_id",
+        "held",
+        "listing",
+        "out",
+        "passed_on",
+        "received",
+        "repeat",
+        "request",
+        "rows",
+        "sent",
+        "version",
+        "walk",
+    )
+
+    def __init__(self, api_key: int, version: int, correlation_id: bytes, becomes: Becomes) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.becomes = becomes
+        self.answered = False
+        """The client has all of the answer, or it waits in `out`."""
+        self.out: list[Buffer] = []
+        """Answer bytes that wait for earlier answers to go first."""
+        self.chunks: list[bytes] = []
+        """The frame as received, as far as it is held."""
+        self.held = 0
+        """Bytes that `chunks` and `out` keep."""
+        self.received = 0
+        """Bytes of the frame that have come."""
+        self.passed_on = 0
+        """Bytes of a walked frame that have gone to the client."""
+        self.request: FetchRequest | None = None
+        """A fetch that was understood."""
+        self.listing: Listing | None = None
+        """What it lists, as the session has it (v4 to v6 as v7)."""
+        self.rows: Column32 | None = None
+        """The session's row of each entry of `listing`."""
+        self.asks_session = False
+        """It goes through the session: full with epoch 0, or incremental."""
+        self.walk: FetchResponseWalk | None = None
+        self.sent = 0
+        """Size of the frame that went to the broker."""
+        self.attempts = 0
+        """How often it was repeated."""
+        self.repeat: Callable[[], None] | None = None
+        """Asks once more, when the answer under way has ended: that answer is not for the client."""
+
+    def let_go(self) -> None:
+        """Keep no more of the frame."""
+        self.chunks = []
+        self.held = 0
+
+    def __repr__(self) -> str:
+        return f"<Exchange key={self.api_key} v{self.version} {self.becomes.value} received={self.received}>"

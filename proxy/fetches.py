@@ -1,0 +1,488 @@
+"""The fetches of one connection: which go through the session, and what becomes of their answers. Sans-IO.
+
+A fetch passes as it is unless everything speaks for the session; each reason not to is counted by its name.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from proxy.events import (
+    Event,
+    FetchKind,
+    Passthrough,
+    SessionClosed,
+    SessionLost,
+    SessionMade,
+    SessionRefused,
+    Tally,
+)
+from proxy.exchange import Becomes, Buffer, Exchange
+from proxy.passing import Passing, rewritten_tags
+from proxy.protocol.addresses import Resolve
+from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.api_versions import Features
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION
+from proxy.protocol.fetch_request import (
+    SESSIONLESS_EPOCH,
+    FetchRequest,
+    build_fetch_request,
+    parse_fetch_request,
+    raised,
+)
+from proxy.protocol.fetch_response import FetchResponseWalk, answer_head, slices
+from proxy.protocol.primitives import ProtocolError
+from proxy.session.expand import Expansion, expand
+from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
+from proxy.session.savings import Savings, Sessions
+
+STREAM_FROM: Final = 1 << 20
+"""A client whose last answer was this large (bytes) is catching up: its next fetch goes without the session,
+so that the answer streams."""
+_FENCING_VERSION: Final = 9
+_UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
+"""Up to 3.9 a broker puts these in after the session's books are closed: a session forgets them."""
+_NATIVE: Final = "native session"
+_SPARSE: Final = "partitions listed twice or too sparse"
+
+
+class Fetches:
+    """What one connection's fetches need to be remembered for.
+
+    Args:
+        sessions: the switch and the slots of the process.
+        resolve: where brokers are told to be; None leaves addresses as they are.
+        tally: where every fetch is added.
+        events: where what is rare is told.
+        send: takes an exchange and its frame for the broker.
+    """
+
+    __slots__ = (
+        "_close_frame",
+        "_close_id_at",
+        "_events",
+        "_floods",
+        "_given",
+        "_large",
+        "_native",
+        "_never",
+        "_outstanding",
+        "_passing",
+        "_refused",
+        "_resolve",
+        "_savings",
+        "_send",
+        "_sessions",
+        "_slot",
+        "_tally",
+        "closing",
+        "features",
+        "handler",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        sessions: Sessions,
+        resolve: Resolve | None,
+        tally: Tally,
+        events: list[Event],
+        send: Callable[[Exchange, bytes], None],
+    ) -> None:
+        self.handler = FetchSessionHandler()
+        self.features: Features | None = None
+        """What the broker's ApiVersions told; None until then."""
+        self.closing = False
+        """No more fetches come: what is repeated goes without a session."""
+        self.version = -1
+        """That of the last fetch."""
+        self._sessions = sessions
+        self._resolve = resolve
+        self._tally = tally
+        self._events = events
+        self._send = send
+        self._savings = Savings()
+        self._passing = Passing(resolve)
+        self._slot = False
+        self._outstanding = False
+        self._native = False
+        self._floods = False
+        self._given = 0
+        self._refused = False
+        self._large = False
+        self._never = ""
+        self._close_frame = b""
+        self._close_id_at = 0
+
+    # Requests
+
+    def request(self, exchange: Exchange, frame: bytes, body: int, client_id: str, now: float) -> None:
+        """Take a fetch of v4 to v18, whole, and send what the broker is to see of it."""
+        client = self._tally.client
+        client.fetch_request_bytes += len(frame)
+        self.version = exchange.version
+        try:
+            request = parse_fetch_request(frame, exchange.version, body)
+        except ProtocolError:
+            self._tally.passthrough["not understood"] += 1
+            self._tally.broker.fetch_request_bytes += len(frame)
+            exchange.becomes = Becomes.PASSED
+            self._send(exchange, frame)
+            return
+        exchange.request = request
+        client.fetches[_kind(request.session_id, request.session_epoch)] += 1
+        client.partitions_requested += request.partitions
+        reason = self._unfit(request, client_id, now) or self._take(exchange, request)
+        if reason:
+            self._tally.passthrough[reason] += 1
+            self._pass(exchange, request)
+
+    def close(self) -> None:
+        """Close the session at the broker, (id, -1); one still being asked for is closed when it comes."""
+        self.closing = True
+        if self.handler.session_id and not (self._outstanding and not self.handler.established):
+            self._close("the connection ends")
+
+    def release(self) -> None:
+        """Give the slot back: the connection has ended, and with it its session is nobody's."""
+        if self._slot:
+            self._slot = False
+            self._sessions.release()
+
+    def _unfit(self, request: FetchRequest, client_id: str, now: float) -> str:
+        """Return why a fetch does not go through the session, or nothing."""
+        handler = self.handler
+        if request.session_id > 0 or request.session_epoch > 0:
+            self._native = True
+        if self._native or (request.session_epoch == 0 and not self._flooding()):
+            return _NATIVE
+        if off := self._never or ("" if self._sessions.allowed(client_id) else "sessions off"):
+            if handler.established and not self._outstanding:
+                self._close(off)
+            return off
+        if request.odd:
+            return request.odd
+        if request.partitions < 2 and not (handler.established and request.partitions):
+            return "one partition"
+        return self._unfit_broker(request) or self._unfit_now(now)
+
+    def _unfit_broker(self, request: FetchRequest) -> str:
+        features = self.features
+        if features is None:
+            return "broker not known yet"
+        if not features.has_sessions:
+            return "broker without sessions"
+        return "" if features.keeps_leader_epoch or not _fences(request) else "leader epochs"
+
+    def _unfit_now(self, now: float) -> str:
+        if self._outstanding:
+            return "session busy"
+        if self._large:
+            return "catching up"
+        return "resting" if self._savings.resting(now) else ""
+
+    def _flooding(self) -> bool:
+        """Whether (0, 0) comes from a client that asks for a session each time and uses none.
+
+        The first one passes, for a native client begins so too. If the broker gave it an id and the next
+        fetch is (0, 0) all the same, it was not meant; the id is taken over, so that no session stays behind.
+        """
+        if not self._floods and self._given:
+            self._floods = True
+            self.handler.session_id = self._given
+        return self._floods
+
+    def _take(self, exchange: Exchange, request: FetchRequest) -> str:
+        """Send a fetch through the session; return why not, if not."""
+        handler, listing = self.handler, request.listing
+        if listing is None:
+            return request.odd
+        if request.layout.version < SESSION_VERSION:
+            listing = raised(listing)
+        exchange.listing = listing
+        table = handler.table
+        if table is not None and (
+            table.layout is not listing.layout
+            or table.isolation_level != request.isolation_level
+            or table.bloated
+        ):
+            handler.renew()
+        delta = handler.compare(listing)
+        if handler.established:
+            return self._ask_incremental(exchange, request, delta)
+        worth = delta is not None and 2 * delta.size < len(listing) * listing.layout.request_entry
+        if (delta is None or not handler.apply(listing, delta)) and not handler.learn_listing(
+            listing, request.isolation_level
+        ):
+            return _SPARSE
+        if not self._savings.promising(worth):
+            return "no session yet"
+        if not self._slot and not self._sessions.take():
+            return "no slot left"
+        self._slot = True
+        self._ask_full(exchange, request)
+        return ""
+
+    def _ask_incremental(self, exchange: Exchange, request: FetchRequest, delta: Delta | None) -> str:
+        handler, listing = self.handler, exchange.listing
+        if delta is None or listing is None:
+            return _SPARSE
+        frame = build_fetch_request(
+            request,
+            listing.layout,
+            (handler.session_id, handler.epoch),
+            delta.topics,
+            delta.forgotten_topics,
+        )
+        if len(frame) >= len(request.frame):
+            return "delta not smaller"
+        if not handler.apply(listing, delta):
+            return _SPARSE
+        handler.ask_incremental()
+        exchange.rows = delta.rows
+        exchange.becomes = Becomes.EXPANDED
+        self._ask(exchange, frame, FetchKind.INCREMENTAL, len(delta.added) + len(delta.altered))
+        return ""
+
+    def _ask_full(self, exchange: Exchange, request: FetchRequest) -> None:
+        handler, listing = self.handler, exchange.listing
+        if handler.table is None or listing is None:
+            raise RuntimeError("a session is asked for what the table holds")
+        frame = self._full_frame(exchange, request, handler.ask_full())
+        exchange.rows = handler.table.locate(listing)
+        layout = listing.layout
+        template = build_fetch_request(request, layout, (0, SESSIONLESS_EPOCH))
+        self._close_frame, self._close_id_at = template, request.body + layout.request_head - 8
+        self._ask(exchange, frame, FetchKind.FULL, request.partitions)
+
+    def _full_frame(self, exchange: Exchange, request: FetchRequest, session: tuple[int, int]) -> bytes:
+        listing = exchange.listing
+        if listing is None or listing.layout is request.layout:
+            exchange.becomes = Becomes.WALKED
+            return request.patched(*session)
+        exchange.becomes = Becomes.EXPANDED
+        return build_fetch_request(request, listing.layout, session, listing.topics())
+
+    def _ask(self, exchange: Exchange, frame: bytes, kind: FetchKind, partitions: int) -> None:
+        listing, request = exchange.listing, exchange.request
+        if listing is None or request is None:
+            raise RuntimeError("only a fetch that was understood goes through a session")
+        exchange.asks_session = True
+        exchange.walk = FetchResponseWalk(listing.layout, request.isolation_level, keep=True)
+        self._outstanding = True
+        self._dispatch(exchange, frame, kind, partitions)
+
+    def _pass(self, exchange: Exchange, request: FetchRequest) -> None:
+        """Send a fetch as it came; one of a client that floods goes without its (0, 0)."""
+        frame, session_id, epoch = request.frame, request.session_id, request.session_epoch
+        if self._floods and epoch == 0:
+            session_id, epoch = 0, SESSIONLESS_EPOCH
+            if not self.handler.established and not self._outstanding:
+                session_id, self.handler.session_id = self.handler.session_id, 0
+            frame = request.patched(session_id, epoch)
+        exchange.becomes = Becomes.WALKED
+        exchange.asks_session = False
+        exchange.walk = FetchResponseWalk(LAYOUTS[exchange.version], request.isolation_level, keep=False)
+        self._dispatch(exchange, frame, _kind(session_id, epoch), request.partitions)
+
+    def _close(self, reason: str) -> None:
+        session_id = self.handler.session_id
+        self.handler.drop()
+        if not self._close_frame:
+            return
+        frame, at = self._close_frame, self._close_id_at
+        frame = frame[:at] + session_id.to_bytes(4) + frame[at + 4 :]
+        version = int.from_bytes(frame[6:8])
+        self._events.append(SessionClosed(session_id=session_id, reason=reason))
+        if not self._outstanding:
+            self.release()
+        exchange = Exchange(ApiKey.FETCH, version, frame[8:12], Becomes.OURS)
+        self._dispatch(exchange, frame, FetchKind.CLOSE, 0)
+
+    def _dispatch(self, exchange: Exchange, frame: bytes, kind: FetchKind, partitions: int) -> None:
+        broker = self._tally.broker
+        broker.fetch_request_bytes += len(frame)
+        broker.fetches[kind] += 1
+        broker.partitions_requested += partitions
+        exchange.sent = len(frame)
+        self._send(exchange, frame)
+
+    # Answers
+
+    def receive(self, exchange: Exchange, chunk: bytes, *, last: bool, now: float) -> list[Buffer]:
+        """Take the next bytes of a fetch's answer; return what the client gets of it now.
+
+        If the answer has to be had again, `Exchange.repeat` is the frame to send when it has ended.
+        """
+        if exchange.becomes is Becomes.WALKED:
+            pieces = self._passing.receive(exchange, chunk, last=last)
+        else:
+            pieces = self._hold(exchange, chunk)
+        if last:
+            self._tally.broker.fetch_response_bytes += exchange.received
+            self._large = exchange.received >= STREAM_FROM
+            if exchange.becomes is Becomes.WALKED:
+                self._walked(exchange)
+            else:
+                pieces = self._expanded(exchange, now)
+            if self._slot and not self.handler.session_id and not self._outstanding:
+                self.release()
+        self._tally.client.fetch_response_bytes += sum(map(len, pieces))
+        return pieces
+
+    def _hold(self, exchange: Exchange, chunk: bytes) -> list[Buffer]:
+        walk = exchange.walk
+        if walk is not None:
+            try:
+                walk.feed(chunk)
+                exchange.chunks.append(chunk)
+                exchange.held += len(chunk)
+            except ProtocolError:
+                exchange.walk = None
+                exchange.let_go()
+        return []
+
+    def _walked(self, exchange: Exchange) -> None:
+        """Note what a walked answer told, now that it has passed."""
+        walk = exchange.walk
+        understood = walk is not None and walk.done
+        if not understood:
+            self._events.append(Passthrough(reason="an answer was not understood"))
+        if exchange.asks_session:
+            self._outstanding = False
+            if walk is None or not understood:
+                self.handler.drop()
+            else:
+                self._asked_full(exchange, walk, self.handler.handle(walk))
+        if walk is not None and exchange.repeat is None:
+            self._count_answered(walk, walk.partitions)
+            request = exchange.request
+            if request is not None and request.session_epoch == 0 and not exchange.asks_session:
+                self._given = walk.session_id
+
+    def _asked_full(self, exchange: Exchange, walk: FetchResponseWalk, verdict: Verdict) -> None:
+        """Note what became of a request for a session."""
+        handler = self.handler
+        if verdict.use in _REPEATS:
+            self._have_again(exchange, walk.error_code, verdict)
+        elif handler.established:
+            self._refused = False
+            partitions = handler.table.size if handler.table is not None else 0
+            self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
+            self._note_uncached(walk)
+        elif verdict.use is Use.COMPLETE and not verdict.reason and not self._refused:
+            self._refused = True
+            self._events.append(SessionRefused())
+        if self.closing and handler.established:
+            self._close("the connection ends")
+
+    def _expanded(self, exchange: Exchange, now: float) -> list[Buffer]:
+        """Turn an answer of the session, held whole, into what the client would have got without one."""
+        self._outstanding = False
+        walk, handler = exchange.walk, self.handler
+        if walk is None or not walk.done:
+            self._have_again(exchange, 0, Verdict(Use.REPEAT_SESSIONLESS, "the answer was not understood"))
+            handler.drop()
+            return []
+        full = not handler.epoch
+        verdict = handler.handle(walk)
+        if verdict.use is Use.COMPLETE and verdict.reason:
+            verdict = Verdict(Use.REPEAT_SESSIONLESS, verdict.reason)
+        if full:
+            self._asked_full(exchange, walk, verdict)
+        elif verdict.use in _REPEATS:
+            self._have_again(exchange, walk.error_code, verdict)
+        if verdict.use in _REPEATS:
+            exchange.let_go()
+            return []
+        pieces, size, answered = self._expansion(exchange, walk, verdict)
+        exchange.let_go()
+        self._count_answered(walk, answered)
+        if not full:
+            self._note_uncached(walk)
+            request = exchange.request
+            asked = len(request.frame) if request is not None else 0
+            self._savings.settle(asked - exchange.sent + size - exchange.received, now)
+        return pieces
+
+    def _expansion(
+        self, exchange: Exchange, walk: FetchResponseWalk, verdict: Verdict
+    ) -> tuple[list[Buffer], int, int]:
+        """Return the client's answer in pieces, its size, and how many partitions it names."""
+        layout = LAYOUTS[exchange.version]
+        tags = b""
+        if walk.tags_at >= 0:
+            tags = b"".join(slices(exchange.chunks, walk.tags_at, exchange.received))
+            tags = rewritten_tags(tags, walk.tags, exchange.version, self._resolve)
+        table, listing, rows = self.handler.table, exchange.listing, exchange.rows
+        if verdict.use is Use.EMPTY or table is None or listing is None or rows is None:
+            content = answer_head(layout, exchange.correlation_id, walk.throttle_time_ms)
+            content += layout.count(0) + tags
+            return [len(content).to_bytes(4) + content], 4 + len(content), 0
+        what = Expansion(
+            layout=layout,
+            listing=listing,
+            table=table,
+            rows=rows,
+            entries=verdict.entries,
+            entry_rows=verdict.rows,
+            chunks=exchange.chunks,
+            correlation_id=exchange.correlation_id,
+            throttle_time_ms=walk.throttle_time_ms,
+            tags=tags,
+        )
+        pieces, size = expand(what)
+        return pieces, size, len(listing)
+
+    def _have_again(self, exchange: Exchange, code: int, verdict: Verdict) -> None:
+        """Make the frame that asks once more, in the same place of the client's order.
+
+        A second failure, or a connection that ends, asks without a session: that can't fail for its sake.
+        """
+        handler, request = self.handler, exchange.request
+        if request is None:
+            raise RuntimeError("only a fetch that was understood is repeated")
+        if code:
+            self._tally.session_errors[code] += 1
+        self._events.append(
+            SessionLost(session_id=handler.session_id, error_code=code, reason=verdict.reason)
+        )
+        exchange.attempts += 1
+        exchange.received = exchange.passed_on = 0
+        again = exchange.attempts == 1 and not self.closing and handler.table is not None
+        if verdict.use is Use.REPEAT_FULL and again:
+            exchange.repeat = lambda: self._ask_full(exchange, request)
+        else:
+            exchange.repeat = lambda: self._pass(exchange, request)
+
+    def _note_uncached(self, walk: FetchResponseWalk) -> None:
+        if any(entry.error_code in _UNCACHED_ERRORS for entry in walk.answered):
+            self._never = "errors that a session forgets"
+            self._events.append(Passthrough(reason=self._never))
+
+    def _count_answered(self, walk: FetchResponseWalk, partitions: int) -> None:
+        client, broker = self._tally.client, self._tally.broker
+        broker.partitions_answered += walk.partitions
+        client.partitions_answered += partitions
+        broker.fetch_record_bytes += walk.record_bytes
+        client.fetch_record_bytes += walk.record_bytes
+
+
+_REPEATS: Final = frozenset({Use.REPEAT_FULL, Use.REPEAT_SESSIONLESS})
+
+
+def _kind(session_id: int, epoch: int) -> FetchKind:
+    if epoch > 0:
+        return FetchKind.INCREMENTAL
+    if epoch == 0:
+        return FetchKind.FULL
+    return FetchKind.CLOSE if session_id > 0 else FetchKind.SESSIONLESS
+
+
+def _fences(request: FetchRequest) -> bool:
+    """Whether any entry carries a leader epoch for the broker to check (v9 and later)."""
+    listing = request.listing
+    if listing is None or request.layout.version < _FENCING_VERSION:
+        return False
+    epochs = listing.entries.view(listing.layout.request_fields)["epoch"]
+    return bool((epochs >= 0).any())

@@ -1,0 +1,129 @@
+"""Where the fields of a Fetch entry lie, v4 to v18 (FetchRequest.json, FetchResponse.json).
+
+An entry of a request has a fixed size, one of a response has it when it carries no records and no tags; so
+lists of entries are columns (numpy arrays of fixed-size items) over the bytes as received.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from proxy.protocol.primitives import encode_uvarint
+
+Rows: TypeAlias = npt.NDArray[np.intp]
+"""Numbers of rows or positions."""
+
+Entries: TypeAlias = npt.NDArray[np.void]
+"""One item of fixed size for each entry, bytes as on the wire."""
+
+MIN_VERSION: Final = 4
+"""Below, brokers convert records down or limit answers otherwise; such fetches pass untouched."""
+MAX_VERSION: Final = 18
+SESSION_VERSION: Final = 7
+"""KIP-227: the first version with session id and epoch."""
+
+_ENDS_EMPTY_CLASSIC: Final = b"\x00\x00\x00\x00"
+_NULL_CLASSIC: Final = b"\xff\xff\xff\xff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLayout:
+    """One version's layout. Sizes and offsets are in bytes, offsets from the start of an entry."""
+
+    version: int
+    flexible: bool
+    """Compact lengths and tag buffers (v12 and later)."""
+    topic_ids: bool
+    """Topics are named by a 16-byte id (v13 and later)."""
+    request_head: int
+    """Bytes of a request body before ``topics``."""
+    request_entry: int
+    """Size of a request's entry without tags."""
+    answer_head: int
+    """Bytes of a response body before ``responses``."""
+    answer_entry: int
+    """Size of a response's entry without records, aborted transactions and tags."""
+    aborted: int
+    """Offset of ``aborted_transactions`` in a response's entry."""
+    empty_ends: tuple[bytes, bytes]
+    """What an error-free entry without records holds from `aborted` on, by isolation level: null for
+    read_uncommitted, an empty array for read_committed; no preferred replica; empty records; no tags."""
+    request_item: np.dtype[np.void]
+    answer_item: np.dtype[np.void]
+    request_fields: np.dtype[Any]
+    """`request_item` by field: ``partition`` (unsigned: a negative one is far out of range), and from v9
+    ``epoch`` (current_leader_epoch)."""
+    answer_fields: np.dtype[Any]
+    """`answer_item` by field: ``partition``, ``error``, ``high_watermark``, ``end``."""
+
+    def prefix(self, key: bytes, count: int) -> bytes:
+        """Return how a topic element begins, in requests as in responses: its key, how many entries."""
+        if self.topic_ids:
+            return key + encode_uvarint(count + 1)
+        if self.flexible:
+            return encode_uvarint(len(key) + 1) + key + encode_uvarint(count + 1)
+        return len(key).to_bytes(2) + key + count.to_bytes(4)
+
+    def prefix_size(self, key: bytes, count: int) -> int:
+        """Return the size of `prefix` without building it."""
+        if not self.flexible:
+            return 6 + len(key)
+        size = len(key) + 1 if self.topic_ids else len(key) + (1 if len(key) < 127 else 2) + 1
+        return size if count < 127 else size + (1 if count < 16_383 else 2)
+
+    def count(self, count: int) -> bytes:
+        """Return the length field of an array of `count` elements."""
+        return encode_uvarint(count + 1) if self.flexible else count.to_bytes(4)
+
+
+def _layout(version: int) -> FetchLayout:
+    flexible = version >= 12
+    request_entry = 33 if flexible else 28 if version >= 9 else 24 if version >= 5 else 16
+    aborted = 30 if version >= 5 else 22
+    preferred = b"\xff\xff\xff\xff" if version >= 11 else b""
+    if flexible:
+        ends = (b"\x00" + preferred + b"\x01\x00", b"\x01" + preferred + b"\x01\x00")
+    else:
+        ends = (
+            _NULL_CLASSIC + preferred + _ENDS_EMPTY_CLASSIC,
+            _ENDS_EMPTY_CLASSIC + preferred + _ENDS_EMPTY_CLASSIC,
+        )
+    answer_entry = aborted + len(ends[0])
+    request_fields = {"partition": (">u4", 0)} | ({"epoch": (">i4", 4)} if version >= 9 else {})
+    answer_fields = {
+        "partition": (">u4", 0),
+        "error": (">i2", 4),
+        "high_watermark": (">i8", 6),
+        "end": (f"V{len(ends[0])}", aborted),
+    }
+    return FetchLayout(
+        version=version,
+        flexible=flexible,
+        topic_ids=version >= 13,
+        request_head=21 if version >= 15 else 25 if version >= SESSION_VERSION else 17,
+        request_entry=request_entry,
+        answer_head=10 if version >= SESSION_VERSION else 4,
+        answer_entry=answer_entry,
+        aborted=aborted,
+        empty_ends=ends,
+        request_item=np.dtype(f"V{request_entry}"),
+        answer_item=np.dtype(f"V{answer_entry}"),
+        request_fields=_fields(request_fields, request_entry),
+        answer_fields=_fields(answer_fields, answer_entry),
+    )
+
+
+def _fields(fields: dict[str, tuple[str, int]], size: int) -> np.dtype[Any]:
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [kind for kind, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+            "itemsize": size,
+        }
+    )
+
+
+LAYOUTS: Final = {version: _layout(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}

@@ -1,0 +1,291 @@
+"""Fetch requests v4 to v18: views over received frames, and the frames that a gateway sends in their place.
+
+A frame is whole here, its 4-byte length included; offsets count from its start.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries, FetchLayout
+from proxy.protocol.primitives import (
+    Malformed,
+    Truncated,
+    read_compact_count,
+    read_compact_string,
+    read_count,
+    read_string,
+    read_tags,
+    skip_tags,
+)
+
+FULL_EPOCH: Final = 0
+SESSIONLESS_EPOCH: Final = -1
+
+_SESSION = Struct(">ii")
+_HEAD = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
+_REPLICA_ID = Struct(">i")
+_CONSUMER: Final = -1
+_STRIDE_WORTH: Final = 8
+"""From this many topics on it pays to look whether they all have one shape."""
+
+
+@dataclass(slots=True, eq=False)
+class Listing:
+    """The partitions that a fetch lists, in its order."""
+
+    layout: FetchLayout
+    keys: list[bytes]
+    """Topic names or ids; neighbours with the same key are one (as a broker answers them)."""
+    counts: list[int]
+    """How many entries each of `keys` has."""
+    entries: Entries
+    """Shape (partitions,), items of ``layout.request_item``."""
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def topics(self) -> Iterator[tuple[bytes, bytes]]:
+        """Give each topic's key and its entries, as they stand on the wire."""
+        done = 0
+        for key, count in zip(self.keys, self.counts, strict=True):
+            yield key, self.entries[done : done + count].tobytes()
+            done += count
+
+
+@dataclass(slots=True, eq=False)
+class FetchRequest:
+    """One fetch as a client sent it."""
+
+    frame: bytes
+    body: int
+    """Offset of the body in `frame`."""
+    layout: FetchLayout
+    max_wait_ms: int
+    isolation_level: int
+    session_id: int
+    """0 before v7, as brokers take it."""
+    session_epoch: int
+    """-1 before v7, as brokers take it."""
+    partitions: int
+    listing: Listing | None
+    """None when the fetch is more than a plain consumer's: `odd` says why."""
+    odd: str
+    tail: int
+    """Offset of what follows the forgotten topics: rack and tags."""
+
+    def patched(self, session_id: int, session_epoch: int) -> bytes:
+        """Return the frame with another session id and epoch (v7 and later)."""
+        at = self.body + self.layout.request_head - 8
+        return b"".join((self.frame[:at], _SESSION.pack(session_id, session_epoch), self.frame[at + 8 :]))
+
+
+def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
+    """View a whole fetch request, v4 to v18.
+
+    Raises:
+        ProtocolError: the body does not parse to its last byte, as a consumer's does.
+    """
+    layout = LAYOUTS[version]
+    head_end = body + layout.request_head
+    if head_end > len(frame):
+        raise Truncated("fetch request", body)
+    replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if version < 15 else _CONSUMER
+    max_wait_ms, _, _, isolation = _HEAD.unpack_from(frame, body + 4 if version < 15 else body)
+    session_id, epoch = (0, -1)
+    if version >= SESSION_VERSION:
+        session_id, epoch = _SESSION.unpack_from(frame, head_end - 8)
+    walk = _TopicsWalk(frame, layout)
+    at = walk.topics(head_end)
+    at, forgets = _forgotten(frame, layout, at)
+    tail = at
+    tagged = False
+    if version >= 11:
+        rack, at = (read_compact_string if layout.flexible else read_string)(frame, at)
+        if rack is None:
+            raise Malformed("rack_id is null")
+    if layout.flexible:
+        tags, at = read_tags(frame, at)
+        tagged = bool(tags)
+    if at != len(frame):
+        raise Malformed(f"{len(frame) - at} bytes after a fetch request")
+    odd = ""
+    if replica_id != _CONSUMER:
+        odd = "not a consumer"
+    elif tagged or walk.tagged:
+        odd = "tags"
+    elif forgets and session_id == 0 and epoch <= 0:
+        odd = "forgets without a session"
+    listing = None if odd else walk.listing()
+    return FetchRequest(
+        frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.partitions, listing, odd, tail
+    )
+
+
+class _TopicsWalk:
+    """The walk over ``topics``: blocks of entries, each a stride."""
+
+    __slots__ = ("blocks", "counts", "frame", "keys", "layout", "partitions", "tagged")
+
+    def __init__(self, frame: bytes, layout: FetchLayout) -> None:
+        self.frame = frame
+        self.layout = layout
+        self.keys: list[bytes] = []
+        self.counts: list[int] = []
+        self.blocks: list[Entries] = []
+        self.partitions = 0
+        self.tagged = False
+
+    def topics(self, at: int) -> int:
+        topics, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
+        if not topics:
+            return at
+        end = self._topic(at)
+        if topics >= _STRIDE_WORTH and (same := self._alike(at, end - at, topics)):
+            return same
+        for _ in range(topics - 1):
+            end = self._topic(end)
+        return end
+
+    def listing(self) -> Listing:
+        blocks = self.blocks
+        entries = blocks[0] if len(blocks) == 1 else np.concatenate(blocks) if blocks else self._block(0, 0)
+        return Listing(self.layout, self.keys, self.counts, entries)
+
+    def _topic(self, at: int) -> int:
+        """Walk one topic element; return the offset after it."""
+        layout, frame = self.layout, self.frame
+        key, at = _read_key(frame, layout, at)
+        count, at = (read_compact_count if layout.flexible else read_count)(frame, at)
+        if count is None:
+            raise Malformed("partitions are null")
+        size = layout.request_entry
+        end = at + count * size
+        if layout.flexible:
+            if end < len(frame) and frame[at + size - 1 : end : size].count(0) == count and not frame[end]:
+                end += 1
+            else:
+                return self._tagged_topic(at, count)
+        elif end > len(frame):
+            raise Truncated("fetch request", at)
+        self.partitions += count
+        if self.keys and self.keys[-1] == key:
+            self.counts[-1] += count
+        else:
+            self.keys.append(key)
+            self.counts.append(count)
+        self.blocks.append(self._block(at, count))
+        return end
+
+    def _tagged_topic(self, at: int, count: int) -> int:
+        self.tagged = True
+        self.partitions += count
+        for _ in range(count):
+            _, at = skip_tags(self.frame, at + self.layout.request_entry - 1)
+        return skip_tags(self.frame, at)[1]
+
+    def _alike(self, start: int, size: int, topics: int) -> int:
+        """Take all topics at once if each has the first one's shape; return the offset after them, or 0."""
+        frame, layout, count = self.frame, self.layout, self.counts[0]
+        end = start + topics * size
+        key_size = len(self.keys[0])
+        prefix = layout.prefix_size(self.keys[0], count)
+        key_at = 0 if layout.topic_ids else prefix - key_size - len(layout.count(count))
+        if end > len(frame) or not count or self.tagged:
+            return 0
+        fixed = [*range(key_at), *range(key_at + key_size, prefix)]
+        if layout.flexible:
+            fixed += [*range(prefix + 32, size, 33), size - 1]
+        if any(frame[start + i : end : size] != frame[start + i : start + i + 1] * topics for i in fixed):
+            return 0
+        keys: list[bytes] = np.ndarray((topics,), f"V{key_size}", frame, start + key_at, (size,)).tolist()
+        if len(set(keys)) != topics:
+            return 0
+        shape, strides = (topics, count), (size, layout.request_entry)
+        entries = np.ndarray(shape, layout.request_item, frame, start + prefix, strides)
+        self.keys, self.counts, self.partitions = keys, [count] * topics, topics * count
+        self.blocks = [entries.reshape(-1)]
+        return end
+
+    def _block(self, at: int, count: int) -> Entries:
+        return np.frombuffer(self.frame, self.layout.request_item, count, at)
+
+
+def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
+    if layout.topic_ids:
+        if at + 16 > len(frame):
+            raise Truncated("topic id", at)
+        return frame[at : at + 16], at + 16
+    key, at = (read_compact_string if layout.flexible else read_string)(frame, at)
+    if key is None:
+        raise Malformed("topic is null")
+    return key, at
+
+
+def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[int, bool]:
+    """Go over forgotten_topics_data; tell where it ends and whether it names anything."""
+    if layout.version < SESSION_VERSION:
+        return at, False
+    read = read_compact_count if layout.flexible else read_count
+    topics, at = read(frame, at)
+    for _ in range(topics or 0):
+        _, at = _read_key(frame, layout, at)
+        count, at = read(frame, at)
+        at += 4 * (count or 0)
+        if layout.flexible:
+            _, at = skip_tags(frame, at)
+    if at > len(frame):
+        raise Truncated("forgotten topics", at)
+    return at, bool(topics)
+
+
+def raised(listing: Listing) -> Listing:
+    """Return what a v4, v5 or v6 fetch lists, as v7 lists it: v4 gains log_start_offset -1 in each entry."""
+    target = LAYOUTS[SESSION_VERSION]
+    entries = listing.entries
+    if listing.layout.version == 4:
+        wide = np.full((len(entries), target.request_entry), 0xFF, np.uint8)
+        narrow = np.frombuffer(entries.tobytes(), np.uint8).reshape(-1, listing.layout.request_entry)
+        wide[:, :12] = narrow[:, :12]
+        wide[:, 20:] = narrow[:, 12:]
+        entries = wide.view(target.request_item).reshape(-1)
+    return Listing(target, listing.keys, listing.counts, entries)
+
+
+def build_fetch_request(
+    request: FetchRequest,
+    layout: FetchLayout,
+    session: tuple[int, int],
+    topics: Iterable[tuple[bytes, bytes]] = (),
+    forgotten: Iterable[tuple[bytes, bytes]] = (),
+) -> bytes:
+    """Return a fetch frame with the header, limits and rack of `request`, and a list of its own.
+
+    Args:
+        request: whose header and top-level fields are kept.
+        layout: the version sent: that of `request`, or v7 for v4 to v6.
+        session: session id (0 for none) and epoch (0 to make one, -1 to go without or to close).
+        topics: for each element its key and its entries, as they stand on the wire.
+        forgotten: for each element its key and its partitions, 4 bytes each.
+    """
+    frame, body = request.frame, request.body
+    end = b"\x00" if layout.flexible else b""
+    listed = [layout.prefix(key, len(block) // layout.request_entry) + block + end for key, block in topics]
+    dropped = [layout.prefix(key, len(block) // 4) + block + end for key, block in forgotten]
+    limits_end = body + request.layout.request_head - (8 if request.layout.version >= SESSION_VERSION else 0)
+    parts = [
+        frame[4:6],
+        layout.version.to_bytes(2),
+        frame[8:limits_end],
+        _SESSION.pack(*session),
+        layout.count(len(listed)),
+        *listed,
+        layout.count(len(dropped)),
+        *dropped,
+        frame[request.tail :],
+    ]
+    content = b"".join(parts)
+    return len(content).to_bytes(4) + content

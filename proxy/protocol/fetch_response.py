@@ -1,0 +1,411 @@
+"""Fetch responses v4 to v18, walked as they arrive, and the frames that a gateway answers in their place.
+
+A response can be larger than memory should hold, and what it says of its own size stands first while its
+node endpoints stand last. So it is walked chunk by chunk: records are hopped over by their length and never
+copied.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from proxy.protocol.fetch_layout import SESSION_VERSION, Entries, FetchLayout
+from proxy.protocol.primitives import Malformed, TagSpan, Truncated, read_tags, read_uvarint, skip_tags
+
+PREFIX_AND_CORRELATION: Final = 8
+"""Bytes before a response header's tag buffer: the frame's length and the correlation id."""
+NODE_ENDPOINTS_TAG: Final = 0
+"""FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
+
+_THROTTLE = Struct(">i")
+_SESSION_HEAD = Struct(">ihi")  # throttle_time_ms, error_code, session_id
+_COUNT = Struct(">i")
+_NAME = Struct(">h")
+_ENTRY = Struct(">ih")  # partition_index, error_code
+_ABORTED_SIZE: Final = 16
+_BRIDGE: Final = 512
+_MAX_UNIT: Final = 1 << 24
+_RUN_WORTH: Final = 4
+_RUN_FIRST: Final = 64
+
+
+class _At(IntEnum):
+    HEADER = 0
+    TOPIC = 1
+    ENTRY = 2
+    ENTRY_TAGS = 3
+    TOPIC_TAGS = 4
+    BODY_TAGS = 5
+    END = 6
+
+
+class _Short(Exception):  # noqa: N818 - not an error: the unit goes on in the next chunk
+    """The unit under way needs bytes that have not come yet."""
+
+
+@dataclass(slots=True, eq=False)
+class Answered:
+    """One entry of a response that is not part of a run."""
+
+    key: bytes
+    partition: int
+    error_code: int
+    start: int
+    """Offset of the entry in the frame."""
+    end: int
+    """Offset after it, tags included."""
+    fixed: bytes
+    """The entry up to ``aborted_transactions``: partition, error, high watermark, last stable offset and,
+    from v5, log start offset."""
+    ends_empty: bool
+    """The rest is what an entry without news has: no records, no preferred replica, no tags."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Consecutive entries of one topic that carry neither records nor an error nor tags."""
+
+    key: bytes
+    entries: Entries
+    """Items of ``layout.answer_item``, copied out of the frame."""
+
+
+class FetchResponseWalk:
+    """The walk over one response; chunks of its frame go in by `feed`, from the length prefix on.
+
+    Args:
+        layout: the version of the request that it answers.
+        isolation_level: that of the request; it tells what an entry without news looks like.
+        keep: collect `answered` and `runs`; otherwise entries are only counted.
+    """
+
+    __slots__ = (
+        "_at",
+        "_ends_empty",
+        "_isolation",
+        "_keep",
+        "_key",
+        "_layout",
+        "_left",
+        "_no_run_for",
+        "_open",
+        "_skip",
+        "_tail",
+        "_topics_left",
+        "answered",
+        "error_code",
+        "offset",
+        "partitions",
+        "record_bytes",
+        "runs",
+        "session_id",
+        "session_id_at",
+        "tags",
+        "tags_at",
+        "throttle_time_ms",
+    )
+
+    def __init__(self, layout: FetchLayout, isolation_level: int, *, keep: bool) -> None:
+        self._layout = layout
+        self._isolation = 1 if isolation_level else 0
+        self._ends_empty = layout.empty_ends[self._isolation]
+        self._keep = keep
+        self._at = _At.HEADER
+        self._topics_left = 0
+        self._left = 0
+        self._no_run_for = 0
+        self._key = b""
+        self._open: Answered | None = None
+        self._skip = 0
+        self._tail = b""
+        self.offset = 0
+        """How many bytes of the frame were fed and need no other look: up to here it may pass on."""
+        self.throttle_time_ms = 0
+        self.error_code = 0
+        self.session_id = 0
+        self.session_id_at = 0
+        """Offset of the session id in the frame, 0 below v7."""
+        self.partitions = 0
+        self.record_bytes = 0
+        self.answered: list[Answered] = []
+        self.runs: list[Run] = []
+        self.tags: list[TagSpan] = []
+        """The body's tags; their offsets count from `tags_at`."""
+        self.tags_at = -1
+        """Offset of the body's tag buffer, the last bytes of the frame; -1 until it is reached."""
+
+    @property
+    def head_known(self) -> bool:
+        """Whether the top-level fields have been read."""
+        return self._at is not _At.HEADER
+
+    @property
+    def done(self) -> bool:
+        """Whether the response was walked to its end."""
+        return self._at is _At.END
+
+    def feed(self, chunk: bytes) -> None:
+        """Walk on over the next bytes of the frame.
+
+        Raises:
+            ProtocolError: the bytes are no response of this version.
+        """
+        size = len(chunk)
+        if self._skip > size:
+            self._skip -= size
+            self.offset += size
+            return
+        at = self._skip
+        self.offset += at
+        self._skip = 0
+        if self._tail:
+            at = self._bridge(chunk)
+            if at < 0:
+                return
+        start = at
+        at = self._walk(chunk, at)
+        self.offset += min(at, size) - start
+        if at > size:
+            self._skip = at - size
+        else:
+            self._tail = chunk[at:]
+
+    def _bridge(self, chunk: bytes) -> int:
+        """Walk over a unit that began in an earlier chunk; return where to go on in this one, or -1."""
+        window = _BRIDGE
+        while True:
+            tail = self._tail
+            joined = tail + chunk[:window]
+            at = self._walk(joined, 0)
+            if at >= len(tail):
+                self._tail = b""
+                at -= len(tail)
+                passed = min(at, len(chunk))
+                self.offset += len(tail) + passed
+                if at >= len(chunk):
+                    self._skip = at - len(chunk)
+                    return -1
+                return at
+            self._tail = tail[at:]
+            self.offset += at
+            if window >= len(chunk):
+                self._tail += chunk
+                if len(self._tail) > _MAX_UNIT:
+                    raise Malformed("a fetch response whose entry has no end")
+                return -1
+            window *= 4
+
+    def _walk(self, buffer: bytes, at: int) -> int:
+        """Take units while they are whole; return where the next begins (beyond the end: in records)."""
+        base = self.offset - at
+        size = len(buffer)
+        try:
+            while at <= size:
+                unit = self._at
+                if unit is _At.ENTRY:
+                    at = self._entry(buffer, at, base)
+                elif unit is _At.ENTRY_TAGS:
+                    at = self._entry_tags(buffer, at, base)
+                elif unit is _At.TOPIC:
+                    at = self._topic(buffer, at)
+                elif unit is _At.TOPIC_TAGS:
+                    _, at = skip_tags(buffer, at)
+                    self._topic_done()
+                elif unit is _At.HEADER:
+                    at = self._header(buffer, at, base)
+                elif unit is _At.BODY_TAGS:
+                    at = self._body_tags(buffer, at, base)
+                else:
+                    if at < size:
+                        raise Malformed(f"{size - at} bytes after a fetch response")
+                    break
+        except (struct.error, IndexError, Truncated, _Short):
+            pass
+        return at
+
+    def _header(self, buffer: bytes, at: int, base: int) -> int:
+        layout = self._layout
+        at += PREFIX_AND_CORRELATION
+        if layout.flexible:
+            _, at = skip_tags(buffer, at)
+        throttle, error, session_id, session_id_at = 0, 0, 0, 0
+        if layout.version >= SESSION_VERSION:
+            throttle, error, session_id = _SESSION_HEAD.unpack_from(buffer, at)
+            session_id_at = base + at + 6
+            at += 10
+        else:
+            throttle = _THROTTLE.unpack_from(buffer, at)[0]
+            at += 4
+        self._topics_left, at = self._count(buffer, at)
+        self.throttle_time_ms, self.error_code = throttle, error
+        self.session_id, self.session_id_at = session_id, session_id_at
+        self._next_topic()
+        return at
+
+    def _topic(self, buffer: bytes, at: int) -> int:
+        layout = self._layout
+        if layout.topic_ids:
+            end = at + 16
+        elif layout.flexible:
+            length, at = read_uvarint(buffer, at)
+            end = at + length - 1
+        else:
+            end = at + 2 + _NAME.unpack_from(buffer, at)[0]
+            at += 2
+        if end < at:
+            raise Malformed("a topic in a fetch response has no name")
+        if end > len(buffer):
+            raise _Short
+        key = buffer[at:end]
+        self._left, at = self._count(buffer, end)
+        self._key = key
+        self._no_run_for = 0
+        self._at = _At.ENTRY
+        if self._left <= 0:
+            self._entries_done()
+        return at
+
+    def _entry(self, buffer: bytes, at: int, base: int) -> int:
+        left = self._left
+        if left >= _RUN_WORTH:
+            if self._no_run_for:
+                self._no_run_for -= 1
+            elif run := self._run(buffer, at, left):
+                self._left = left - run
+                self.partitions += run
+                if left == run:
+                    self._entries_done()
+                return at + run * self._layout.answer_entry
+        layout = self._layout
+        start = at
+        partition, error = _ENTRY.unpack_from(buffer, at)
+        at += layout.aborted
+        if layout.flexible:
+            aborted, at = read_uvarint(buffer, at)
+            at += (aborted - 1) * (_ABORTED_SIZE + 1) if aborted else 0
+            if layout.version >= 12:
+                at += 4
+            records, at = read_uvarint(buffer, at)
+            records = records - 1 if records else 0
+        else:
+            aborted = _COUNT.unpack_from(buffer, at)[0]
+            at += 4 + max(aborted, 0) * _ABORTED_SIZE + (4 if layout.version >= 11 else 0)
+            records = max(_COUNT.unpack_from(buffer, at)[0], 0)
+            at += 4
+        if at > len(buffer):
+            raise _Short
+        if self._keep:
+            ends = self._ends_empty
+            begin = start + layout.aborted
+            empty = not records and buffer[begin : begin + len(ends)][: at - begin] == ends[: at - begin]
+            self._open = Answered(
+                self._key, partition, error, base + start, base + at + records, buffer[start:begin], empty
+            )
+        self.record_bytes += records
+        self._left = left - 1
+        self.partitions += 1
+        if layout.flexible:
+            self._at = _At.ENTRY_TAGS
+        else:
+            self._entry_done()
+        return at + records
+
+    def _run(self, buffer: bytes, at: int, left: int) -> int:
+        """Take the entries without news that come next; return how many."""
+        layout = self._layout
+        most = min((len(buffer) - at) // layout.answer_entry, left)
+        size, taken = _RUN_FIRST, 0
+        while taken < most:
+            items = np.frombuffer(buffer, layout.answer_item, min(size, most - taken), at)
+            fields = items.view(layout.answer_fields)
+            news = (fields["end"] != np.void(self._ends_empty)) | (fields["error"] != 0)
+            first = int(news.argmax())
+            count = first if news[first] else len(items)
+            if count < len(items):
+                items = items[:count]
+            if count and self._keep:
+                self.runs.append(Run(self._key, items.copy()))
+            taken += count
+            if news[first]:
+                break
+            at += count * layout.answer_entry
+            size *= 8
+        if taken < _RUN_WORTH:
+            self._no_run_for = 2 * _RUN_WORTH
+        return taken
+
+    def _entry_tags(self, buffer: bytes, at: int, base: int) -> int:
+        _, end = skip_tags(buffer, at)
+        entry = self._open
+        if entry is not None:
+            entry.end = base + end
+            if end - at > 1:
+                entry.ends_empty = False
+        self._entry_done()
+        return end
+
+    def _entry_done(self) -> None:
+        if self._open is not None:
+            self.answered.append(self._open)
+            self._open = None
+        self._at = _At.ENTRY
+        if not self._left:
+            self._entries_done()
+
+    def _entries_done(self) -> None:
+        if self._layout.flexible:
+            self._at = _At.TOPIC_TAGS
+        else:
+            self._topic_done()
+
+    def _topic_done(self) -> None:
+        self._topics_left -= 1
+        self._next_topic()
+
+    def _next_topic(self) -> None:
+        if self._topics_left > 0:
+            self._at = _At.TOPIC
+        else:
+            self._at = _At.BODY_TAGS if self._layout.flexible else _At.END
+
+    def _body_tags(self, buffer: bytes, at: int, base: int) -> int:
+        self.tags_at = base + at
+        tags, end = read_tags(buffer, at)
+        self.tags = [(tag, start - at, stop - at) for tag, start, stop in tags]
+        self._at = _At.END
+        return end
+
+    def _count(self, buffer: bytes, at: int) -> tuple[int, int]:
+        if self._layout.flexible:
+            count, at = read_uvarint(buffer, at)
+            return count - 1, at
+        return _COUNT.unpack_from(buffer, at)[0], at + 4
+
+
+def answer_head(
+    layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
+) -> bytes:
+    """Return a response from its correlation id up to ``responses``, error 0, without the length prefix."""
+    tags = b"\x00" if layout.flexible else b""
+    if layout.version < SESSION_VERSION:
+        return correlation_id + _THROTTLE.pack(throttle_time_ms)
+    return correlation_id + tags + _SESSION_HEAD.pack(throttle_time_ms, 0, session_id)
+
+
+def slices(chunks: Sequence[bytes], start: int, end: int) -> list[memoryview]:
+    """Return where the bytes from `start` to `end` of a frame lie in the chunks that hold it, uncopied."""
+    found: list[memoryview] = []
+    at = 0
+    for chunk in chunks:
+        size = len(chunk)
+        if at + size > start:
+            found.append(memoryview(chunk)[max(start - at, 0) : end - at])
+        at += size
+        if at >= end:
+            break
+    return found

@@ -1,0 +1,191 @@
+"""Expanded answers: what a broker would have answered without a session.
+
+The kept image of every partition asked for, in the request's order, and over it the entries that the broker
+did send, spliced in as they lie in the received chunks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from proxy.protocol.api import ErrorCode
+from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
+from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_response import Answered, answer_head, slices
+from proxy.session.partitions import Column32, PartitionTable
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_FOUND_BEFORE_READING: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Errors that a broker appends after all partitions that it read."""
+_UNIFORM_WORTH: Final = 8
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Expansion:
+    """All that one expanded answer is made of."""
+
+    layout: FetchLayout
+    """The version that the client speaks; the table's may be v7 for a client of v4 to v6."""
+    listing: Listing
+    table: PartitionTable
+    rows: Column32
+    """The row of each entry of `listing`."""
+    entries: Sequence[Answered]
+    """What the broker sent and is told as it came."""
+    entry_rows: Sequence[int]
+    chunks: Sequence[bytes]
+    """The broker's frame as received."""
+    correlation_id: bytes
+    throttle_time_ms: int
+    tags: bytes
+    """The body's tag buffer (v12 and later), else nothing."""
+
+
+def expand(what: Expansion) -> tuple[list[Buffer], int]:
+    """Return the whole frame for the client, in pieces, and its size.
+
+    The pieces refer to `what.chunks`; records are not copied.
+    """
+    order = _order(what)
+    rows: Column32 = what.rows
+    if order is None:
+        keys, counts = what.listing.keys, what.listing.counts
+        positions = what.table.position[np.array(what.entry_rows, np.intp)]
+    else:
+        keys, counts = _regrouped(what.listing, order)
+        rows = what.rows.take(order)
+        places = np.empty(len(order), np.intp)
+        places[order] = np.arange(len(order))
+        positions = places[what.table.position[np.array(what.entry_rows, np.intp)]]
+    template, starts = _template(what, keys, counts, rows)
+    return _spliced(what, template, starts, counts, positions.tolist())
+
+
+def _order(what: Expansion) -> Rows | None:
+    """Return the order of the answer by position in the request, None if it is the request's own."""
+    late = [
+        int(what.table.position[row])
+        for entry, row in zip(what.entries, what.entry_rows, strict=True)
+        if entry.error_code in _FOUND_BEFORE_READING
+    ]
+    if not late:
+        return None
+    late.sort()
+    mask = np.ones(len(what.listing), np.bool_)
+    mask[late] = False
+    return np.concatenate([mask.nonzero()[0], np.array(late, np.intp)])
+
+
+def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
+    owners = np.repeat(np.arange(len(listing.keys)), listing.counts)[order].tolist()
+    keys: list[bytes] = []
+    counts: list[int] = []
+    for owner in owners:
+        key = listing.keys[owner]
+        if keys and keys[-1] == key:
+            counts[-1] += 1
+        else:
+            keys.append(key)
+            counts.append(1)
+    return keys, counts
+
+
+def _template(
+    what: Expansion, keys: list[bytes], counts: list[int], rows: Column32
+) -> tuple[bytearray, list[int]]:
+    """Return the answer with every partition as its image, and where each topic's entries begin in it."""
+    layout = what.layout
+    head = answer_head(layout, what.correlation_id, what.throttle_time_ms) + layout.count(len(keys))
+    images = what.table.images.take(rows)
+    if layout.version == 4:
+        images = _without_log_start(images, layout)
+    size = layout.answer_entry
+    end = 1 if layout.flexible else 0
+    at = 4 + len(head)
+    if len(keys) >= _UNIFORM_WORTH and len(set(counts)) == 1 and len(set(map(len, keys))) == 1:
+        first = layout.prefix(keys[0], counts[0])
+        element = len(first) + counts[0] * size + end
+        out = bytearray(at + len(keys) * element + len(what.tags))
+        cells = np.ndarray((len(keys), element), np.uint8, out, at)
+        cells[:, : len(first)] = np.frombuffer(first, np.uint8)
+        key_at = first.index(keys[0])
+        key_end = key_at + len(keys[0])
+        cells[:, key_at:key_end] = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
+        entries = images.view(np.uint8).reshape(len(keys), -1)
+        cells[:, len(first) : len(first) + counts[0] * size] = entries
+        starts = list(range(at + len(first), at + len(first) + len(keys) * element, element))
+    else:
+        body = images.view(np.uint8).data
+        parts: list[Buffer] = [bytes(4), head]
+        starts = []
+        done = 0
+        for key, count in zip(keys, counts, strict=True):
+            prefix = layout.prefix(key, count)
+            at += len(prefix)
+            starts.append(at)
+            parts += (prefix, body[done : done + count * size], b"\x00"[:end])
+            done += count * size
+            at += count * size + end
+        parts.append(what.tags)
+        return bytearray().join(parts), starts
+    out[4 : 4 + len(head)] = head
+    out[len(out) - len(what.tags) :] = what.tags
+    return out, starts
+
+
+def _without_log_start(images: Entries, layout: FetchLayout) -> Entries:
+    wide = images.view(np.uint8).reshape(len(images), -1)
+    narrow = np.concatenate([wide[:, : layout.aborted], wide[:, layout.aborted + 8 :]], axis=1)
+    return np.ascontiguousarray(narrow).view(layout.answer_item).reshape(-1)
+
+
+def _spliced(
+    what: Expansion, template: bytearray, starts: list[int], counts: list[int], positions: list[int]
+) -> tuple[list[Buffer], int]:
+    """Put the broker's entries in the places of their images, and the frame's length before all."""
+    size = what.layout.answer_entry
+    firsts = [0, *accumulate(counts)]
+    pieces: list[Buffer] = []
+    view = memoryview(template)
+    done, total, topic = 0, len(template), 0
+    for position, entry in sorted(zip(positions, what.entries, strict=True), key=_first):
+        while firsts[topic + 1] <= position:
+            topic += 1
+        at = starts[topic] + (position - firsts[topic]) * size
+        if at > done:
+            pieces.append(view[done:at])
+        told = _told(what, entry)
+        pieces += told
+        total += sum(map(len, told)) - size
+        done = at + size
+    pieces.append(view[done:])
+    template[:4] = (total - 4).to_bytes(4)
+    return pieces, total
+
+
+def _first(pair: tuple[int, Answered]) -> int:
+    return pair[0]
+
+
+def _told(what: Expansion, entry: Answered) -> list[memoryview]:
+    """Return an entry as the client's version has it (v4 has no log start offset, v4 and v5 no error 56)."""
+    version = what.layout.version
+    if version <= 5 and entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+        patched = bytearray(b"".join(slices(what.chunks, entry.start, entry.end)))
+        patched[4:6] = ErrorCode.NOT_LEADER_OR_FOLLOWER.to_bytes(2)
+        whole = memoryview(patched)
+        return [whole] if version == 5 else [whole[:22], whole[30:]]
+    if version == 4:
+        kept = slices(what.chunks, entry.start, entry.start + 22)
+        return kept + slices(what.chunks, entry.start + 30, entry.end)
+    return slices(what.chunks, entry.start, entry.end)
