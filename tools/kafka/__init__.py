@@ -27,8 +27,8 @@
 - `start()` returns when the broker answers ApiVersions and lists itself in Metadata (a `with` calls it).
 - `stop()`, `kill()`, `restart()`, `running`, `log()` (the broker's own log as text), `folder` (its data).
 
-`Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles, replication 1 unless a topic
-says more; `cluster.brokers`, `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
+`Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles; `cluster.brokers`,
+`cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
 
 Whatever was started ends with the `with`, at exit of the interpreter, and when the parent dies; data and logs
 lie in a temporary folder that is removed with it.

@@ -19,7 +19,7 @@ from tools.kafka.jars import classpath, parse_version
 from tools.kafka.java import java
 from tools.kafka.ports import free_ports
 from tools.kafka.process import JVM, JavaProcess
-from tools.kafka.raw import METADATA, RawConnection, Reader, array
+from tools.kafka.raw import RawConnection
 from tools.kafka.settings import (
     HOST,
     PROTOCOL_MAP,
@@ -265,17 +265,6 @@ class Broker:
                 and len(brokers) >= nodes
                 and controller >= 0
             )
-
-
-def cluster_nodes(connection: RawConnection) -> tuple[dict[int, tuple[str, int]], int]:
-    """Ask Metadata v1 about no topic: (address by node id, id of the controller)."""
-    reader = Reader(connection.call(METADATA, 1, array([])))
-    brokers: dict[int, tuple[str, int]] = {}
-    for _ in range(reader.int32()):
-        node_id = reader.int32()
-        brokers[node_id] = (reader.string() or "", reader.int32())
-        reader.string()  # rack
-    return brokers, reader.int32()
 
 
 def new_cluster_id() -> str:

@@ -1,0 +1,319 @@
+"""What tests do to a cluster besides producing and fetching, at versions that brokers from 1.0 to 4.3 take.
+
+The exceptions: quotas need a broker of 2.6, moving leaders 2.4, topic ids 2.8. Every method returns when the
+change is to be seen in the metadata of all brokers, as far as metadata show it.
+"""
+
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+from uuid import UUID
+
+from tools.kafka.metadata import ClusterState, ask
+from tools.kafka.raw import (
+    API_VERSIONS,
+    LIST_OFFSETS,
+    METADATA,
+    RawConnection,
+    Reader,
+    array,
+    compact_array,
+    compact_string,
+    string,
+)
+
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ALTER_CONFIGS, CREATE_PARTITIONS = 19, 20, 21, 33, 37
+ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS, ALTER_QUOTAS = 43, 44, 45, 49
+TOPIC_RESOURCE = 2
+TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
+
+PATIENCE = 30.0
+"""Seconds within which a change must show in every broker's metadata."""
+
+
+class AdminError(RuntimeError):
+    """A broker refused; `code` is Kafka's."""
+
+    def __init__(self, what: str, code: int, message: str | None = None) -> None:
+        super().__init__(f"{what}: error {code}{f' ({message})' if message else ''}")
+        self.code = code
+
+
+class Admin:
+    """Speaks to whichever broker a request belongs to; `with` closes its connections.
+
+    Args:
+        bootstrap: "host:port", several with commas between.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = [_split(address) for address in bootstrap.split(",")]
+        self._connections: dict[tuple[str, int], RawConnection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication: int = 1,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Create a topic and wait until every broker knows all its leaders.
+
+        Args:
+            name: of the topic.
+            partitions: how many; not asked when there is an assignment.
+            replication: copies of each, chosen by the broker.
+            assignment: node ids by partition, the preferred leader first.
+            config: settings of the topic.
+        """
+        assigned = dict(assignment or {})
+        counts = (-1, -1) if assigned else (partitions, replication)
+        placed = [
+            struct.pack(">i", partition) + _int32s(replicas) for partition, replicas in assigned.items()
+        ]
+        settings = [string(key) + string(str(value)) for key, value in (config or {}).items()]
+        topic = string(name) + struct.pack(">ih", *counts) + array(placed) + array(settings)
+        reader = self._controller_call(CREATE_TOPICS, 2, array([topic]) + struct.pack(">i?", 20_000, False))
+        reader.int32()  # throttle
+        for _ in range(reader.int32()):
+            what = f"create {reader.string()}"
+            _check(what, reader.int16(), reader.string())
+        expected = len(assigned) or partitions
+        self._await(f"{name} has {expected} leaders", lambda state: _led(state, name) == expected, name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until no broker knows it and its name is free again."""
+        body = array([string(name)]) + struct.pack(">i", 20_000)
+        reader = self._controller_call(DELETE_TOPICS, 1, body)
+        reader.int32()  # throttle
+        for _ in range(reader.int32()):
+            _check(f"delete {reader.string()}", reader.int16())
+        self._await(
+            f"{name} is gone",
+            lambda state: state.topics[name].error != 0 and self._creatable(name),
+            name,
+        )
+
+    def _creatable(self, name: str) -> bool:
+        """With ZooKeeper a deleted topic leaves the metadata before its name is free: ask for that."""
+        topic = string(name) + struct.pack(">ih", 1, 1) + array([]) + array([])
+        reader = self._controller_call(CREATE_TOPICS, 2, array([topic]) + struct.pack(">i?", 20_000, True))
+        reader.take(4 + 4)  # throttle, one topic
+        reader.string()
+        return reader.int16() != TOPIC_ALREADY_EXISTS
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise the number of a topic's partitions and wait until every broker knows their leaders."""
+        body = array([string(name) + struct.pack(">i", total) + b"\xff\xff\xff\xff"])  # null: brokers assign
+        reader = self._controller_call(CREATE_PARTITIONS, 0, body + struct.pack(">i?", 20_000, False))
+        reader.int32()  # throttle
+        for _ in range(reader.int32()):
+            _check(f"add partitions to {reader.string()}", reader.int16(), reader.string())
+        self._await(f"{name} has {total} leaders", lambda state: _led(state, name) == total, name)
+
+    def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
+        """Move log start offsets up (-1: to the end); gives what they are now, by partition."""
+        starts = {}
+        for partition, offset in before.items():
+            topic = string(name) + array([struct.pack(">iq", partition, offset)])
+            connection = self._leader(name, partition)
+            reader = Reader(connection.call(DELETE_RECORDS, 0, array([topic]) + struct.pack(">i", 20_000)))
+            reader.take(4 + 4)  # throttle, one topic
+            reader.string()
+            reader.take(4 + 4)  # one partition
+            starts[partition] = reader.int64()
+            _check(f"delete records of {name}-{partition}", reader.int16())
+        return starts
+
+    def alter_config(self, name: str, config: Mapping[str, object]) -> None:
+        """Set a topic's settings; before 2.3 those that are not named fall back to their defaults."""
+        incremental = INCREMENTAL_ALTER_CONFIGS in self._any().versions()
+        operation = b"\0" if incremental else b""  # 0: set
+        settings = [string(key) + operation + string(str(value)) for key, value in config.items()]
+        body = array([struct.pack(">b", TOPIC_RESOURCE) + string(name) + array(settings)]) + b"\0"
+        key = INCREMENTAL_ALTER_CONFIGS if incremental else ALTER_CONFIGS
+        reader = self._controller_call(key, 0, body)
+        reader.int32()  # throttle
+        for _ in range(reader.int32()):
+            _check(f"configure {name}", reader.int16(), reader.string())
+            reader.int8()
+            reader.string()
+
+    def set_quota(self, client_id: str | None, quota: Mapping[str, float | None]) -> None:
+        """Set quotas of a client id (None: of all), as `{"consumer_byte_rate": 50_000}`; None takes one away.
+
+        Brokers of 2.6 and later; those before take `quota.consumer.default` as a property.
+        """
+        entity = array([string("client-id") + string(client_id)])
+        operations = [
+            string(key) + struct.pack(">d?", value or 0.0, value is None) for key, value in quota.items()
+        ]
+        reader = self._controller_call(ALTER_QUOTAS, 0, array([entity + array(operations)]) + b"\0")
+        reader.int32()  # throttle
+        for _ in range(reader.int32()):
+            _check(f"quota of {client_id}", reader.int16(), reader.string())
+            for _ in range(reader.int32()):
+                reader.string(), reader.string()
+
+    def move_leader(self, name: str, partition: int, node_id: int) -> None:
+        """Make a broker the leader (and a replica, when it was none); waits until every broker tells so."""
+        replicas = self.state(name).topics[name].replicas[partition]
+        order = [node_id, *(other for other in replicas if other != node_id)]
+        if node_id not in replicas:
+            order.pop()
+        self._reassign(name, partition, order)
+        self._await(
+            f"{name}-{partition} is on {order}",
+            lambda state: (
+                state.topics[name].replicas[partition] == order
+                and node_id in state.topics[name].in_sync[partition]
+            ),
+            name,
+        )
+        body = array([string(name) + array([struct.pack(">i", partition)])]) + struct.pack(">i", 20_000)
+        reader = self._controller_call(ELECT_LEADERS, 0, body)
+        reader.int32()  # throttle
+        for _ in range(reader.int32()):
+            reader.string()
+            for _ in range(reader.int32()):
+                reader.int32()
+                code, message = reader.int16(), reader.string()
+                if code != ELECTION_NOT_NEEDED:
+                    _check(f"elect {node_id} for {name}-{partition}", code, message)
+        self._await(
+            f"{name}-{partition} is led by {node_id}",
+            lambda state: state.topics[name].leaders[partition] == node_id,
+            name,
+        )
+
+    def leaders(self, name: str) -> dict[int, int]:
+        """Give the leader's node id by partition, -1 where there is none."""
+        return self.state(name).topics[name].leaders
+
+    def topic_id(self, name: str) -> UUID:
+        """Give a topic's id (brokers of 2.8 and later; all zeros while they keep no ids)."""
+        version = 10
+        body = compact_array([bytes(16) + compact_string(name) + b"\0"]) + b"\0\0\0\0"
+        reader = Reader(self._any().call(METADATA, version, body))
+        reader.int32()  # throttle
+        for _ in range(reader.uvarint() - 1):
+            reader.int32(), reader.compact_string(), reader.int32(), reader.compact_string(), reader.tags()
+        reader.compact_string(), reader.int32()  # cluster id, controller
+        reader.uvarint()
+        _check(f"id of {name}", reader.int16())
+        reader.compact_string()
+        return UUID(bytes=reader.take(16))
+
+    def offsets(self, name: str, *, timestamp: int = -1) -> dict[int, int]:
+        """Give an offset by partition: the end (-1), the start (-2), or the first at or after a time (ms)."""
+        found = {}
+        for partition in self.leaders(name):
+            topic = string(name) + array([struct.pack(">iq", partition, timestamp)])
+            answer = self._leader(name, partition).call(
+                LIST_OFFSETS, 1, struct.pack(">i", -1) + array([topic])
+            )
+            reader = Reader(answer, 4)
+            reader.string()
+            reader.take(4 + 4)
+            _check(f"offset of {name}-{partition}", reader.int16())
+            reader.int64()
+            found[partition] = reader.int64()
+        return found
+
+    def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
+        """Ask any broker, or a certain one, about these topics."""
+        connection = self._any() if node_id is None else self._node(node_id)
+        return ask(connection, *topics)
+
+    def _reassign(self, name: str, partition: int, order: Sequence[int]) -> None:
+        place = (
+            struct.pack(">i", partition) + compact_array([struct.pack(">i", node) for node in order]) + b"\0"
+        )
+        topic = compact_string(name) + compact_array([place]) + b"\0"
+        body = struct.pack(">i", 20_000) + compact_array([topic]) + b"\0"
+        reader = self._controller_call(ALTER_REASSIGNMENTS, 0, body)
+        reader.int32()  # throttle
+        _check(f"reassign {name}-{partition}", reader.int16(), reader.compact_string())
+        for _ in range(reader.uvarint() - 1):
+            reader.compact_string()
+            for _ in range(reader.uvarint() - 1):
+                reader.int32()
+                _check(f"reassign {name}-{partition}", reader.int16(), reader.compact_string())
+                reader.tags()
+            reader.tags()
+
+    def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
+        """Wait until something holds in the metadata of every broker that the cluster lists."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            nodes = self.state(*topics).brokers
+            if all(holds(self.state(*topics, node_id=node_id)) for node_id in nodes):
+                return
+            time.sleep(0.05)
+        raise TimeoutError(f"not seen in {PATIENCE:.0f} s: {what}")
+
+    def _controller_call(self, api_key: int, version: int, body: bytes) -> Reader:
+        return Reader(self._node(self.state().controller).call(api_key, version, body))
+
+    def _leader(self, name: str, partition: int) -> RawConnection:
+        return self._node(self.leaders(name)[partition])
+
+    def _node(self, node_id: int) -> RawConnection:
+        brokers = self.state().brokers
+        if node_id not in brokers:
+            raise AdminError(f"broker {node_id}", -1, f"not among {sorted(brokers)}")
+        return self._connection(brokers[node_id])
+
+    def _any(self) -> RawConnection:
+        """Connect to the first bootstrap address that answers."""
+        refused: OSError | None = None
+        for address in self._bootstrap:
+            try:
+                return self._connection(address)
+            except OSError as error:
+                refused = error
+        raise refused or OSError("no bootstrap address")
+
+    def _connection(self, address: tuple[str, int]) -> RawConnection:
+        """Give a connection that works: one that its broker closed (a restart) is made anew."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            try:
+                connection.call(API_VERSIONS, 0, b"")
+            except OSError:
+                connection.close()
+                connection = None
+        if connection is None:
+            connection = RawConnection(*address)
+        self._connections[address] = connection
+        return connection
+
+
+def _led(state: ClusterState, name: str) -> int:
+    """Count a topic's partitions that have a leader; 0 while the topic is not known."""
+    topic = state.topics[name]
+    return 0 if topic.error else sum(leader >= 0 for leader in topic.leaders.values())
+
+
+def _check(what: str, code: int, message: str | None = None) -> None:
+    if code:
+        raise AdminError(what, code, message)
+
+
+def _int32s(values: Sequence[int]) -> bytes:
+    return array([struct.pack(">i", value) for value in values])
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

@@ -1,0 +1,63 @@
+"""What a broker says of its cluster, by Metadata v1: every broker from 1.0 to 4.3 answers it."""
+
+from dataclasses import dataclass, field
+
+from tools.kafka.raw import METADATA, RawConnection, Reader, array, string
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic as one broker describes it."""
+
+    error: int
+    leaders: dict[int, int]
+    """Node id by partition, -1 without a leader."""
+    replicas: dict[int, list[int]]
+    in_sync: dict[int, list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """One broker's view."""
+
+    brokers: dict[int, tuple[str, int]]
+    controller: int
+    topics: dict[str, TopicState] = field(default_factory=dict)
+
+
+def ask(connection: RawConnection, *topics: str) -> ClusterState:
+    """Ask one broker for its view of the cluster and of these topics, none but these."""
+    return read_metadata(connection.call(METADATA, 1, array([string(topic) for topic in topics])))
+
+
+def read_metadata(body: bytes) -> ClusterState:
+    """Read the body of a Metadata v1 answer."""
+    reader = Reader(body)
+    brokers = {}
+    for _ in range(reader.int32()):
+        node_id = reader.int32()
+        brokers[node_id] = (reader.string() or "", reader.int32())
+        reader.string()  # rack
+    controller = reader.int32()
+    topics = {}
+    for _ in range(reader.int32()):
+        error = reader.int16()
+        name = reader.string() or ""
+        reader.int8()  # internal
+        topics[name] = _read_topic(reader, error)
+    return ClusterState(brokers=brokers, controller=controller, topics=topics)
+
+
+def _read_topic(reader: Reader, error: int) -> TopicState:
+    topic = TopicState(error=error, leaders={}, replicas={}, in_sync={})
+    for _ in range(reader.int32()):
+        reader.int16()
+        partition = reader.int32()
+        topic.leaders[partition] = reader.int32()
+        topic.replicas[partition] = _int32s(reader)
+        topic.in_sync[partition] = _int32s(reader)
+    return topic
+
+
+def _int32s(reader: Reader) -> list[int]:
+    return [reader.int32() for _ in range(reader.int32())]
