@@ -259,12 +259,12 @@ class Broker:
     def _serves(self, nodes: int) -> bool:
         with RawConnection(self.host, self.port, timeout=5) as connection:
             connection.versions()
-            brokers, controller = cluster_nodes(connection)
-            return (
-                brokers.get(self.node_id, ("", 0))[1] == self.port
-                and len(brokers) >= nodes
-                and controller >= 0
-            )
+            state = ask(connection)
+        return (
+            state.brokers.get(self.node_id) == (self.host, self.port)
+            and len(state.brokers) >= nodes
+            and state.controller >= 0
+        )
 
 
 def new_cluster_id() -> str:
