@@ -1,0 +1,91 @@
+"""How many bytes of answers the process may hold, and which brokers wait when it is too many. Sans-IO.
+
+An expanded answer can't be streamed: its length and counts stand first and depend on which entries the broker
+left out. It is held until it is complete.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+STALL_SECONDS: Final = 30.0
+"""How long bytes may lie still while others wait for them."""
+
+
+class Holder(Protocol):
+    """A connection as the budget sees it."""
+
+    held_changed_at: float
+    """When the number of its held bytes last changed."""
+
+    @property
+    def can_go_on(self) -> bool:
+        """Tell whether reading its broker would bring the held answer further."""
+
+    def wait_for_budget(self, waits: bool, /) -> None:
+        """Stop reading the broker, or read it again."""
+
+    def count_held(self) -> None:
+        """Tell the budget what is held now."""
+
+
+class Budget:
+    """Bytes held over all connections, against one limit.
+
+    Over the limit, brokers whose answers are held are not read, except that of the connection which has held
+    longest and whose client takes its answers: one always goes on, so that all do, one after the other. An
+    answer that is complete but lies in the write buffer of a client that does not read counts as well.
+    """
+
+    __slots__ = ("_clock", "_holders", "_waiting", "limit", "total")
+
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self.limit = limit
+        self.total = 0
+        self._clock = clock
+        self._holders: dict[Holder, int] = {}  # in the order in which they began to hold
+        self._waiting: set[Holder] = set()
+
+    def __repr__(self) -> str:
+        return f"<Budget {self.total} of {self.limit}, {len(self._holders)} hold, {len(self._waiting)} wait>"
+
+    @property
+    def over(self) -> bool:
+        """Tell whether more is held than may be."""
+        return self.total > self.limit
+
+    @property
+    def waiting(self) -> int:
+        """Give the number of connections whose brokers are not read."""
+        return len(self._waiting)
+
+    def update(self, holder: Holder, held: int) -> None:
+        """Take note of what a connection holds now, and say who waits."""
+        self.total += held - self._holders.get(holder, 0)
+        if held:
+            self._holders[holder] = held
+        else:
+            self._holders.pop(holder, None)
+        self._settle()
+
+    def stalled(self, now: float) -> Holder | None:
+        """Name the connection to give up: others wait, it need not, and it lay still for `STALL_SECONDS`.
+
+        Its broker stopped in mid-answer, or its client does not read.
+        """
+        if not self._waiting:
+            return None
+        for holder in list(self._holders):
+            holder.count_held()
+        free = (holder for holder in self._holders if holder not in self._waiting)
+        return next((holder for holder in free if now - holder.held_changed_at >= STALL_SECONDS), None)
+
+    def _settle(self) -> None:
+        if not self.over and not self._waiting:
+            return
+        goes_on = next((holder for holder in self._holders if holder.can_go_on), None)
+        waiting = {holder for holder in self._holders if holder is not goes_on} if self.over else set()
+        for holder in self._waiting - waiting:
+            holder.wait_for_budget(False)
+        for holder in waiting - self._waiting:
+            holder.wait_for_budget(True)
+        self._waiting = waiting

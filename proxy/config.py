@@ -1,0 +1,308 @@
+"""The options of ``fetchgate proxy``: one table gives flags, environment names, TOML keys and the help.
+
+An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``;
+a flag counts before the environment, the environment before the file, the file before the default.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from proxy.routing import Address, BrokerPorts
+
+MIB = 1_048_576
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class ConfigError(ValueError):
+    """An option that can't be used: which one, from where, and what to write instead, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What the operator asked for, checked. The fields are the options of `OPTIONS`, in Python's types."""
+
+    bootstrap: tuple[Address, ...]
+    listen: Address
+    advertise: str
+    broker_ports: BrokerPorts
+    admin: Address | None
+    """None: ``off``."""
+    sessions: bool
+    sessions_off_for: frozenset[str]
+    max_sessions: int
+    max_inflight_bytes: int
+    max_request_bytes: int
+    drain_timeout: float
+    """Seconds."""
+    state: Path | None
+    log_format: str
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option, wherever it is written."""
+
+    name: str
+    metavar: str
+    parse: Callable[[str], object]
+    default: str | None
+    """As an operator would write it; None: must be given."""
+    help: str
+    live: bool = False
+    """SIGHUP applies it; the others need a restart."""
+
+    @property
+    def flag(self) -> str:
+        """Give its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Give its name in the environment."""
+        return "FETCHGATE_" + self.name.upper()
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def _whole(lowest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or int(text) < lowest:
+            raise ValueError(f"{text!r} is no whole number from {lowest} upwards")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{text!r} is no number of seconds")
+    return value
+
+
+def _list(text: str) -> list[str]:
+    return [item for item in (part.strip() for part in text.split(",")) if item]
+
+
+def _bootstrap(text: str) -> tuple[Address, ...]:
+    addresses = tuple(dict.fromkeys(Address.parse(item) for item in _list(text)))
+    if not addresses:
+        raise ValueError("it is empty; name at least one broker, as in kafka:9092")
+    return addresses
+
+
+def _admin(text: str) -> Address | None:
+    return None if text == "off" else Address.parse(text, lowest_port=0)
+
+
+def _advertise(text: str) -> str:
+    if "/" in text or " " in text or (text.count(":") == 1):
+        raise ValueError(
+            f"{text!r} is no host; give a host name or IP alone, ports follow from --broker-ports"
+        )
+    return text.strip("[]")
+
+
+OPTIONS = (
+    Option(
+        name="bootstrap",
+        metavar="HOST:PORT[,...]",
+        parse=_bootstrap,
+        default=None,
+        help="brokers to start from, tried in turn",
+    ),
+    Option(
+        name="listen",
+        metavar="HOST:PORT",
+        parse=lambda text: Address.parse(text, lowest_port=0),
+        default="127.0.0.1:19092",
+        help="what clients use as bootstrap.servers; broker N is at this port + 1 + N (see --broker-ports)",
+    ),
+    Option(
+        name="advertise",
+        metavar="HOST",
+        parse=_advertise,
+        default="",
+        help="host that clients are told for the brokers; by default the host of --listen, or with a "
+        "wildcard (0.0.0.0) the address at which the client reached the gateway",
+    ),
+    Option(
+        name="broker_ports",
+        metavar="RULE",
+        parse=BrokerPorts.parse,
+        default="",
+        help="where brokers are: a base (29100: broker N at 29100 + N), or a host template for one port on "
+        "many hosts (broker-{id}.kafka.local:9092: the names must lead to this machine, where the gateway "
+        "binds them), and single brokers (3=29103), separated by commas",
+    ),
+    Option(
+        name="admin",
+        metavar="HOST:PORT|off",
+        parse=_admin,
+        default="127.0.0.1:9464",
+        help="serve /livez /readyz /metrics /state there",
+    ),
+    Option(
+        name="sessions",
+        metavar="on|off",
+        parse=lambda text: _one_of("on", "off")(text) == "on",
+        default="on",
+        help="turn full fetches into incremental sessions; off makes the gateway a plain wire",
+        live=True,
+    ),
+    Option(
+        name="sessions_off_for",
+        metavar="ID[,ID]",
+        parse=lambda text: frozenset(_list(text)),
+        default="",
+        help="client ids whose fetches pass as they come",
+        live=True,
+    ),
+    Option(
+        name="max_sessions",
+        metavar="N",
+        parse=_whole(0),
+        default="500",
+        help="session slots that this gateway may hold; a broker has 1000 for everybody "
+        "(max.incremental.fetch.session.cache.slots)",
+    ),
+    Option(
+        name="max_inflight_bytes",
+        metavar="N",
+        parse=_whole(1),
+        default=str(256 * MIB),
+        help="bytes of answers held in memory, all connections together; beyond it brokers are not read",
+    ),
+    Option(
+        name="max_request_bytes",
+        metavar="N",
+        parse=_whole(1),
+        default=str(100 * MIB),
+        help="largest request taken from a client, as a broker's socket.request.max.bytes",
+    ),
+    Option(
+        name="drain_timeout",
+        metavar="SECONDS",
+        parse=_seconds,
+        default="30",
+        help="how long SIGTERM waits for what is in flight and for sessions to be closed at the brokers",
+    ),
+    Option(
+        name="state",
+        metavar="FILE",
+        parse=lambda text: Path(text) if text else None,
+        default="",
+        help="keep the known brokers there, so that after a restart listeners are open before a client asked",
+    ),
+    Option(
+        name="log_format",
+        metavar="console|json",
+        parse=_one_of("console", "json"),
+        default="console",
+        help="lines for people or for machines, on stderr",
+    ),
+    Option(
+        name="log_level",
+        metavar="LEVEL",
+        parse=_one_of(*LOG_LEVELS),
+        default="info",
+        help=" | ".join(LOG_LEVELS),
+        live=True,
+    ),
+)
+
+
+def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
+    """Put the options together from where they are written.
+
+    Args:
+        flags: option names with what the command line says, None where it says nothing.
+        environ: the environment.
+        file: the TOML file, or None.
+
+    Raises:
+        ConfigError: an option, or the file, can't be used.
+    """
+    written = _read_toml(file) if file else {}
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        text, origin = _find(option, flags, environ, written, file)
+        try:
+            values[option.name] = option.parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{origin}: {error}") from None
+    config = Config(**values)
+    if config.admin is not None and config.admin == config.listen and config.listen.port:
+        raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
+    return config
+
+
+def changes(before: Config, after: Config) -> tuple[list[str], list[str]]:
+    """Name the options that differ: those that apply at once, and those that need a restart."""
+    changed = [
+        field.name for field in fields(Config) if getattr(before, field.name) != getattr(after, field.name)
+    ]
+    live = {option.name for option in OPTIONS if option.live}
+    return [name for name in changed if name in live], [name for name in changed if name not in live]
+
+
+def _find(
+    option: Option,
+    flags: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    written: Mapping[str, str],
+    file: str | None,
+) -> tuple[str, str]:
+    """Find an option's text and say where it comes from."""
+    if (flag := flags.get(option.name)) is not None:
+        return flag, option.flag
+    if option.variable in environ:
+        return environ[option.variable], option.variable
+    if option.name in written:
+        return written[option.name], f"{option.name} in {file}"
+    if option.default is None:
+        raise ConfigError(
+            f"{option.flag} is missing: give {option.flag} {option.metavar}, {option.variable}, "
+            f"or the key {option.name} in the file of --config"
+        )
+    return option.default, option.flag
+
+
+def _read_toml(file: str) -> dict[str, str]:
+    try:
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {file}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file} is no TOML: {error}") from None
+    return {key: _toml_text(file, key, value) for key, value in document.items()}
+
+
+def _toml_text(file: str, key: str, value: object) -> str:
+    """Write a TOML value as the command line would have it."""
+    names = [option.name for option in OPTIONS]
+    if key not in names:
+        close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
+        raise ConfigError(f"{key} in {file}: no such option" + (f"; is it {close[0]}?" if close else ""))
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
+        return ",".join(str(item) for item in value)
+    raise ConfigError(f"{key} in {file}: give a string, a number, or a list of them")

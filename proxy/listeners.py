@@ -1,0 +1,220 @@
+"""The brokers that are known and the listener of each: bound as soon as a broker is heard of.
+
+Binding and listening do not block, so an answer that names a broker is handed on when a client can connect,
+not before. What is learned can be kept in a file: after a restart the listeners are open at once.
+"""
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from structlog.typing import FilteringBoundLogger
+
+from proxy.routing import MAX_PORT, Address, BrokerPorts, advertised
+
+GONE_SECONDS: Final = 300.0
+"""A broker that the cluster has not named for so long loses its listener; a restart takes less."""
+
+_UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""A name leads to an IP that this machine does not have; another may do."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Broker:
+    """A broker as the cluster names it, and where clients find it."""
+
+    node_id: int
+    address: Address
+    listener: Address | None
+    """None: there is no port for it by the rule."""
+    problem: str = ""
+    """Why it has no listener; nothing when it has."""
+    missing_since: float | None = None
+    """Since when the cluster does not name it."""
+
+
+class Brokers:
+    """All brokers by node id.
+
+    Args:
+        rule: where listeners go.
+        listen: where the bootstrap listener is.
+        advertise: the host that clients are told, or nothing.
+        serve: takes the listening sockets of a broker.
+        stop: takes the id of a broker that is served no more.
+        log: where changes are told.
+        state: the file to keep the brokers in, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        rule: BrokerPorts,
+        listen: Address,
+        advertise: str,
+        serve: Callable[[int, list[socket.socket]], None],
+        stop: Callable[[int], None],
+        log: FilteringBoundLogger,
+        state: Path | None,
+    ) -> None:
+        self._rule = rule
+        self._listen = listen
+        self._advertise = advertise
+        self._serve = serve
+        self._stop = stop
+        self._log = log
+        self._state = state
+        self.known: dict[int, Broker] = {}
+
+    def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
+        """Tell a client where a broker is (a `proxy.protocol.addresses.Resolve`, but for `reached_at`)."""
+        if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
+            return None
+        broker = self.learn(node_id, Address(host, port))
+        if broker.listener is None or broker.problem:
+            return None
+        told = advertised(
+            broker.listener, listen=self._listen, advertise=self._advertise, reached_at=reached_at
+        )
+        return told.host, told.port
+
+    def learn(self, node_id: int, address: Address) -> Broker:
+        """Take note of where a broker is, and open its listener if it is new."""
+        broker = self.known.get(node_id)
+        if broker is None:
+            listener = self._rule.place(node_id, self._listen)
+            broker = self.known[node_id] = Broker(node_id=node_id, address=address, listener=listener)
+            self._open(broker)
+        elif broker.address == address:
+            return broker
+        else:
+            self._log.info("broker moved", broker=node_id, before=str(broker.address), now=str(address))
+            broker.address = address
+        self._save()
+        return broker
+
+    def named(self, seen: dict[int, Address], in_use: Collection[int], now: float) -> None:
+        """Take note of all the brokers that the cluster names, and drop those that it no longer does.
+
+        Args:
+            seen: the brokers of a complete answer.
+            in_use: brokers with connections; they stay.
+            now: in seconds.
+        """
+        for node_id, address in seen.items():
+            self.learn(node_id, address).missing_since = None
+        for broker in [broker for node_id, broker in self.known.items() if node_id not in seen]:
+            if broker.missing_since is None:
+                broker.missing_since = now
+            elif now - broker.missing_since >= GONE_SECONDS and broker.node_id not in in_use:
+                del self.known[broker.node_id]
+                self._stop(broker.node_id)
+                self._log.info("broker gone", broker=broker.node_id, address=str(broker.address))
+                self._save()
+
+    def retry(self) -> None:
+        """Try again to open the listeners that could not be opened."""
+        for broker in self.known.values():
+            if broker.problem and broker.listener is not None:
+                self._open(broker)
+
+    @property
+    def problems(self) -> list[str]:
+        """Say which brokers are left out of the answers, and why."""
+        return [broker.problem for broker in self.known.values() if broker.problem]
+
+    def load(self) -> None:
+        """Open the listeners of the brokers that were known before the restart."""
+        if self._state is None or not self._state.exists():
+            return
+        try:
+            kept = list(_parse(json.loads(self._state.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self._log.warning("state not read", file=str(self._state), reason=str(error))
+            return
+        for node_id, address in kept:
+            self.learn(node_id, address)
+
+    def _open(self, broker: Broker) -> None:
+        before, broker.problem = broker.problem, ""
+        try:
+            if broker.listener is None:
+                broker.problem = f"broker {broker.node_id}: its port is outside 1-65535; see --broker-ports"
+            else:
+                self._serve(broker.node_id, bind(broker.listener))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            broker.problem = f"broker {broker.node_id}: {broker.listener} can't be bound: {reason}"
+        if not broker.problem:
+            self._log.info(
+                "listening", broker=broker.node_id, at=str(broker.listener), to=str(broker.address)
+            )
+        elif broker.problem != before:
+            self._log.warning("broker left out", reason=broker.problem)
+
+    def _save(self) -> None:
+        """Keep what is known; the file is replaced as a whole or not at all."""
+        if self._state is None:
+            return
+        document = {
+            "brokers": [
+                {"id": broker.node_id, "host": broker.address.host, "port": broker.address.port}
+                for broker in self.known.values()
+            ]
+        }
+        aside = self._state.with_name(f"{self._state.name}.{os.getpid()}.new")
+        try:
+            aside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            aside.replace(self._state)
+        except OSError as error:
+            self._log.warning("state not written", file=str(self._state), reason=error.strerror)
+
+
+def bind(address: Address) -> list[socket.socket]:
+    """Listen at an address: at every IP that a name leads to and that this machine has.
+
+    Raises:
+        OSError: an IP is taken, or none could be bound.
+    """
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    if address.port == 0:
+        found = found[:1]  # a free port is free for one family only
+    bound: list[socket.socket] = []
+    failure: OSError | None = None
+    for family, _, _, _, at in dict.fromkeys(found):
+        try:
+            bound.append(_bind(family, at))
+        except OSError as error:
+            failure = error
+            if error.errno not in _UNUSABLE:
+                break
+    if failure is not None and (not bound or failure.errno not in _UNUSABLE):
+        for sock in bound:
+            sock.close()
+        raise failure
+    return bound
+
+
+def _bind(family: int, at: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(at)
+        sock.listen(1024)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _parse(document: Any) -> Iterable[tuple[int, Address]]:
+    for entry in document["brokers"]:
+        yield int(entry["id"]), Address(str(entry["host"]), int(entry["port"]))

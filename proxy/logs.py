@@ -1,0 +1,120 @@
+"""Log lines: structlog on stderr, for people or as JSON, and a bound on how many of a kind there are.
+
+What connections report becomes lines here. No record, key or value of a client is ever in one.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO, assert_never
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+from proxy.events import (
+    ClientNamed,
+    Event,
+    Fault,
+    Passthrough,
+    SessionClosed,
+    SessionLost,
+    SessionMade,
+    SessionRefused,
+)
+
+BURST = 20
+"""Lines of one event that may follow each other ..."""
+WINDOW = 10.0
+"""... in so many seconds; what goes beyond is counted and told by the next line."""
+
+
+class Throttle:
+    """Drop lines of an event that comes too often; a thousand faulting peers must not fill a disk.
+
+    Debug lines pass: who turns them on wants to see each.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._windows: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        """Pass the line on, with what was suppressed before it, or drop it."""
+        if method == "debug":
+            return line
+        event, now = str(line["event"]), self._clock()
+        start, count = self._windows.get(event, (now, 0))
+        suppressed = 0
+        if now - start >= WINDOW:
+            suppressed, start, count = max(0, count - BURST), now, 0
+        self._windows[event] = (start, count + 1)
+        if count >= BURST:
+            raise structlog.DropEvent
+        if suppressed:
+            line["suppressed"] = suppressed
+        return line
+
+
+def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
+    """Set how lines look and which are written; can be called again at run time.
+
+    Args:
+        style: ``console`` or ``json``.
+        level: the lowest that is written.
+        stream: where to; stderr by default.
+    """
+    out = stream or sys.stderr
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if style == "json"
+        else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=0)
+    )
+    structlog.configure(
+        processors=[
+            Throttle(),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=False,  # so that a changed level is seen by those who have a logger
+    )
+
+
+def logger() -> FilteringBoundLogger:
+    """Give the logger that `configure` set up."""
+    log: FilteringBoundLogger = structlog.get_logger()
+    return log
+
+
+def write_event(log: FilteringBoundLogger, event: Event, **who: object) -> None:
+    """Write what a connection reports.
+
+    Args:
+        log: where to.
+        event: what happened.
+        who: the connection, in the words of the other lines.
+    """
+    match event:
+        case ClientNamed():
+            software = f"{event.software_name} {event.software_version}".strip()
+            log.debug("client named", **who | {"client_id": event.client_id}, software=software)
+        case SessionMade():
+            log.debug("session made", **who, session_id=event.session_id, partitions=event.partitions)
+        case SessionRefused():
+            log.warning("session refused", **who, remedy="the broker has no free slot; fetches go on in full")
+        case SessionLost():
+            log.info(
+                "session lost", **who, session_id=event.session_id, code=event.error_code, reason=event.reason
+            )
+        case SessionClosed():
+            log.debug("session closed", **who, session_id=event.session_id, reason=event.reason)
+        case Passthrough():
+            log.debug("passed through", **who, reason=event.reason)
+        case Fault():
+            log.warning("connection fault", **who, side=event.side, reason=event.reason)
+        case _:
+            assert_never(event)

@@ -1,0 +1,126 @@
+"""Which broker is reached at which listener, and what addresses clients are told. Sans-IO.
+
+Everything goes by node id: a broker that moves keeps its listener, and all answers say the same of it.
+"""
+
+from dataclasses import dataclass, field
+
+MAX_PORT = 65535
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names what an operator may write, binds nothing
+_PLACEHOLDER = "{id}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """A host (name or IP) and a port, written ``host:port`` or ``[v6]:port``."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, *, lowest_port: int = 1) -> "Address":
+        """Read ``host:port``.
+
+        Raises:
+            ValueError: what is wrong, in words for the person who wrote it.
+        """
+        host, colon, port = text.strip().rpartition(":")
+        if not colon:
+            raise ValueError(f"{text!r} has no port; write HOST:PORT")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError(f"{text!r} is ambiguous; write an IPv6 address as [{host}]:{port}")
+        if not host:
+            raise ValueError(f"{text!r} has no host; write HOST:PORT")
+        return cls(host, _port(port, lowest=lowest_port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPorts:
+    """Where the listener of each broker goes: what ``--broker-ports`` says.
+
+    The rule is a comma-separated list of at most one base (``29100``: broker N at 29100 + N) or one host
+    template (``broker-{id}.kafka.local:9092``: broker N at that name and port), and of single brokers
+    (``3=29103``), which come first. Without a base or a template, broker N is at the bootstrap listener's
+    port + 1 + N.
+    """
+
+    base: int | None = None
+    template: str = ""
+    template_port: int = 0
+    single: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> "BrokerPorts":
+        """Read a rule.
+
+        Raises:
+            ValueError: what is wrong, in words for the person who wrote it.
+        """
+        base: int | None = None
+        template: Address | None = None
+        single: dict[int, int] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            if "=" in item:
+                node, _, port = item.partition("=")
+                single[_node(node)] = _port(port)
+            elif base is not None or template is not None:
+                raise ValueError(f"{item!r} is a second base or template; there can be one")
+            elif _PLACEHOLDER in item:
+                template = Address.parse(item)
+            else:
+                base = _port(item)
+        return cls(
+            base=base,
+            template=template.host if template else "",
+            template_port=template.port if template else 0,
+            single=single,
+        )
+
+    def place(self, node_id: int, listen: Address) -> Address | None:
+        """Tell where broker `node_id` listens when the bootstrap listener is at `listen`.
+
+        Returns:
+            None where the rule gives no port from 1 to 65535.
+        """
+        if node_id < 0:
+            return None
+        if node_id in self.single:
+            return Address(listen.host, self.single[node_id])
+        if self.template:
+            return Address(self.template.replace(_PLACEHOLDER, str(node_id)), self.template_port)
+        port = (listen.port + 1 if self.base is None else self.base) + node_id
+        return Address(listen.host, port) if 1 <= port <= MAX_PORT else None
+
+
+def advertised(listener: Address, *, listen: Address, advertise: str, reached_at: str) -> Address:
+    """Tell what clients are told of a broker's listener.
+
+    Args:
+        listener: where it is.
+        listen: where the bootstrap listener is.
+        advertise: what ``--advertise`` says, or nothing.
+        reached_at: the gateway's own address on the connection of the client that asks. A wildcard is no
+            address to connect to, so without ``--advertise`` a client is told where it found the gateway.
+    """
+    if listener.host != listen.host:
+        return listener  # the name comes from a host template, which is there to be told
+    if advertise:
+        return Address(advertise, listener.port)
+    return Address(reached_at, listener.port) if listen.host in WILDCARDS else listener
+
+
+def _port(text: str, *, lowest: int = 1) -> int:
+    if not text.strip().isascii() or not text.strip().isdecimal() or not lowest <= int(text) <= MAX_PORT:
+        raise ValueError(f"{text.strip()!r} is no port; ports go from {lowest} to {MAX_PORT}")
+    return int(text)
+
+
+def _node(text: str) -> int:
+    if not text.strip().isascii() or not text.strip().isdecimal():
+        raise ValueError(f"{text.strip()!r} is no broker id; write ID=PORT, as in 3=29103")
+    return int(text)

@@ -1,0 +1,304 @@
+"""The gateway: its listeners, its links, what it knows of the cluster, and how it leaves."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from socket import socket
+from time import monotonic
+from typing import Any, Final
+
+from structlog.typing import FilteringBoundLogger
+
+from proxy.bootstrap import BootstrapError, Cluster, ask_any
+from proxy.budget import Budget
+from proxy.config import Config
+from proxy.connection import Connection
+from proxy.events import Fault, SideTally, Tally
+from proxy.listeners import Brokers, bind
+from proxy.routing import Address
+from proxy.session.savings import Sessions
+from proxy.transports import ClientProtocol, Core, Link
+
+REFRESH_SECONDS: Final = 60.0
+"""How often the cluster is asked for its brokers while it answers."""
+RETRY_SECONDS: Final = (1.0, 30.0)
+"""The first and the longest wait after it did not answer; each wait doubles."""
+TICK_SECONDS: Final = 5.0
+"""How often listeners that could not be bound are tried again and stalled connections are looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What ``/readyz`` says."""
+
+    state: str
+    """``starting``, ``ready``, ``degraded`` or ``draining``."""
+    reasons: list[str]
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether clients can be served."""
+        return self.state in {"ready", "degraded"}
+
+
+class Gateway:
+    """One process of ``fetchgate proxy`` in explicit mode.
+
+    Args:
+        config: what the operator asked for.
+        loop: the event loop that runs it.
+        log: where its lines go.
+    """
+
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, log: FilteringBoundLogger) -> None:
+        self.loop = loop
+        self.log = log
+        self.sessions = Sessions(
+            max_sessions=config.max_sessions, on=config.sessions, off_for=config.sessions_off_for
+        )
+        self.budget = Budget(config.max_inflight_bytes, monotonic)
+        self.links: set[Link] = set()
+        self.gone = Tally()
+        """What closed connections had counted."""
+        self.accepted = 0
+        self.faults = {"client": 0, "broker": 0}
+        self.started_at = monotonic()
+        self.listen = config.listen
+        self._config = config
+        self._bootstrap = config.bootstrap
+        self._servers: dict[int | None, list[asyncio.Server]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._troubles: dict[int | None, str] = {None: "the bootstrap was not asked yet"}
+        self._seen_bootstrap = False
+        self._draining = False
+        self._emptied = asyncio.Event()
+        self.brokers: Brokers
+
+    def open(self) -> None:
+        """Bind the bootstrap listener and those of the brokers that are known from before; begin to work.
+
+        Raises:
+            OSError: the address of the bootstrap listener can't be bound.
+        """
+        sockets = bind(self.listen)
+        self.listen = Address(self.listen.host, sockets[0].getsockname()[1])
+        self.brokers = Brokers(
+            rule=self._config.broker_ports,
+            listen=self.listen,
+            advertise=self._config.advertise,
+            serve=self._serve,
+            stop=self._stop,
+            log=self.log,
+            state=self._config.state,
+        )
+        self._serve(None, sockets)
+        self.brokers.load()
+        self.spawn(self._follow_cluster())
+        self.spawn(self._look_after())
+
+    # -- what links ask for --------------------------------------------------------------------------------
+
+    def make_core(self, reached_at: str) -> Core:
+        """Give a core for a new connection."""
+        return Connection(
+            sessions=self.sessions,
+            resolve=partial(self.brokers.resolve, reached_at),
+            max_request_bytes=self._config.max_request_bytes,
+        )
+
+    def targets(self, node_id: int | None) -> Sequence[Address]:
+        """Give the addresses to try, in order; None: the bootstrap."""
+        if node_id is None:
+            return self._bootstrap
+        broker = self.brokers.known.get(node_id)
+        return (broker.address,) if broker else ()
+
+    def connected(self, node_id: int | None, address: Address) -> None:
+        """Take note that an address answered; bootstrap addresses that did are tried first from now on."""
+        if node_id is None and self._bootstrap[0] != address:
+            rest = tuple(other for other in self._bootstrap if other != address)
+            self._bootstrap = (address, *rest)
+        if node_id in self._troubles and node_id is not None:
+            del self._troubles[node_id]
+            self.log.info("broker reachable again", broker=node_id, address=str(address))
+
+    def unreachable(self, node_id: int | None, reason: str) -> None:
+        """Take note that none did; said once until it is different."""
+        if node_id is None:
+            self._bootstrap_trouble(reason)
+        elif self._troubles.get(node_id) != reason:
+            self._troubles[node_id] = reason
+            self.log.warning("broker unreachable, its clients are closed", broker=node_id, reason=reason)
+
+    def faulted(self, fault: Fault) -> None:
+        """Count a protocol fault."""
+        self.faults[fault.side] = self.faults.get(fault.side, 0) + 1
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task and keep it alive."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def opened(self, link: Link) -> None:
+        """Take a link into the books."""
+        self.links.add(link)
+        self.accepted += 1
+        if self._draining:
+            link.abort()
+
+    def closed(self, link: Link) -> None:
+        """Strike a link off, and keep what it counted."""
+        self.links.discard(link)
+        add(self.gone, link.core.tally)
+        if not self.links:
+            self._emptied.set()
+
+    # -- what admin and cli ask for ------------------------------------------------------------------------
+
+    def tally(self) -> Tally:
+        """Add up all connections, open and closed."""
+        total = Tally()
+        add(total, self.gone)
+        for link in self.links:
+            add(total, link.core.tally)
+        return total
+
+    def health(self) -> Health:
+        """Tell whether clients can be served, and what is amiss."""
+        reasons = [self._troubles[key] for key in self._troubles if key is None or key in self.brokers.known]
+        reasons += self.brokers.problems
+        if self._draining:
+            return Health(state="draining", reasons=reasons)
+        if not self._seen_bootstrap:
+            return Health(state="starting", reasons=reasons)
+        return Health(state="degraded" if reasons else "ready", reasons=reasons)
+
+    def trouble_of(self, node_id: int) -> str:
+        """Say why a broker can't be reached; nothing when it can."""
+        return self._troubles.get(node_id, "")
+
+    def set_sessions(self, *, on: bool, off_for: frozenset[str]) -> None:
+        """Turn the switch, at once and for connections that are open, too."""
+        self.sessions.on = on
+        self.sessions.off_for = off_for
+
+    async def drain(self, within: float) -> int:
+        """Take no new clients, finish what is in flight, close the sessions at the brokers, close all.
+
+        Args:
+            within: seconds after which what is left is cut off.
+
+        Returns:
+            The number of connections that had to be cut off when the time was over.
+        """
+        self._draining = True
+        for node_id in list(self._servers):
+            self._stop(node_id)
+        for link in list(self.links):
+            link.close_session("gateway leaves", within=within)
+        if self.links:
+            self._emptied.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    await self._emptied.wait()
+        return self.close()
+
+    def close(self) -> int:
+        """Close everything at once; give the number of connections that were open."""
+        for node_id in list(self._servers):
+            self._stop(node_id)
+        left = len(self.links)
+        for link in list(self.links):
+            link.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        return left
+
+    # -- listeners -----------------------------------------------------------------------------------------
+
+    def _serve(self, node_id: int | None, sockets: list[socket]) -> None:
+        self._servers[node_id] = []
+        for sock in sockets:
+            self.spawn(self._accept(node_id, sock))
+
+    async def _accept(self, node_id: int | None, sock: socket) -> None:
+        server = await self.loop.create_server(lambda: ClientProtocol(Link(self, node_id)), sock=sock)
+        if node_id in self._servers:
+            self._servers[node_id].append(server)
+        else:
+            server.close()
+
+    def _stop(self, node_id: int | None) -> None:
+        for server in self._servers.pop(node_id, []):
+            server.close()
+
+    # -- the cluster ---------------------------------------------------------------------------------------
+
+    async def _follow_cluster(self) -> None:
+        """Ask for the brokers for ever, with a growing wait while the cluster does not answer."""
+        wait = RETRY_SECONDS[0]
+        while True:
+            try:
+                cluster = await ask_any(self._bootstrap)
+            except BootstrapError as error:
+                self._bootstrap_trouble(str(error))
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, RETRY_SECONDS[1])
+            else:
+                self._bootstrap_answered(cluster)
+                wait = RETRY_SECONDS[0]
+                await asyncio.sleep(REFRESH_SECONDS)
+
+    def _bootstrap_answered(self, cluster: Cluster) -> None:
+        first = not self._seen_bootstrap
+        self._seen_bootstrap = True
+        self.connected(None, cluster.address)
+        if cluster.brokers is not None:
+            in_use = {link.node_id for link in self.links if link.node_id is not None}
+            self.brokers.named(cluster.brokers, in_use, monotonic())
+        if None not in self._troubles:
+            return
+        del self._troubles[None]
+        self.log.info(
+            "ready" if first else "bootstrap reachable again",
+            bootstrap=str(cluster.address),
+            brokers=sorted(self.brokers.known),
+        )
+        if first and cluster.brokers is None:
+            self.log.info("the cluster wants authentication: brokers are learned from clients' answers")
+
+    def _bootstrap_trouble(self, reason: str) -> None:
+        if self._troubles.get(None) != reason:
+            self._troubles[None] = reason
+            self.log.warning("bootstrap unreachable, trying again", reason=reason)
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.brokers.retry()
+            stalled = self.budget.stalled(monotonic())
+            if isinstance(stalled, Link):
+                self.log.warning("connection cut off: it held memory that others wait for", **stalled.who)
+                stalled.abort()
+
+
+def add(total: Tally, part: Tally) -> None:
+    """Add what one connection counted to a total."""
+    _add_side(total.client, part.client)
+    _add_side(total.broker, part.broker)
+    total.session_errors.update(part.session_errors)
+    total.passthrough.update(part.passthrough)
+
+
+def _add_side(total: SideTally, part: SideTally) -> None:
+    total.bytes_in += part.bytes_in
+    total.bytes_out += part.bytes_out
+    total.fetch_request_bytes += part.fetch_request_bytes
+    total.fetch_response_bytes += part.fetch_response_bytes
+    total.fetch_record_bytes += part.fetch_record_bytes
+    total.partitions_requested += part.partitions_requested
+    total.partitions_answered += part.partitions_answered
+    total.fetches = [before + more for before, more in zip(total.fetches, part.fetches, strict=True)]

@@ -1,0 +1,530 @@
+"""One client's two sockets and the core between them. Everything happens inside the event loop's callbacks.
+
+A `Link` owns a core (`proxy.connection.Connection`), the client's transport and the broker's. What a socket
+delivers lands in one buffer shared by the process, is copied out once, and goes to the core; what the core
+then has due is written at once. No task, future or coroutine is made per frame; a link makes one task, to
+connect.
+
+Back-pressure: a side is read while nothing holds it back (`HOLDS`). A peer that does not read fills its write
+buffer, which holds back the other side; the core holds back a client that is too far ahead; `proxy.budget`
+holds back brokers while too many bytes of incomplete answers are in memory.
+"""
+
+import asyncio
+import socket
+from collections.abc import Coroutine, Sequence
+from enum import IntEnum
+from time import monotonic
+from typing import Any, Final, Protocol, cast
+
+from structlog.typing import FilteringBoundLogger
+
+from proxy.budget import Budget
+from proxy.events import Event, Fault, Tally
+from proxy.logs import write_event
+from proxy.routing import Address
+
+RECEIVE_BYTES: Final = 262_144
+_RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
+"""What every socket of the process receives into; nothing stays in it after the callback."""
+
+WRITE_HIGH_WATER: Final = 1_048_576
+"""Bytes waiting for one peer from which on the other side is not read."""
+CONNECT_SECONDS: Final = 10.0
+"""For one address of a broker."""
+CLOSE_SECONDS: Final = 10.0
+"""What a session's close at the broker, and then the last bytes for a slow peer, may take each."""
+
+_KEEPALIVE: Final = (
+    ("TCP_KEEPIDLE", 60),
+    ("TCP_KEEPINTVL", 15),
+    ("TCP_KEEPCNT", 4),
+)
+"""A peer that vanished without a word is noticed within two minutes (names differ by platform)."""
+
+
+class Core(Protocol):
+    """What a link asks of the sans-IO core; `proxy.connection.Connection` is the one."""
+
+    tally: Tally
+    reads_client: bool
+    held: int
+    done: bool
+    fault: Fault | None
+    client_id: str
+    software_name: str
+    software_version: str
+    fetch_version: int
+    session_id: int
+    session_epoch: int
+    session_partitions: int
+
+    def receive_client(self, data: bytes, now: float) -> None:
+        """Take bytes from the client."""
+
+    def receive_broker(self, data: bytes, now: float) -> None:
+        """Take bytes from the broker."""
+
+    def close_session(self, now: float) -> None:
+        """Finish what is in flight and close the session; no more bytes come from the client."""
+
+    def take_client(self) -> list[bytes | memoryview]:
+        """Give what is due to the client."""
+
+    def take_broker(self) -> list[bytes | memoryview]:
+        """Give what is due to the broker."""
+
+    def take_events(self) -> list[Event]:
+        """Give what has happened."""
+
+
+# Why a side is not read: bits, and plain integers, for they are looked at for every frame.
+CONNECTING: Final = 1
+"""Client: its broker connection does not stand yet."""
+CORE: Final = 2
+"""Client: the core has enough of its requests."""
+PEER_FULL: Final = 4
+"""Either: the other side does not take what it has been sent."""
+BUDGET: Final = 8
+"""Broker: too many bytes of incomplete answers are held in the process."""
+CLOSING: Final = 16
+"""Client: the gateway is leaving."""
+HOLDS: Final = {
+    CONNECTING: "connecting",
+    CORE: "core",
+    PEER_FULL: "peer_full",
+    BUDGET: "budget",
+    CLOSING: "closing",
+}
+
+
+class Phase(IntEnum):
+    """How far a link has come; it only goes on."""
+
+    OPEN = 0
+    CLOSING = 1
+    """Nothing more comes from the client; what is in flight is finished and the session closed."""
+    FINISHED = 2
+    """Both sockets are told to close."""
+    STRUCK = 3
+    """Both are closed."""
+
+
+class Host(Protocol):
+    """What a link asks of the gateway that it belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    log: FilteringBoundLogger
+    budget: Budget
+
+    def make_core(self, reached_at: str) -> Core:
+        """Give a core for a new connection; `reached_at` is the gateway's address as the client found it."""
+
+    def targets(self, node_id: int | None) -> Sequence[Address]:
+        """Give the addresses to try, in order; None: the bootstrap."""
+
+    def connected(self, node_id: int | None, address: Address) -> None:
+        """Take note that an address answered."""
+
+    def unreachable(self, node_id: int | None, reason: str) -> None:
+        """Take note that none did."""
+
+    def faulted(self, fault: Fault) -> None:
+        """Count a protocol fault."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task and keep it alive."""
+
+    def opened(self, link: "Link") -> None:
+        """Take the link into the gateway's books."""
+
+    def closed(self, link: "Link") -> None:
+        """Strike it off: both sockets are closed."""
+
+
+class Link:
+    """A client connection, its broker connection and the core between the two."""
+
+    __slots__ = (
+        "_broker",
+        "_client",
+        "_core_holds",
+        "_deadline",
+        "_held",
+        "_host",
+        "broker_address",
+        "broker_holds",
+        "client_address",
+        "client_holds",
+        "core",
+        "held_changed_at",
+        "last_event",
+        "node_id",
+        "opened_at",
+        "phase",
+    )
+
+    def __init__(self, host: Host, node_id: int | None) -> None:
+        self._host = host
+        self._client: asyncio.Transport | None = None
+        self._broker: asyncio.Transport | None = None
+        self._core_holds = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._held = 0
+        self.core: Core
+        self.node_id = node_id
+        """The broker whose listener the client came to; None: the bootstrap listener."""
+        self.client_address = ""
+        self.broker_address: Address | None = None
+        self.client_holds = CONNECTING
+        self.broker_holds = 0
+        self.held_changed_at = 0.0
+        self.last_event = ""
+        self.opened_at = monotonic()
+        self.phase = Phase.OPEN
+
+    def __repr__(self) -> str:
+        broker = self.broker_address or "connecting"
+        return f"<Link {self.client_address} -> {broker} {self.phase.name} held={self._held}>"
+
+    # -- the client's side ---------------------------------------------------------------------------------
+
+    def client_connected(self, transport: asyncio.Transport) -> None:
+        """Begin: the client is not read until its broker is reached."""
+        self._client = transport
+        # uvloop begins to read after this callback, whatever is said here. What comes before the pause is kept
+        # in the core.
+        self._host.loop.call_soon(self._pause_until_connected)
+        _set_up(transport)
+        self.client_address = _name(transport.get_extra_info("peername"))
+        self.core = self._host.make_core(_host_of(transport.get_extra_info("sockname")))
+        self._host.opened(self)
+        self._host.spawn(self._connect())
+
+    def _pause_until_connected(self) -> None:
+        if self.client_holds and self._client is not None and not self._client.is_closing():
+            self._client.pause_reading()
+
+    def client_received(self, data: bytes) -> None:
+        """Take bytes from the client."""
+        try:
+            self.core.receive_client(data, monotonic())
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs this connection, never the others
+            self._broken(error)
+
+    def client_lost(self) -> None:
+        """Take the end of the client's socket."""
+        self._client = None
+        self.release_broker(PEER_FULL)
+        self.close_session("client closed")
+        self._strike_off()
+
+    def client_full(self, full: bool) -> None:
+        """Take note whether the client's write buffer is beyond its high-water mark."""
+        if full:
+            self.hold_broker(PEER_FULL)
+        else:
+            self.release_broker(PEER_FULL)
+        self.count_held()
+
+    def hold_client(self, why: int) -> None:
+        """Stop reading the client."""
+        if not self.client_holds and self._client is not None and not self._client.is_closing():
+            self._client.pause_reading()
+        self.client_holds |= why
+
+    def release_client(self, why: int) -> None:
+        """Read the client again once nothing else holds it back."""
+        held_back, self.client_holds = self.client_holds, self.client_holds & ~why
+        if held_back and not self.client_holds and self._client is not None and not self._client.is_closing():
+            self._client.resume_reading()
+
+    # -- the broker's side ---------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        reason = "no address is known"
+        for address in self._host.targets(self.node_id):
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await self._host.loop.create_connection(
+                        lambda: BrokerProtocol(self), address.host, address.port
+                    )
+            except (OSError, ValueError) as error:  # TimeoutError is an OSError; a name can be no name at all
+                reason = f"{address}: {getattr(error, 'strerror', None) or str(error) or 'timed out'}"
+                continue
+            if self.phase < Phase.FINISHED:
+                self.broker_address = address
+                self._host.connected(self.node_id, address)
+                self.release_client(CONNECTING)
+                self.pump()  # uvloop may have read the client once before it could be told not to
+            return
+        self._host.unreachable(self.node_id, reason)
+        self.last_event = "broker unreachable"
+        self.finish()
+
+    def broker_connected(self, transport: asyncio.Transport) -> None:
+        """Take the broker's socket, unless the client has left meanwhile."""
+        if self.phase >= Phase.FINISHED:
+            transport.abort()
+            return
+        self._broker = transport
+        _set_up(transport)
+        self.pump()
+
+    def broker_received(self, data: bytes) -> None:
+        """Take bytes from the broker."""
+        try:
+            self.core.receive_broker(data, monotonic())
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - as for the client
+            self._broken(error)
+
+    def broker_lost(self) -> None:
+        """Take the end of the broker's socket: what is due still goes to the client, which is closed then."""
+        self._broker = None
+        if self.phase is Phase.OPEN:
+            self.last_event = "broker closed"
+        self.finish()
+        self._strike_off()
+
+    def broker_full(self, full: bool) -> None:
+        """Take note whether the broker's write buffer is beyond its high-water mark."""
+        (self.hold_client if full else self.release_client)(PEER_FULL)
+
+    def hold_broker(self, why: int) -> None:
+        """Stop reading the broker."""
+        if not self.broker_holds and self._broker is not None and not self._broker.is_closing():
+            self._broker.pause_reading()
+        self.broker_holds |= why
+
+    def release_broker(self, why: int) -> None:
+        """Read the broker again once nothing else holds it back."""
+        held_back, self.broker_holds = self.broker_holds, self.broker_holds & ~why
+        if held_back and not self.broker_holds and self._broker is not None and not self._broker.is_closing():
+            self._broker.resume_reading()
+
+    # -- both ----------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Write what the core has due, and follow what it says of itself."""
+        core = self.core
+        if self._broker is not None and (due := core.take_broker()):
+            self._broker.writelines(due)
+        if (due := core.take_client()) and self._client is not None:
+            self._client.writelines(due)
+        if events := core.take_events():
+            self._report(events)
+        if core.reads_client is self._core_holds:
+            self._core_holds = not core.reads_client
+            (self.hold_client if self._core_holds else self.release_client)(CORE)
+        if core.held or self._held:
+            self.count_held()
+        if core.fault is not None:
+            self._end_by(core.fault)
+        elif self.phase is Phase.CLOSING and core.done:
+            self.finish()
+
+    def close_session(self, reason: str, within: float = CLOSE_SECONDS) -> None:
+        """Take no more from the client; finish what is in flight and close its session.
+
+        Args:
+            reason: why, for the state.
+            within: seconds after which both sides are closed whatever is missing.
+        """
+        if self.phase is not Phase.OPEN:
+            return
+        self.phase = Phase.CLOSING
+        self.last_event = reason
+        self.hold_client(CLOSING)
+        if self._broker is None:
+            self.finish()
+            return
+        self._deadline = self._host.loop.call_later(within, self.finish)
+        try:
+            self.core.close_session(monotonic())
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - as for the client
+            self._broken(error)
+
+    def finish(self) -> None:
+        """Close both sockets once what has been written has left; a peer that does not take it is cut off."""
+        if self.phase >= Phase.FINISHED:
+            return
+        self.phase = Phase.FINISHED
+        self._forget_deadline()
+        self._deadline = self._host.loop.call_later(CLOSE_SECONDS, self.abort)
+        for transport in (self._client, self._broker):
+            if transport is not None:
+                transport.close()
+
+    def abort(self) -> None:
+        """Close both sockets and lose what is unsent."""
+        self.phase = max(self.phase, Phase.FINISHED)
+        self._forget_deadline()
+        for transport in (self._client, self._broker):
+            if transport is not None:
+                transport.abort()
+
+    def wait_for_budget(self, waits: bool) -> None:
+        """Stop reading the broker, or read it again, by word of the budget."""
+        (self.hold_broker if waits else self.release_broker)(BUDGET)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Tell whether reading the broker would bring the held answer further."""
+        return not self.broker_holds & PEER_FULL
+
+    @property
+    def has_broker(self) -> bool:
+        """Tell whether the broker connection stands."""
+        return self._broker is not None
+
+    @property
+    def who(self) -> dict[str, object]:
+        """Name the connection as log lines do."""
+        return {
+            "client": self.client_address,
+            "broker": str(self.broker_address or ""),
+            "client_id": self.core.client_id,
+        }
+
+    def count_held(self) -> None:
+        """Tell the budget what this link holds now."""
+        held = self.core.held
+        if self.broker_holds & PEER_FULL and self._client is not None:
+            # Beyond the high-water mark it can only be expanded answers; up to there it is the stream's own.
+            held += max(0, self._client.get_write_buffer_size() - WRITE_HIGH_WATER - RECEIVE_BYTES)
+        if held != self._held:
+            self._held = held
+            self.held_changed_at = monotonic()
+            self._host.budget.update(self, held)
+
+    def _report(self, events: list[Event]) -> None:
+        for event in events:
+            if not isinstance(event, Fault):  # the core's `fault` says it, once
+                self.last_event = type(event).__name__
+                write_event(self._host.log, event, **self.who)
+
+    def _end_by(self, fault: Fault) -> None:
+        if self.phase < Phase.FINISHED:
+            self.last_event = f"fault of the {fault.side}: {fault.reason}"
+            self._host.faulted(fault)
+            write_event(self._host.log, fault, **self.who)
+            self.finish()
+
+    def _broken(self, error: Exception) -> None:
+        self._host.log.error("connection broken by a defect", **self.who, exc_info=error)
+        self.last_event = "defect"
+        self.abort()
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _strike_off(self) -> None:
+        if self._client is not None or self._broker is not None or self.phase is Phase.STRUCK:
+            return
+        self.phase = Phase.STRUCK
+        self._forget_deadline()
+        if self._held:
+            self._held = 0
+            self._host.budget.update(self, 0)
+        self._host.closed(self)
+
+
+class ClientProtocol(asyncio.BufferedProtocol):
+    """The client's socket."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._link.client_connected(cast("asyncio.Transport", transport))
+
+    def get_buffer(self, _sizehint: int) -> Any:
+        """Receive where all receive."""
+        return _RECEIVE
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Copy out what came: the buffer is anybody's after this call."""
+        self._link.client_received(bytes(_RECEIVE[:nbytes]))
+
+    def eof_received(self) -> bool:
+        """Keep the writing half: answers may be on their way."""
+        self._link.close_session("client closed")
+        return True
+
+    def pause_writing(self) -> None:
+        """Hold back the broker."""
+        self._link.client_full(True)
+
+    def resume_writing(self) -> None:
+        """Read the broker again."""
+        self._link.client_full(False)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """End."""
+        self._link.client_lost()
+
+
+class BrokerProtocol(asyncio.BufferedProtocol):
+    """The broker's socket."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._link.broker_connected(cast("asyncio.Transport", transport))
+
+    def get_buffer(self, _sizehint: int) -> Any:
+        """Receive where all receive."""
+        return _RECEIVE
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Copy out what came: the buffer is anybody's after this call."""
+        self._link.broker_received(bytes(_RECEIVE[:nbytes]))
+
+    def eof_received(self) -> bool:
+        """Close: a broker that sends no more answers none."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Hold back the client."""
+        self._link.broker_full(True)
+
+    def resume_writing(self) -> None:
+        """Read the client again."""
+        self._link.broker_full(False)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """End."""
+        self._link.broker_lost()
+
+
+def _set_up(transport: asyncio.Transport) -> None:
+    transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+    sock = transport.get_extra_info("socket")
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if (number := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, number, value)
+    except OSError:
+        transport.abort()  # the peer has gone already; the socket tells so
+
+
+def _name(peer: Any) -> str:
+    return str(Address(*peer[:2])) if peer else ""
+
+
+def _host_of(own: Any) -> str:
+    return str(own[0]) if own else ""

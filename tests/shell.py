@@ -1,0 +1,209 @@
+"""What tests of the shell share: a gateway in this process, a stub broker, and a core that only passes bytes."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+import uvloop
+
+from proxy.config import Config, load
+from proxy.events import Event, Fault, SessionClosed, Tally
+from proxy.server import Gateway
+from proxy.transports import Core
+
+WAIT_SECONDS = 10.0
+CHUNK = 65_536
+
+
+def run(work: Coroutine[Any, Any, None], *, plain: bool = False) -> None:
+    """Run a test on uvloop, or on asyncio's own loop."""
+    factory = asyncio.new_event_loop if plain else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(work, 60))
+
+
+def config(**options: str) -> Config:
+    """Configure a gateway on a free port, without the environment."""
+    return load({"listen": "127.0.0.1:0", "admin": "off"} | options, {}, None)
+
+
+def request(api_key: int, version: int, correlation_id: int, body: bytes = b"") -> bytes:
+    """Write a request with header v1 and the client id `t`."""
+    message = struct.pack(">hhih", api_key, version, correlation_id, 1) + b"t" + body
+    return struct.pack(">i", len(message)) + message
+
+
+def answer(correlation_id: int, body: bytes) -> bytes:
+    """Write a response with header v0."""
+    return struct.pack(">ii", 4 + len(body), correlation_id) + body
+
+
+async def frame(reader: asyncio.StreamReader) -> bytes:
+    """Read one frame without its length."""
+    size = int.from_bytes(await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class Wire:
+    """A core without Kafka: bytes pass both ways; `closing` is what it sends when its session is closed."""
+
+    closing: bytes = b""
+    bad: bytes = b"\xff"
+    tally: Tally = field(default_factory=Tally)
+    reads_client: bool = True
+    held: int = 0
+    done: bool = False
+    fault: Fault | None = None
+    client_id: str = "t"
+    software_name: str = ""
+    software_version: str = ""
+    fetch_version: int = -1
+    session_id: int = 0
+    session_epoch: int = 0
+    session_partitions: int = 0
+    to_client: list[bytes | memoryview] = field(default_factory=list)
+    to_broker: list[bytes | memoryview] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def receive_client(self, data: bytes, _now: float) -> None:
+        self.tally.client.bytes_in += len(data)
+        if data.startswith(self.bad):
+            self.fault = Fault(side="client", reason="bad byte")
+            return
+        self.tally.broker.bytes_out += len(data)
+        self.to_broker.append(data)
+
+    def receive_broker(self, data: bytes, _now: float) -> None:
+        self.tally.broker.bytes_in += len(data)
+        if self.closing and data.endswith(self.closing):
+            self.done = True
+            return
+        self.tally.client.bytes_out += len(data)
+        self.to_client.append(data)
+
+    def close_session(self, _now: float) -> None:
+        if self.closing:
+            self.to_broker.append(self.closing)
+            self.events.append(SessionClosed(session_id=7, reason="test"))
+        else:
+            self.done = True
+
+    def take_client(self) -> list[bytes | memoryview]:
+        due, self.to_client = self.to_client, []
+        return due
+
+    def take_broker(self) -> list[bytes | memoryview]:
+        due, self.to_broker = self.to_broker, []
+        return due
+
+    def take_events(self) -> list[Event]:
+        events, self.events = self.events, []
+        return events
+
+
+class StubBroker:
+    """A TCP server that keeps what it receives and answers as a test says."""
+
+    def __init__(self, answers: Callable[[bytes], bytes] = bytes) -> None:
+        self.answers = answers
+        self.received = bytearray()
+        self.writers: list[asyncio.StreamWriter] = []
+        self.accepted = 0
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.port = 0
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def open(self) -> int:
+        return len(self.writers)
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._client, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        self.accepted += 1
+        try:
+            while await self.reads.wait() and (data := await reader.read(CHUNK)):
+                self.received += data
+                writer.write(self.answers(data))
+                await writer.drain()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self.writers.remove(writer)
+            writer.close()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self.writers):
+            writer.transport.abort()
+        await until(lambda: not self.writers)
+
+
+@asynccontextmanager
+async def stub_broker(answers: Callable[[bytes], bytes] = bytes) -> AsyncIterator[StubBroker]:
+    """Run a stub broker."""
+    broker = StubBroker(answers)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+class WireGateway(Gateway):
+    """A gateway whose cores only pass bytes, so that a test sees the shell alone."""
+
+    closing = b""
+
+    def make_core(self, _reached_at: str) -> Core:
+        core: Core = Wire(closing=self.closing)
+        return core
+
+
+@asynccontextmanager
+async def gateway(
+    bootstrap: Sequence[str] | str, kind: type[Gateway] = WireGateway, **options: str
+) -> AsyncIterator[Gateway]:
+    """Run a gateway in front of a bootstrap address."""
+    addresses = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
+    log = structlog.get_logger()
+    gate = kind(config(bootstrap=addresses, **options), asyncio.get_running_loop(), log)
+    gate.open()
+    await asyncio.sleep(0)
+    try:
+        yield gate
+    finally:
+        gate.close()
+        with suppress(TimeoutError):
+            await until(lambda: not gate.links)
+
+
+@asynccontextmanager
+async def client(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to a port as a client."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
