@@ -17,6 +17,7 @@ from typing import Self
 from tools.kafka import reaper
 from tools.kafka.jars import classpath, parse_version
 from tools.kafka.java import java
+from tools.kafka.metadata import ask
 from tools.kafka.ports import free_ports
 from tools.kafka.process import JVM, JavaProcess
 from tools.kafka.raw import RawConnection
