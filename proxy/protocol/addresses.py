@@ -4,7 +4,8 @@ The bytes of host and port are replaced, and the counts and sizes that depend on
 came, tags that nobody here knows included. What `schemas` does not describe is not guessed at.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, TypeAlias
@@ -12,7 +13,6 @@ from typing import Final, TypeAlias
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.primitives import (
     Malformed,
-    Truncated,
     encode_compact_count,
     encode_compact_string,
     encode_count,
@@ -20,20 +20,17 @@ from proxy.protocol.primitives import (
     encode_uvarint,
     read_compact_count,
     read_compact_string,
-    read_count,
     read_int32,
-    read_string,
-    read_uvarint,
     skip_tags,
 )
-from proxy.protocol.schemas import ENDPOINTS, REWRITTEN, Field, Kind, Struct, layout
+from proxy.protocol.schemas import ENDPOINTS, REWRITTEN, layout
+from proxy.protocol.walk import Address, Array, Walk, decode
 
 __all__ = ["REWRITTEN", "Endpoint", "Resolve", "read_endpoints", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
 """(node id, host, port) -> (host, port) that the client is told; None: that broker is left out."""
 
-_Span: TypeAlias = tuple[int, int]
 _Edit: TypeAlias = tuple[int, int, bytes]
 """The bytes from, to, and what stands there instead."""
 
@@ -71,17 +68,23 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
         The new body; `body` itself if nothing changes.
 
     Raises:
-        ProtocolError: the version is not known, or the body is not exactly what that version says.
-            `resolve` may have been called by then.
+        ProtocolError: the version is not known, or the body is not exactly what that version says;
+            `resolve` has not been called then.
     """
     struct = layout(api_key, version)
     if struct is None:
         return body
-    walk = _Walk(body, resolve)
-    end, _ = walk.struct(struct, 0)
+    walk = Walk(body)
+    end = walk.struct(struct, 0)
     if not struct.partial:
         _check_end(body, end)
-    return _splice(body, walk.edits)
+    edits = [*_edits(walk.addresses, resolve)]
+    for size_at, start, end in walk.endpoints:
+        payload = body[start:end]
+        new = rewrite_endpoints(payload, resolve)
+        if new is not payload:
+            edits.append((size_at, end, encode_uvarint(len(new)) + new))
+    return _splice(body, edits)
 
 
 def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
@@ -90,9 +93,9 @@ def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
     Raises:
         ProtocolError: the payload is no array of endpoints, or more than that.
     """
-    walk = _Walk(payload, resolve)
+    walk = Walk(payload)
     _check_end(payload, walk.field(ENDPOINTS, 0, flexible=True))
-    return _splice(payload, walk.edits)
+    return _splice(payload, [*_edits(walk.addresses, resolve)])
 
 
 def read_endpoints(payload: bytes) -> list[Endpoint]:
@@ -112,150 +115,59 @@ def read_endpoints(payload: bytes) -> list[Endpoint]:
         endpoints.append(
             Endpoint(
                 node_id=node_id,
-                host=_decode(host or b""),
+                host=decode(host),
                 port=port,
-                rack=None if rack is None else _decode(rack),
+                rack=None if rack is None else decode(rack),
             )
         )
     _check_end(payload, at)
     return endpoints
 
 
+def _edits(addresses: list[Address], resolve: Resolve) -> Iterator[_Edit]:
+    left_out: Counter[Array] = Counter()
+    for address in addresses:
+        if not address.host or _NOBODY in (address.node_id, address.port):
+            continue
+        told = resolve(address.node_id, address.host, address.port)
+        if told is None and address.array is not None and "error_code" not in address.spans:
+            yield *address.struct, b""
+            left_out[address.array] += 1
+        elif told is None:
+            yield from _unavailable(address)
+        elif told != (address.host, address.port):
+            yield from _place(address, *told)
+    for array, count in left_out.items():
+        encode = encode_compact_count if array.flexible else encode_count
+        yield *array.count_span, encode(array.count - count)
+
+
+def _place(address: Address, host: str, port: int) -> Iterator[_Edit]:
+    encode = encode_compact_string if address.flexible else encode_string
+    yield *address.spans["host"], encode(host.encode())
+    start, end = address.spans["port"]
+    yield start, end, port.to_bytes(end - start, signed=port < 0)
+
+
+def _unavailable(address: Address) -> Iterator[_Edit]:
+    yield *address.spans["error_code"], ErrorCode.COORDINATOR_NOT_AVAILABLE.to_bytes(2)
+    yield *address.spans["node_id"], _NOBODY.to_bytes(4, signed=True)
+    yield from _place(address, "", _NOBODY)
+
+
 def _splice(body: bytes, edits: list[_Edit]) -> bytes:
     if not edits:
         return body
-    pieces: list[bytes] = []
+    kept = memoryview(body)
+    pieces: list[bytes | memoryview] = []
     at = 0
     for start, end, new in sorted(edits, key=itemgetter(0)):
-        pieces += (body[at:start], new)
+        pieces += (kept[at:start], new)
         at = end
-    pieces.append(body[at:])
+    pieces.append(kept[at:])
     return b"".join(pieces)
 
 
 def _check_end(body: bytes, at: int) -> None:
     if at != len(body):
         raise Malformed(f"{len(body) - at} bytes are left over")
-
-
-def _decode(text: bytes) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        raise Malformed(f"{text!r} is no UTF-8") from None
-
-
-class _Walk:
-    """One pass over one body, gathering the edits that it takes."""
-
-    def __init__(self, body: bytes, resolve: Resolve) -> None:
-        self._body = body
-        self._resolve = resolve
-        self.edits: list[_Edit] = []
-
-    def struct(self, struct: Struct, at: int, node: _Span | None = None) -> tuple[int, bool]:
-        """Walk a struct; `node` is the node id that the struct around it told.
-
-        Returns:
-            Where it ends, and whether it stays in the answer.
-        """
-        spans: dict[str, _Span] = {} if node is None else {"node_id": node}
-        for field in struct.fields:
-            end = self.field(field, at, flexible=struct.flexible, node=spans.get("node_id"))
-            spans[field.name] = at, end
-            at = end
-        if struct.flexible and not struct.partial:
-            at = self._tags(struct, at)
-        return at, "host" not in spans or self._place(spans, flexible=struct.flexible)
-
-    def field(self, field: Field, at: int, *, flexible: bool, node: _Span | None = None) -> int:
-        """Walk a field; returns where it ends."""
-        if field.kind is Kind.FIXED:
-            end = at + field.size
-        elif field.kind is Kind.STRING:
-            end = (read_compact_string if flexible else read_string)(self._body, at)[1]
-        elif field.kind is Kind.RECORDS:
-            size, start = read_uvarint(self._body, at)
-            end = start + max(size - 1, 0)
-        elif field.kind is Kind.ARRAY:
-            return self._array(_struct_of(field), at, flexible=flexible, node=node)
-        else:
-            return self.struct(_struct_of(field), at)[0]
-        if end > len(self._body):
-            raise Truncated(field.name, at)
-        return end
-
-    def _array(self, struct: Struct, at: int, *, flexible: bool, node: _Span | None) -> int:
-        count, first = (read_compact_count if flexible else read_count)(self._body, at)
-        left_out = 0
-        start = first
-        for _ in range(count or 0):
-            end, stays = self.struct(struct, start, node)
-            if not stays:
-                self.edits.append((start, end, b""))
-                left_out += 1
-            start = end
-        if left_out and count:
-            encode = encode_compact_count if flexible else encode_count
-            self.edits.append((at, first, encode(count - left_out)))
-        return start
-
-    def _tags(self, struct: Struct, at: int) -> int:
-        if struct.endpoints_tag is None:
-            return skip_tags(self._body, at)[1]
-        count, at = read_uvarint(self._body, at)
-        for _ in range(count):
-            tag, size_at = read_uvarint(self._body, at)
-            size, start = read_uvarint(self._body, size_at)
-            at = start + size
-            if at > len(self._body):
-                raise Truncated("tag", start)
-            if tag == struct.endpoints_tag:
-                payload = self._body[start:at]
-                new = rewrite_endpoints(payload, self._resolve)
-                if new != payload:
-                    self.edits.append((size_at, at, encode_uvarint(len(new)) + new))
-        return at
-
-    def _int(self, span: _Span) -> int:
-        # A port of DescribeQuorum is a uint16; the others are int32, negative where there is none.
-        return int.from_bytes(self._body[slice(*span)], signed=span[1] - span[0] > 2)
-
-    def _place(self, spans: dict[str, _Span], *, flexible: bool) -> bool:
-        """Rewrite the one address of a struct; False: it is to be left out of the array that it stands in."""
-        node_id, port = self._int(spans["node_id"]), self._int(spans["port"])
-        read = read_compact_string if flexible else read_string
-        encode = encode_compact_string if flexible else encode_string
-        host = _decode(read(self._body, spans["host"][0])[0] or b"")
-        if not host or _NOBODY in (node_id, port):
-            return True
-        told = self._resolve(node_id, host, port)
-        if told is not None:
-            if told != (host, port):
-                self._edit(spans, host=encode(told[0].encode()), port=told[1])
-            return True
-        if "error_code" not in spans:
-            return False
-        self._edit(
-            spans,
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            node_id=_NOBODY,
-            host=encode(b""),
-            port=_NOBODY,
-        )
-        return True
-
-    def _edit(self, spans: dict[str, _Span], **values: int | bytes) -> None:
-        for name, value in values.items():
-            start, end = spans[name]
-            new = (
-                value
-                if isinstance(value, bytes)
-                else value.to_bytes(end - start, signed=end - start > 2 or value < 0)
-            )
-            self.edits.append((start, end, new))
-
-
-def _struct_of(field: Field) -> Struct:
-    assert field.struct is not None, field  # noqa: S101 - the tables above give every array and struct one
-    return field.struct

@@ -55,16 +55,8 @@ class Struct:
     """What follows the fields holds no address and is not walked."""
     flexible: bool = False
     """Set by `layout`: strings and arrays are compact, and a tag buffer ends the struct."""
-
-    @property
-    def has_addresses(self) -> bool:
-        """Whether a host stands in here, or anywhere below."""
-        if self.endpoints_tag is not None:
-            return True
-        return any(
-            field.name == "host" or (field.struct is not None and field.struct.has_addresses)
-            for field in self.fields
-        )
+    addressed: bool = False
+    """Set by `layout`: a host stands in here, or somewhere below."""
 
 
 def _fixed(name: str, size: int, *, since: int = 0, until: int = LATEST) -> Field:
@@ -284,8 +276,11 @@ def _bring_to(struct: Struct, version: int, *, flexible: bool) -> Struct:
         for field in struct.fields
         if field.since <= version <= field.until
     ]
-    out = replace(struct, fields=tuple(fields), flexible=flexible)
-    return out if out.has_addresses else replace(out, fields=_merge(fields))
+    addressed = struct.endpoints_tag is not None or any(
+        field.name == "host" or (field.struct is not None and field.struct.addressed) for field in fields
+    )
+    merged = tuple(fields) if addressed else _merge(fields)
+    return replace(struct, fields=merged, flexible=flexible, addressed=addressed)
 
 
 def _field_at(field: Field, version: int, *, flexible: bool) -> Field:
