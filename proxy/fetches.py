@@ -59,6 +59,7 @@ class Fetches:
     __slots__ = (
         "_close_frame",
         "_close_id_at",
+        "_closed",
         "_events",
         "_floods",
         "_given",
@@ -111,6 +112,7 @@ class Fetches:
         self._refused = False
         self._large = False
         self._never = ""
+        self._closed = False
         self._close_frame = b""
         self._close_id_at = 0
 
@@ -287,17 +289,23 @@ class Fetches:
 
     def _close(self, reason: str) -> None:
         session_id = self.handler.session_id
-        self.handler.drop()
+        if self._outstanding:
+            self._closed = True  # the answer under way still needs what the session holds
+        else:
+            self._end_session()
         if not self._close_frame:
             return
         frame, at = self._close_frame, self._close_id_at
         frame = frame[:at] + session_id.to_bytes(4) + frame[at + 4 :]
         version = int.from_bytes(frame[6:8])
         self._events.append(SessionClosed(session_id=session_id, reason=reason))
-        if not self._outstanding:
-            self.release()
         exchange = Exchange(ApiKey.FETCH, version, frame[8:12], Becomes.OURS)
         self._dispatch(exchange, frame, FetchKind.CLOSE, 0)
+
+    def _end_session(self) -> None:
+        self._closed = False
+        self.handler.drop()
+        self.release()
 
     def _dispatch(self, exchange: Exchange, frame: bytes, kind: FetchKind, partitions: int) -> None:
         broker = self._tally.broker
@@ -325,7 +333,11 @@ class Fetches:
                 self._walked(exchange)
             else:
                 pieces = self._expanded(exchange, now)
-            if self._slot and not self.handler.session_id and not self._outstanding:
+            if self._closed and not self._outstanding:
+                self._end_session()
+            elif self.closing and self.handler.established:
+                self._close("the connection ends")
+            elif not self.handler.session_id and not self._outstanding:
                 self.release()
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
@@ -373,8 +385,6 @@ class Fetches:
         elif verdict.use is Use.COMPLETE and not verdict.reason and not self._refused:
             self._refused = True
             self._events.append(SessionRefused())
-        if self.closing and handler.established:
-            self._close("the connection ends")
 
     def _expanded(self, exchange: Exchange, now: float) -> list[Buffer]:
         """Turn an answer of the session, held whole, into what the client would have got without one."""

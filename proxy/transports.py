@@ -20,8 +20,9 @@ from typing import Any, Final, Protocol, cast
 from structlog.typing import FilteringBoundLogger
 
 from proxy.budget import Budget
-from proxy.events import Event, Fault, Tally
-from proxy.logs import write_event
+from proxy.connection import Connection
+from proxy.events import Event, Fault
+from proxy.logs import reason_of, write_event
 from proxy.routing import Address
 
 RECEIVE_BYTES: Final = 262_144
@@ -41,41 +42,6 @@ _KEEPALIVE: Final = (
     ("TCP_KEEPCNT", 4),
 )
 """A peer that vanished without a word is noticed within two minutes (names differ by platform)."""
-
-
-class Core(Protocol):
-    """What a link asks of the sans-IO core; `proxy.connection.Connection` is the one."""
-
-    tally: Tally
-    reads_client: bool
-    held: int
-    done: bool
-    fault: Fault | None
-    client_id: str
-    software_name: str
-    software_version: str
-    fetch_version: int
-    session_id: int
-    session_epoch: int
-    session_partitions: int
-
-    def receive_client(self, data: bytes, now: float) -> None:
-        """Take bytes from the client."""
-
-    def receive_broker(self, data: bytes, now: float) -> None:
-        """Take bytes from the broker."""
-
-    def close_session(self, now: float) -> None:
-        """Finish what is in flight and close the session; no more bytes come from the client."""
-
-    def take_client(self) -> list[bytes | memoryview]:
-        """Give what is due to the client."""
-
-    def take_broker(self) -> list[bytes | memoryview]:
-        """Give what is due to the broker."""
-
-    def take_events(self) -> list[Event]:
-        """Give what has happened."""
 
 
 # Why a side is not read: bits, and plain integers, for they are looked at for every frame.
@@ -117,7 +83,7 @@ class Host(Protocol):
     log: FilteringBoundLogger
     budget: Budget
 
-    def make_core(self, reached_at: str) -> Core:
+    def make_core(self, reached_at: str) -> Connection:
         """Give a core for a new connection; `reached_at` is the gateway's address as the client found it."""
 
     def targets(self, node_id: int | None) -> Sequence[Address]:
@@ -171,7 +137,7 @@ class Link:
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
         self._held = 0
-        self.core: Core
+        self.core: Connection
         self.node_id = node_id
         """The broker whose listener the client came to; None: the bootstrap listener."""
         self.client_address = ""
@@ -192,8 +158,8 @@ class Link:
     def client_connected(self, transport: asyncio.Transport) -> None:
         """Begin: the client is not read until its broker is reached."""
         self._client = transport
-        # uvloop begins to read after this callback, whatever is said here. What comes before the pause is kept
-        # in the core.
+        # uvloop begins to read after this callback, whatever is said here; the core keeps what comes before
+        # the pause.
         self._host.loop.call_soon(self._pause_until_connected)
         _set_up(transport)
         self.client_address = _name(transport.get_extra_info("peername"))
@@ -251,7 +217,7 @@ class Link:
                         lambda: BrokerProtocol(self), address.host, address.port
                     )
             except (OSError, ValueError) as error:  # TimeoutError is an OSError; a name can be no name at all
-                reason = f"{address}: {getattr(error, 'strerror', None) or str(error) or 'timed out'}"
+                reason = f"{address}: {reason_of(error)}"
                 continue
             if self.phase < Phase.FINISHED:
                 self.broker_address = address

@@ -58,15 +58,15 @@ def expand(what: Expansion) -> tuple[list[Buffer], int]:
     """
     order = _order(what)
     rows: Column32 = what.rows
+    positions = what.table.position.take(np.array(what.entry_rows, np.intp)).astype(np.intp)
     if order is None:
         keys, counts = what.listing.keys, what.listing.counts
-        positions = what.table.position[np.array(what.entry_rows, np.intp)]
     else:
         keys, counts = _regrouped(what.listing, order)
         rows = what.rows.take(order)
         places = np.empty(len(order), np.intp)
         places[order] = np.arange(len(order))
-        positions = places[what.table.position[np.array(what.entry_rows, np.intp)]]
+        positions = places[positions]
     template, starts = _template(what, keys, counts, rows)
     return _spliced(what, template, starts, counts, positions.tolist())
 
