@@ -1,4 +1,4 @@
-"""The admin endpoint: ``/livez``, ``/readyz``, ``/metrics``, ``/state``; HTTP/1.1, GET, one answer a connection.
+"""The admin endpoint: ``/livez``, ``/readyz``, ``/metrics``, ``/state``; GET, one answer each.
 
 It is small on purpose. What a peer can take is bounded: the size of a request, the time it may need, and how
 many peers there are at once. It binds loopback by default and answers nothing but what stands here.

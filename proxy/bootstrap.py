@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.logs import reason_of
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import (
     Buffer,
@@ -62,7 +63,7 @@ async def ask(address: Address) -> Cluster:
     except ProtocolError as error:
         raise BootstrapError(f"{address}: does not answer as Kafka does: {error}") from None
     except (OSError, ValueError) as error:
-        raise BootstrapError(f"{address}: {getattr(error, 'strerror', None) or error}") from None
+        raise BootstrapError(f"{address}: {reason_of(error)}") from None
 
 
 async def ask_any(addresses: tuple[Address, ...]) -> Cluster:

@@ -43,8 +43,8 @@ examples:
 
 Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESSIONS) and a key of the TOML
 file of --config (max_sessions = 200); a flag counts before the environment, the environment before the file.
-SIGHUP reads them again and applies --sessions, --sessions-off-for and --log-level; SIGTERM drains, a second one
-leaves at once.
+SIGHUP reads them again and applies --sessions, --sessions-off-for and --log-level; SIGTERM drains, a second
+one leaves at once.
 """
 
 
@@ -201,10 +201,8 @@ def _reload(gateway: Gateway, before: Config, arguments: dict[str, Any]) -> Conf
 
 
 def _unbound(flag: str, address: Address, error: OSError) -> int:
-    reason = error.strerror or error
-    return _complain(
-        f"can't listen at {address}: {reason}; free it or give {flag} another HOST:PORT", EXIT_FAILED
-    )
+    reason = logs.reason_of(error)
+    return _complain(f"can't listen at {address}: {reason}; give {flag} another HOST:PORT", EXIT_FAILED)
 
 
 def _unexpected(context: dict[str, Any]) -> None:

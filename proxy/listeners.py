@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from proxy.logs import reason_of
 from proxy.routing import MAX_PORT, Address, BrokerPorts, advertised
 
 GONE_SECONDS: Final = 300.0
@@ -135,7 +136,7 @@ class Brokers:
         try:
             kept = list(_parse(json.loads(self._state.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            self._log.warning("state not read", file=str(self._state), reason=str(error))
+            self._log.warning("state not read", file=str(self._state), reason=reason_of(error))
             return
         for node_id, address in kept:
             self.learn(node_id, address)
@@ -148,8 +149,7 @@ class Brokers:
             else:
                 self._serve(broker.node_id, bind(broker.listener))
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            broker.problem = f"broker {broker.node_id}: {broker.listener} can't be bound: {reason}"
+            broker.problem = f"broker {broker.node_id}: {broker.listener} can't be bound: {reason_of(error)}"
         if not broker.problem:
             self._log.info(
                 "listening", broker=broker.node_id, at=str(broker.listener), to=str(broker.address)
@@ -172,7 +172,7 @@ class Brokers:
             aside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
             aside.replace(self._state)
         except OSError as error:
-            self._log.warning("state not written", file=str(self._state), reason=error.strerror)
+            self._log.warning("state not written", file=str(self._state), reason=reason_of(error))
 
 
 def bind(address: Address) -> list[socket.socket]:

@@ -7,6 +7,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from os import strerror
+from socket import gaierror
 from typing import Any, TextIO, assert_never
 
 import structlog
@@ -88,6 +90,15 @@ def logger() -> FilteringBoundLogger:
     """Give the logger that `configure` set up."""
     log: FilteringBoundLogger = structlog.get_logger()
     return log
+
+
+def reason_of(error: Exception) -> str:
+    """Say in a few words why something failed, without Python's."""
+    if isinstance(error, gaierror):
+        return f"unknown host: {error.strerror}"
+    if isinstance(error, OSError) and error.errno:
+        return strerror(error.errno)
+    return str(error) or "timed out"
 
 
 def write_event(log: FilteringBoundLogger, event: Event, **who: object) -> None:

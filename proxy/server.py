@@ -19,7 +19,7 @@ from proxy.events import Fault, SideTally, Tally
 from proxy.listeners import Brokers, bind
 from proxy.routing import Address
 from proxy.session.savings import Sessions
-from proxy.transports import ClientProtocol, Core, Link
+from proxy.transports import ClientProtocol, Link
 
 REFRESH_SECONDS: Final = 60.0
 """How often the cluster is asked for its brokers while it answers."""
@@ -100,7 +100,7 @@ class Gateway:
 
     # -- what links ask for --------------------------------------------------------------------------------
 
-    def make_core(self, reached_at: str) -> Core:
+    def make_core(self, reached_at: str) -> Connection:
         """Give a core for a new connection."""
         return Connection(
             sessions=self.sessions,
