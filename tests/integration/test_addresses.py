@@ -1,0 +1,169 @@
+"""What real brokers answer, at every version they speak: read to its end, rewritten, and rewritten back."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.protocol.addresses import REWRITTEN, rewrite
+from proxy.protocol.api import ApiKey
+from proxy.protocol.api_versions import UNDERSTOOD, Features, clamp, request
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+from tools.kafka.raw import (
+    RawConnection,
+    Reader,
+    array,
+    compact_array,
+    compact_string,
+    string,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+RELEASES = {
+    "1.0.2": Features(fetch_min=0, fetch_max=6, offset_fetch_max=3, find_coordinator_max=1),
+    "2.8.2": Features(fetch_min=0, fetch_max=12, offset_fetch_max=7, find_coordinator_max=3),
+    "4.3.0": Features(fetch_min=4, fetch_max=18, offset_fetch_max=10, find_coordinator_max=6),
+}
+NO_TAGS = b"\0"
+COORDINATOR_SECONDS = 30
+"""A new cluster makes its topic of offsets first, and says error 15 until then."""
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    with Broker(request.param) as running:
+        with Admin(running.address) as admin:
+            admin.create_topic("events", partitions=3)
+        yield running
+
+
+@pytest.fixture
+def connection(broker: Broker) -> Iterator[RawConnection]:
+    with RawConnection(broker.host, broker.port) as connected:
+        yield connected
+
+
+def metadata(version: int) -> bytes:
+    """Of all topics: an empty array in v0, null from v1 on."""
+    topics = array([]) if version == 0 else b"\0" if version >= 9 else b"\xff\xff\xff\xff"
+    auto_creation = b"\0" if version >= 4 else b""
+    operations = b"\1\1" if 8 <= version <= 10 else b"\1" if version > 10 else b""
+    return topics + auto_creation + operations + (NO_TAGS if version >= 9 else b"")
+
+
+def find_coordinator(version: int) -> bytes:
+    """Of a consumer group, key type 0; from v4 on of two."""
+    if version >= 4:
+        return b"\0" + compact_array([compact_string("group-a"), compact_string("group-b")]) + NO_TAGS
+    key = compact_string("group-a") if version == 3 else string("group-a")
+    return key + (b"\0" if version >= 1 else b"") + (NO_TAGS if version == 3 else b"")
+
+
+def describe_cluster(version: int, endpoint_type: int = 1) -> bytes:
+    return b"\1" + bytes([endpoint_type] * (version >= 1)) + b"\1" * (version >= 2) + NO_TAGS
+
+
+def describe_quorum(_version: int) -> bytes:
+    partition = bytes(4) + NO_TAGS
+    topic = compact_string("__cluster_metadata") + compact_array([partition]) + NO_TAGS
+    return compact_array([topic]) + NO_TAGS
+
+
+REQUESTS = {
+    ApiKey.METADATA: metadata,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+}
+
+
+def answer(connection: RawConnection, key: ApiKey, version: int) -> bytes:
+    """Ask until the coordinator, where one is asked for, has come up: any other answer is taken at once."""
+    give_up = time.monotonic() + COORDINATOR_SECONDS
+    while True:
+        body = connection.call(key, version, REQUESTS[key](version))
+        if key is not ApiKey.FIND_COORDINATOR or told(key, version, body):
+            return body
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+def told(key: ApiKey, version: int, body: bytes) -> list[tuple[int, str, int]]:
+    """Give the addresses of an answer, which comes back as it was."""
+    seen: list[tuple[int, str, int]] = []
+
+    def note(node_id: int, host: str, port: int) -> tuple[str, int]:
+        seen.append((node_id, host, port))
+        return host, port
+
+    assert rewrite(key, version, body, note) is body
+    return seen
+
+
+def moved_back(key: ApiKey, version: int, body: bytes, addresses: list[tuple[int, str, int]]) -> bytes:
+    """Give an answer its addresses, one after the other."""
+    back = iter(addresses)
+    return rewrite(key, version, body, lambda *_: next(back)[1:])
+
+
+def spoken(connection: RawConnection, key: ApiKey) -> range:
+    """Versions of an API that the broker speaks, all of which must be known; none where it lacks the API."""
+    low, high = connection.versions().get(key, (0, -1))
+    assert high <= REWRITTEN[key]
+    return range(low, high + 1)
+
+
+@pytest.mark.parametrize("key", REQUESTS, ids=lambda key: key.name)
+def test_every_version_is_read_and_rewritten_both_ways(
+    broker: Broker, connection: RawConnection, key: ApiKey
+) -> None:
+    for version in spoken(connection, key):
+        body = answer(connection, key, version)
+        addresses = told(key, version, body)
+        if key is ApiKey.DESCRIBE_QUORUM:
+            assert addresses == [(broker.node_id, broker.host, broker.controller_port)] * (version >= 2)
+        else:
+            assert set(addresses) == {(broker.node_id, broker.host, broker.port)}, version
+        away = rewrite(key, version, body, lambda node_id, _host, _port: ("a.gateway.example", 1 + node_id))
+        assert {one[1:] for one in told(key, version, away)} == {
+            ("a.gateway.example", 1 + broker.node_id) for _ in addresses
+        }
+        assert moved_back(key, version, away, addresses) == body
+
+
+def test_a_broker_does_not_tell_controllers(connection: RawConnection) -> None:
+    for version in spoken(connection, ApiKey.DESCRIBE_CLUSTER):
+        if version >= 1:
+            body = connection.call(
+                ApiKey.DESCRIBE_CLUSTER, version, describe_cluster(version, endpoint_type=2)
+            )
+            assert Reader(body, 4).int16() == 114  # MISMATCHED_ENDPOINT_TYPE
+            assert told(ApiKey.DESCRIBE_CLUSTER, version, body) == []
+
+
+def test_what_is_promised(broker: Broker, connection: RawConnection) -> None:
+    ranges = connection.versions()
+    _, last = ranges[ApiKey.API_VERSIONS]
+    for version in range(last + 1):
+        body = connection.call(ApiKey.API_VERSIONS, version, b"\2a\2b\0" if version >= 3 else b"")
+        # Nothing that these releases speak is beyond what is understood.
+        assert clamp(body, version) == (body, RELEASES[broker.version])
+    for key, understood in UNDERSTOOD.items():
+        assert ranges.get(key, (0, 0))[1] <= understood
+
+
+def test_a_version_of_api_versions_that_the_broker_does_not_know(connection: RawConnection) -> None:
+    body = connection.call(ApiKey.API_VERSIONS, 99, b"\2a\2b\0")
+    assert Reader(body).int16() == 35
+    after, features = clamp(body, 99)
+    assert features is None
+    assert len(after) == len(body)
+
+
+def test_the_gateways_own_request_is_answered(broker: Broker, connection: RawConnection) -> None:
+    connection.socket.sendall(request(7, b"fetchgate"))
+    frame = connection.receive()
+    assert frame[:4] == b"\0\0\0\7"
+    assert clamp(frame[4:], 0)[1] == RELEASES[broker.version]
