@@ -16,6 +16,7 @@ A line is one JSON object and its ``kind`` says what it is:
 - ``eof``: ``topic``, ``partition``, ``offset``: the position has reached the end of the partition.
 - ``assigned``, ``revoked``: ``partitions`` as ``[topic, partition]``.
 - ``watermarks``, ``position``, ``committed``: the answers to commands, see below.
+- ``throttled``: ``broker``, ``seconds``: a quota was met (librdkafka, the only one that tells).
 - ``error``: ``code`` and ``text``, what the client told its application.
 - ``end``: the client was closed in good order.
 

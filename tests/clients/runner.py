@@ -27,6 +27,7 @@ class Program:
     """How to start the consumer program of one client."""
 
     name: str
+    client_id: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     sessions: bool
@@ -35,14 +36,22 @@ class Program:
     """The client knows read_committed."""
 
 
-def _python(name: str, module: str, *, sessions: bool = False) -> Program:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """The two ways to the same brokers, as bootstrap addresses."""
+
+    direct: str
+    gateway: str
+
+
+def _python(name: str, client_id: str, module: str, *, sessions: bool = False) -> Program:
     command = (sys.executable, "-m", f"tests.clients.python.{module}")
-    return Program(name=name, command=command, sessions=sessions)
+    return Program(name=name, client_id=client_id, command=command, sessions=sessions)
 
 
-CONFLUENT = _python("confluent-kafka", "consume_confluent")
-AIOKAFKA = _python("aiokafka", "consume_aiokafka")
-KAFKA_PYTHON = _python("kafka-python", "consume_kafka_python", sessions=True)
+CONFLUENT = _python("confluent-kafka", "librdkafka", "consume_confluent")
+AIOKAFKA = _python("aiokafka", "aiokafka", "consume_aiokafka")
+KAFKA_PYTHON = _python("kafka-python", "kafka-python-3", "consume_kafka_python", sessions=True)
 
 
 def old_kafka_python() -> Program:
@@ -61,6 +70,7 @@ def old_kafka_python() -> Program:
         subprocess.run([*pip, "--target", str(folder), OLD_KAFKA_PYTHON, "six"], check=True)
     return Program(
         name="kafka-python-2.0.2",
+        client_id="kafka-python-2",
         command=KAFKA_PYTHON.command,
         environment={"PYTHONPATH": str(folder)},
         sessions=False,

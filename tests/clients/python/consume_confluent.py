@@ -34,6 +34,7 @@ class Librdkafka:
                 "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
                 "allow.auto.create.topics": False,
                 "error_cb": _tell_error,
+                "throttle_cb": _tell_throttled,
             }
         )
         if given.assign:
@@ -90,6 +91,11 @@ def _tell_record(message: Any) -> None:
 
 def _tell_error(error: KafkaError) -> None:
     emit("error", code=error.name(), text=error.str())
+
+
+def _tell_throttled(event: Any) -> None:
+    if event.throttle_time:
+        emit("throttled", broker=event.broker_id, seconds=event.throttle_time)
 
 
 def _tell_assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
