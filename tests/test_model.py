@@ -659,3 +659,17 @@ def test_throttled_answers_still_tell_where_the_leader_is() -> None:
     broker.nodes = {2: NODE}
     answer = asker.fetch(("foo", 0))
     assert (answer.topics, find_tag(answer.tags, 0)) == ((), node_endpoints_tag([NODE])[1])
+
+
+def test_unknown_ids_stand_before_other_errors_found_unread() -> None:
+    """Seen on 4.3.0: ids are looked up for the whole fetch before anything else."""
+    broker, asker = fresh(16)
+    broker.delete_topic("bar")
+
+    answer = asker.fetch(("foo", 9), ("bar", 0), ("zar", 0))
+
+    assert list(zip(asker.names(answer), errors(answer), strict=True)) == [
+        (("zar", 0), 0),
+        (("bar", 0), 100),
+        (("foo", 9), 3),
+    ]

@@ -98,3 +98,16 @@ def errors(answer: FetchResponse) -> list[int]:
 
 def sizes(answer: FetchResponse) -> list[int]:
     return [len(data.records or b"") for data in entries(answer)]
+
+
+def lines(answer: FetchResponse) -> list[str]:
+    """An answer as text, an entry a line, for diffs that a reader can take in. The session id is left out."""
+    head = f"error={answer.error_code} throttle={answer.throttle_time_ms} tags={answer.tags}"
+    return [head] + [
+        f"{topic.topic or topic.topic_id.hex()}-{data.partition_index} in element {number}: "
+        f"error={data.error_code} hw={data.high_watermark} lso={data.last_stable_offset} "
+        f"start={data.log_start_offset} aborted={data.aborted} preferred={data.preferred_read_replica} "
+        f"records={'null' if data.records is None else data.records.hex()} tags={data.tags}"
+        for number, topic in enumerate(answer.topics)
+        for data in topic.partitions
+    ]

@@ -279,7 +279,8 @@ class ModelBroker:
                 aborted=self.quirks.unread_aborted if beforehand else None,
             )
             (unread if beforehand else read).append(Result(partition, data))
-        return read + unread
+        # Ids are looked up for all partitions before anything else is: their errors stand first.
+        return read + sorted(unread, key=lambda result: result.data.error_code != UNKNOWN_TOPIC_ID)
 
     def _missing(self, partition: CachedPartition) -> tuple[int, bool]:
         """Why a partition can't be read at all, and whether the broker knows before it reads."""
