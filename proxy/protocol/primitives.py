@@ -64,19 +64,8 @@ def _integer_reader(what: str, layout: str) -> Callable[[Buffer, int], tuple[int
     return read
 
 
-read_int8 = _integer_reader("int8", ">b")
 read_int16 = _integer_reader("int16", ">h")
-read_uint16 = _integer_reader("uint16", ">H")
 read_int32 = _integer_reader("int32", ">i")
-read_int64 = _integer_reader("int64", ">q")
-
-
-def read_uuid(buffer: Buffer, offset: int) -> tuple[bytes, int]:
-    """Read 16 raw bytes; all zeros mean "no id"."""
-    end = offset + UUID_BYTES
-    if end > len(buffer):
-        raise Truncated("uuid", offset)
-    return bytes(buffer[offset:end]), end
 
 
 def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
