@@ -1,0 +1,69 @@
+"""Real brokers and gateways for every folder of tests, started when a test first asks for them."""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.integration.gateway import GatewayProcess
+from tools.kafka import LATEST, Broker, Cluster
+
+_gateways: list[GatewayProcess] = []
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One broker of the newest release, for the whole run: tests use topics of their own."""
+    with Broker(LATEST) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three brokers of the newest release, for the whole run; who stops one starts it again."""
+    with Cluster(LATEST, nodes=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def broker_of() -> Iterator[Callable[[str], Broker]]:
+    """Gives a broker of a release, one of each for a module: old ones bring a ZooKeeper and are let go soon."""
+    brokers: dict[str, Broker] = {}
+    with ExitStack() as stack:
+
+        def give(version: str) -> Broker:
+            if version not in brokers:
+                brokers[version] = stack.enter_context(Broker(version))
+            return brokers[version]
+
+        yield give
+
+
+@pytest.fixture
+def start_gateway() -> Iterator[Callable[..., GatewayProcess]]:
+    """Starts gateways (arguments as GatewayProcess takes them) that end with the test."""
+    with ExitStack() as stack:
+
+        def start(bootstrap: str, *options: str, **more: object) -> GatewayProcess:
+            gateway = GatewayProcess(bootstrap, *options, **more)  # type: ignore[arg-type]  # passed on as it is
+            _gateways.append(gateway)
+            stack.callback(_gateways.remove, gateway)
+            return stack.enter_context(gateway)
+
+        yield start
+
+
+@pytest.fixture
+def gateway(broker: Broker, start_gateway: Callable[..., GatewayProcess]) -> GatewayProcess:
+    """A gateway with default options in front of `broker`."""
+    return start_gateway(broker.address)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the gateways of a failed test wrote."""
+    report = yield
+    if report.failed:
+        for gateway in _gateways:
+            report.sections.append((f"log of the gateway at {gateway.address}", gateway.log()))
+    return report
