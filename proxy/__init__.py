@@ -5,12 +5,13 @@ bytes, time and ids come in as arguments, bytes and events go out.
 
 - **protocol** (sans-IO): the Kafka wire. Views over received frames for what is rewritten, nothing decoded
   that is not; it imports nothing else of this package.
-- **session** (sans-IO): KIP-227's ``FetchSessionHandler`` and the *partition table*, which keeps what a session
-  holds in columns, a row a partition.
-- **connection** (sans-IO): one client and its broker. Decides for each frame whether it passes, streams, or goes
-  through the session; keeps answers in request order; reports *events* (rare) and a *tally* (counted per fetch).
-- **routing** (sans-IO): which broker is reached at which port, and what addresses the client is told.
-- **server, transports, admin, config, cli**: the shell. The only modules that touch sockets, clocks and files.
+- **session** (sans-IO): KIP-227's ``FetchSessionHandler``, and the *partition table*, which keeps what a
+  session holds in columns, a row a partition.
+- **connection** (sans-IO): one client and its broker. Tells frames apart and keeps answers in request order;
+  its ``fetches`` decide what goes through the session. It reports *events*, which are rare, and a *tally*,
+  to which every fetch adds.
+- **routing** (sans-IO): which broker is reached at which port, and what addresses clients are told.
+- **server, transports, admin, config, cli**: the shell; the only modules that touch sockets, clocks, files.
 
 Imports go one way: protocol <- session <- connection <- server <- cli. When in doubt, a connection is a wire.
 """

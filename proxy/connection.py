@@ -244,7 +244,7 @@ class Connection:
         elif api_key == ApiKey.FETCH:
             self.tally.client.fetch_request_bytes += size
             self.tally.broker.fetch_request_bytes += size
-            self.tally.passthrough["fetch version"] += 1
+            self.tally.passthrough["not looked into"] += 1
         if answered:
             exchange = Exchange(api_key, version, data[8:12], self._becomes(api_key, version))
             self._answers.append(exchange)

@@ -25,7 +25,7 @@ class FetchKind(IntEnum):
 
 @dataclass(slots=True)
 class SideTally:
-    """What crossed one side (client or broker) of a connection. Bytes are whole frames, length prefix included."""
+    """What crossed one side (client or broker) of a connection. Bytes are whole frames, length included."""
 
     bytes_in: int = 0
     """Bytes received from that peer."""

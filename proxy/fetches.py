@@ -159,7 +159,7 @@ class Fetches:
         if self._native or (request.session_epoch == 0 and not self._flooding()):
             return _NATIVE
         if off := self._never or ("" if self._sessions.allowed(client_id) else "sessions off"):
-            if handler.established and not self._outstanding:
+            if handler.session_id and self._close_frame and not self._outstanding:
                 self._close(off)
             return off
         if request.odd:

@@ -152,7 +152,10 @@ class _TopicsWalk:
 
     def listing(self) -> Listing:
         blocks = self.blocks
-        entries = blocks[0] if len(blocks) == 1 else np.concatenate(blocks) if blocks else self._block(0, 0)
+        if len(blocks) == 1:
+            entries = blocks[0]
+        else:
+            entries = np.concatenate(blocks) if blocks else np.zeros(0, self.layout.request_item)
         return Listing(self.layout, self.keys, self.counts, entries)
 
     def _topic(self, at: int) -> int:
@@ -171,6 +174,8 @@ class _TopicsWalk:
                 return self._tagged_topic(at, count)
         elif end > len(frame):
             raise Truncated("fetch request", at)
+        if not count:  # a broker answers no topic without partitions
+            return end
         self.partitions += count
         if self.keys and self.keys[-1] == key:
             self.counts[-1] += count
@@ -189,12 +194,14 @@ class _TopicsWalk:
 
     def _alike(self, start: int, size: int, topics: int) -> int:
         """Take all topics at once if each has the first one's shape; return the offset after them, or 0."""
+        if self.tagged or not self.keys:
+            return 0
         frame, layout, count = self.frame, self.layout, self.counts[0]
         end = start + topics * size
         key_size = len(self.keys[0])
         prefix = layout.prefix_size(self.keys[0], count)
         key_at = 0 if layout.topic_ids else prefix - key_size - len(layout.count(count))
-        if end > len(frame) or not count or self.tagged:
+        if end > len(frame):
             return 0
         fixed = [*range(key_at), *range(key_at + key_size, prefix)]
         if layout.flexible:
