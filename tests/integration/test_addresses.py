@@ -1,6 +1,8 @@
 """What real brokers answer, at every version they speak: read to its end, rewritten, and rewritten back."""
 
+import struct
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from proxy.protocol.addresses import REWRITTEN, rewrite
 from proxy.protocol.api import ApiKey
 from proxy.protocol.api_versions import UNDERSTOOD, Features, clamp, request
-from tools.kafka import Broker
+from tools.kafka import Broker, Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.raw import (
     RawConnection,
@@ -167,3 +169,29 @@ def test_the_gateways_own_request_is_answered(broker: Broker, connection: RawCon
     frame = connection.receive()
     assert frame[:4] == b"\0\0\0\7"
     assert clamp(frame[4:], 0)[1] == RELEASES[broker.version]
+
+
+def share_fetch(version: int, topic_id: bytes, partition: int) -> bytes:
+    """Open a share session for one partition, by a new member of group "share"."""
+    limits = struct.pack(">iiiii", 100, 1, 1 << 20, 10, 10)  # wait, least and most bytes, records, batch size
+    acquire = b"\0\0" if version >= 2 else b""
+    topic = topic_id + compact_array([struct.pack(">i", partition) + compact_array([]) + NO_TAGS]) + NO_TAGS
+    member = compact_string("share") + compact_string(str(uuid.uuid4())) + struct.pack(">i", 0)
+    return member + limits + acquire + compact_array([topic]) + compact_array([]) + NO_TAGS
+
+
+def test_a_broker_that_does_not_lead_tells_share_consumers_who_does() -> None:
+    """KIP-951 for share groups: node_endpoints as a plain field."""
+    with Cluster("4.3.0", nodes=2) as cluster:
+        asked, leader = cluster.brokers
+        with Admin(asked.address) as admin:
+            admin.create_topic("shared", assignment={0: [leader.node_id]})
+            topic_id = admin.topic_id("shared")
+        for version in (1, 2):
+            with RawConnection(asked.host, asked.port) as connection:
+                body = connection.call(ApiKey.SHARE_FETCH, version, share_fetch(version, topic_id.bytes, 0))
+            [address] = told(ApiKey.SHARE_FETCH, version, body)
+            assert address == (leader.node_id, leader.host, leader.port)
+            away = rewrite(ApiKey.SHARE_FETCH, version, body, lambda *_: ("a.gateway.example", 19095))
+            assert told(ApiKey.SHARE_FETCH, version, away) == [(leader.node_id, "a.gateway.example", 19095)]
+            assert moved_back(ApiKey.SHARE_FETCH, version, away, [address]) == body
