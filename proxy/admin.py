@@ -158,8 +158,8 @@ def _side(side: SideTally) -> dict[str, Any]:
 def _connection(link: Link) -> dict[str, Any]:
     core = link.core
     return {
-        "client": link.client_address,
-        "broker": str(link.broker_address) if link.broker_address else None,
+        "client_address": link.client_address,
+        "broker_address": str(link.broker_address) if link.broker_address else None,
         "broker_id": link.node_id,
         "age_seconds": round(monotonic() - link.opened_at, 3),
         "phase": link.phase.name.lower(),

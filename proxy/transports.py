@@ -114,6 +114,7 @@ class Link:
     __slots__ = (
         "_broker",
         "_client",
+        "_client_ended",
         "_core_holds",
         "_deadline",
         "_held",
@@ -134,6 +135,7 @@ class Link:
         self._host = host
         self._client: asyncio.Transport | None = None
         self._broker: asyncio.Transport | None = None
+        self._client_ended = False
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
         self._held = 0
@@ -173,11 +175,21 @@ class Link:
 
     def client_received(self, data: bytes) -> None:
         """Take bytes from the client."""
+        if self.phase is not Phase.OPEN:
+            return
         try:
             self.core.receive_client(data, monotonic())
             self.pump()
         except Exception as error:  # noqa: BLE001 - a defect of ours costs this connection, never the others
             self._broken(error)
+
+    def client_ended(self) -> None:
+        """Take the end of the client's stream; answers may still be on their way to it."""
+        self._client_ended = True
+        if self.phase is Phase.FINISHED and self._client is not None:
+            self._client.close()
+        else:
+            self.close_session("client closed")
 
     def client_lost(self) -> None:
         """Take the end of the client's socket."""
@@ -314,15 +326,25 @@ class Link:
             self._broken(error)
 
     def finish(self) -> None:
-        """Close both sockets once what has been written has left; a peer that does not take it is cut off."""
+        """Close both sockets once what has been written has left; a peer that does not take it is cut off.
+
+        A socket closed with bytes unread resets the connection, and what the client had not taken yet is lost.
+        So the client is told the end and read, for nothing, until it has closed, too.
+        """
         if self.phase >= Phase.FINISHED:
             return
         self.phase = Phase.FINISHED
         self._forget_deadline()
         self._deadline = self._host.loop.call_later(CLOSE_SECONDS, self.abort)
-        for transport in (self._client, self._broker):
-            if transport is not None:
-                transport.close()
+        if self._broker is not None:
+            self._broker.close()
+        if self._client is None:
+            return
+        if self._client_ended:
+            self._client.close()
+        elif not self._client.is_closing():
+            self._client.write_eof()
+            self.release_client(self.client_holds)
 
     def abort(self) -> None:
         """Close both sockets and lose what is unsent."""
@@ -394,6 +416,7 @@ class Link:
             return
         self.phase = Phase.STRUCK
         self._forget_deadline()
+        self.core.ended()
         if self._held:
             self._held = 0
             self._host.budget.update(self, 0)
@@ -422,7 +445,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Keep the writing half: answers may be on their way."""
-        self._link.close_session("client closed")
+        self._link.client_ended()
         return True
 
     def pause_writing(self) -> None:
