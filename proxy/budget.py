@@ -4,7 +4,6 @@ An expanded answer can't be streamed: its length and counts stand first and depe
 left out. It is held until it is complete.
 """
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 STALL_SECONDS: Final = 30.0
@@ -36,12 +35,11 @@ class Budget:
     answer that is complete but lies in the write buffer of a client that does not read counts as well.
     """
 
-    __slots__ = ("_clock", "_holders", "_waiting", "limit", "total")
+    __slots__ = ("_holders", "_waiting", "limit", "total")
 
-    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.total = 0
-        self._clock = clock
         self._holders: dict[Holder, int] = {}  # in the order in which they began to hold
         self._waiting: set[Holder] = set()
 
@@ -65,10 +63,10 @@ class Budget:
             self._holders[holder] = held
         else:
             self._holders.pop(holder, None)
-        self._settle()
+        self.settle()
 
     def stalled(self, now: float) -> Holder | None:
-        """Name the connection to give up: others wait, it need not, and it lay still for `STALL_SECONDS`.
+        """Name the connection to give up: others wait, it does not, and it lay still for `STALL_SECONDS`.
 
         Its broker stopped in mid-answer, or its client does not read.
         """
@@ -79,11 +77,12 @@ class Budget:
         free = (holder for holder in self._holders if holder not in self._waiting)
         return next((holder for holder in free if now - holder.held_changed_at >= STALL_SECONDS), None)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Say who waits; to be called as well when a connection can go on again, or no more."""
         if not self.over and not self._waiting:
             return
-        goes_on = next((holder for holder in self._holders if holder.can_go_on), None)
-        waiting = {holder for holder in self._holders if holder is not goes_on} if self.over else set()
+        able = [holder for holder in self._holders if holder.can_go_on] if self.over else []
+        waiting = set(able[1:])
         for holder in self._waiting - waiting:
             holder.wait_for_budget(False)
         for holder in waiting - self._waiting:

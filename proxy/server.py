@@ -58,7 +58,7 @@ class Gateway:
         self.sessions = Sessions(
             max_sessions=config.max_sessions, on=config.sessions, off_for=config.sessions_off_for
         )
-        self.budget = Budget(config.max_inflight_bytes, monotonic)
+        self.budget = Budget(config.max_inflight_bytes)
         self.links: set[Link] = set()
         self.gone = Tally()
         """What closed connections had counted."""

@@ -205,6 +205,7 @@ class Link:
         else:
             self.release_broker(PEER_FULL)
         self.count_held()
+        self._host.budget.settle()
 
     def hold_client(self, why: int) -> None:
         """Stop reading the client."""
@@ -328,7 +329,7 @@ class Link:
     def finish(self) -> None:
         """Close both sockets once what has been written has left; a peer that does not take it is cut off.
 
-        A socket closed with bytes unread resets the connection, and what the client had not taken yet is lost.
+        A socket closed with bytes unread resets the connection: what the client has not taken yet is lost.
         So the client is told the end and read, for nothing, until it has closed, too.
         """
         if self.phase >= Phase.FINISHED:

@@ -1,0 +1,151 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from proxy.config import OPTIONS, Config, ConfigError, changes, load
+from proxy.routing import Address, BrokerPorts
+
+NEEDED = {"bootstrap": "kafka:9092"}
+
+
+def _error(flags: dict[str, str], environ: dict[str, str] | None = None, file: str | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(flags, environ or {}, file)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    config = load(NEEDED, {}, None)
+
+    assert config == Config(
+        bootstrap=(Address("kafka", 9092),),
+        listen=Address("127.0.0.1", 19092),
+        advertise="",
+        broker_ports=BrokerPorts(),
+        admin=Address("127.0.0.1", 9464),
+        sessions=True,
+        sessions_off_for=frozenset(),
+        max_sessions=500,
+        max_inflight_bytes=268_435_456,
+        max_request_bytes=104_857_600,
+        drain_timeout=30.0,
+        state=None,
+        log_format="console",
+        log_level="info",
+    )
+
+
+def test_the_table_and_the_fields_agree() -> None:
+    assert [option.name for option in OPTIONS] == [field.name for field in fields(Config)]
+
+
+def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text('bootstrap = ["a:1", "b:2"]\nmax_sessions = 3\nlog_level = "debug"\nsessions = false\n')
+    environ = {"FETCHGATE_MAX_SESSIONS": "4", "FETCHGATE_LOG_LEVEL": "error"}
+
+    config = load({"log_level": "warning"}, environ, str(file))
+
+    assert config.bootstrap == (Address("a", 1), Address("b", 2))
+    assert config.max_sessions == 4
+    assert config.log_level == "warning"
+    assert config.sessions is False
+
+
+def test_lists_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text('sessions_off_for = ["a", "b"]\n')
+
+    assert load(NEEDED, {}, str(file)).sessions_off_for == {"a", "b"}
+    assert load(NEEDED | {"sessions_off_for": "c, d,"}, {}, str(file)).sessions_off_for == {"c", "d"}
+
+
+def test_an_endpoint_can_be_off() -> None:
+    assert load(NEEDED | {"admin": "off"}, {}, None).admin is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("bootstrap", "", "--bootstrap: it is empty; name at least one broker, as in kafka:9092"),
+        ("bootstrap", "kafka", "--bootstrap: 'kafka' has no port; write HOST:PORT"),
+        ("listen", "1:2:3", "--listen: '1:2:3' is ambiguous; write an IPv6 address as [1:2]:3"),
+        ("sessions", "yes", "--sessions: 'yes' is none of on, off"),
+        ("max_sessions", "-1", "--max-sessions: '-1' is no whole number from 0 upwards"),
+        ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' is no whole number from 1 upwards"),
+        ("drain_timeout", "soon", "--drain-timeout: 'soon' is no number of seconds"),
+        ("drain_timeout", "inf", "--drain-timeout: 'inf' is no number of seconds"),
+        ("log_format", "xml", "--log-format: 'xml' is none of console, json"),
+        (
+            "advertise",
+            "gate:9092",
+            "--advertise: 'gate:9092' is no host; give a host name or IP alone, "
+            "ports follow from --broker-ports",
+        ),
+    ],
+)
+def test_a_value_that_cant_be_used_names_its_flag(name: str, text: str, message: str) -> None:
+    assert _error(NEEDED | {name: text}) == message
+
+
+def test_a_value_from_elsewhere_names_where_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text('max_sessions = "many"\n')
+
+    assert _error(NEEDED, {"FETCHGATE_SESSIONS": "1"}) == "FETCHGATE_SESSIONS: '1' is none of on, off"
+    assert _error(NEEDED, {}, str(file)) == (
+        f"max_sessions in {file}: 'many' is no whole number from 0 upwards"
+    )
+
+
+def test_without_a_bootstrap_it_says_the_three_ways_to_give_one() -> None:
+    assert _error({}) == (
+        "--bootstrap is missing: give --bootstrap HOST:PORT[,...], FETCHGATE_BOOTSTRAP, "
+        "or the key bootstrap in the file of --config"
+    )
+
+
+def test_two_listeners_at_one_address_are_seen_at_once() -> None:
+    assert _error(NEEDED | {"admin": "127.0.0.1:19092"}) == (
+        "--admin and --listen are both 127.0.0.1:19092; give one of them another port"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("listen = \n", "--config {file} is no TOML: Invalid value (at line 1, column 10)"),
+        ("max-sesions = 1\n", "max-sesions in {file}: no such option; is it max_sessions?"),
+        ("zzz = 1\n", "zzz in {file}: no such option"),
+        ("[proxy]\n", "proxy in {file}: no such option"),
+        ("listen = { a = 1 }\n", "listen in {file}: give a string, a number, or a list of them"),
+        ("bootstrap = [[1]]\n", "bootstrap in {file}: give a string, a number, or a list of them"),
+    ],
+)
+def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text(text)
+
+    assert _error(NEEDED, {}, str(file)) == message.format(file=file)
+
+
+def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
+    assert _error(NEEDED, {}, str(tmp_path / "no.toml")) == (
+        f"--config {tmp_path / 'no.toml'}: No such file or directory"
+    )
+    (tmp_path / "latin.toml").write_bytes(b'listen = "\xe9"')
+    assert _error(NEEDED, {}, str(tmp_path / "latin.toml")).startswith(
+        f"--config {tmp_path / 'latin.toml'} is no TOML: 'utf-8' codec can't decode"
+    )
+
+
+def test_a_reload_knows_what_applies_and_what_needs_a_restart() -> None:
+    before = load(NEEDED, {}, None)
+    after = load(
+        NEEDED | {"sessions": "off", "sessions_off_for": "a", "log_level": "debug", "listen": "x:1"}, {}, None
+    )
+
+    assert changes(before, after) == (["sessions", "sessions_off_for", "log_level"], ["listen"])
+    assert changes(before, before) == ([], [])
