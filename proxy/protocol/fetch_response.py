@@ -214,7 +214,7 @@ class FetchResponseWalk:
                 elif unit is _At.TOPIC:
                     at = self._topic(buffer, at)
                 elif unit is _At.TOPIC_TAGS:
-                    _, at = skip_tags(buffer, at)
+                    at = _after_tags(buffer, at)
                     self._topic_done()
                 elif unit is _At.HEADER:
                     at = self._header(buffer, at, base)
@@ -232,7 +232,7 @@ class FetchResponseWalk:
         layout = self._layout
         at += PREFIX_AND_CORRELATION
         if layout.flexible:
-            _, at = skip_tags(buffer, at)
+            at = _after_tags(buffer, at)
         throttle, error, session_id, session_id_at = 0, 0, 0, 0
         if layout.version >= SESSION_VERSION:
             throttle, error, session_id = _SESSION_HEAD.unpack_from(buffer, at)
@@ -287,9 +287,7 @@ class FetchResponseWalk:
         at += layout.aborted
         if layout.flexible:
             aborted, at = read_uvarint(buffer, at)
-            at += (aborted - 1) * (_ABORTED_SIZE + 1) if aborted else 0
-            if layout.version >= 12:
-                at += 4
+            at += 4 + ((aborted - 1) * (_ABORTED_SIZE + 1) if aborted else 0)
             records, at = read_uvarint(buffer, at)
             records = records - 1 if records else 0
         else:
@@ -340,7 +338,7 @@ class FetchResponseWalk:
         return taken
 
     def _entry_tags(self, buffer: bytes, at: int, base: int) -> int:
-        _, end = skip_tags(buffer, at)
+        end = _after_tags(buffer, at)
         entry = self._open
         if entry is not None:
             entry.end = base + end
@@ -375,16 +373,25 @@ class FetchResponseWalk:
 
     def _body_tags(self, buffer: bytes, at: int, base: int) -> int:
         self.tags_at = base + at
-        tags, end = read_tags(buffer, at)
-        self.tags = [(tag, start - at, stop - at) for tag, start, stop in tags]
+        end = at + 1
+        if buffer[at]:
+            tags, end = read_tags(buffer, at)
+            self.tags = [(tag, start - at, stop - at) for tag, start, stop in tags]
         self._at = _At.END
         return end
 
     def _count(self, buffer: bytes, at: int) -> tuple[int, int]:
         if self._layout.flexible:
+            if (count := buffer[at]) < 0x80:
+                return count - 1, at + 1
             count, at = read_uvarint(buffer, at)
             return count - 1, at
         return _COUNT.unpack_from(buffer, at)[0], at + 4
+
+
+def _after_tags(buffer: bytes, at: int) -> int:
+    """Go over a tag buffer; nearly all are empty."""
+    return skip_tags(buffer, at)[1] if buffer[at] else at + 1
 
 
 def answer_head(

@@ -124,19 +124,13 @@ class FetchSessionHandler:
         if table is None or table.layout is not listing.layout:
             return None
         rows = table.locate(listing)
-        new = rows < 0
-        if new.any():
-            added = new.nonzero()[0]
-            known = (~new).nonzero()[0]
-            held = rows[known]
-            named = table.place(held) if len(held) else 0
-            if named != len(held) or _repeated(listing, added):
+        if len(rows) and rows.min() < 0:
+            new = rows < 0
+            added, known = new.nonzero()[0], (~new).nonzero()[0]
+            if table.place(rows[known]) != len(known) or _repeated(listing, added):
                 return None
-            altered = known[listing.entries[known] != table.requests[held]]
-            forgotten = table.unplaced() if named else np.arange(0)
-            if not named:
-                table.position.fill(-1)
-                forgotten = table.unplaced()
+            altered = known[listing.entries[known] != table.requests[rows[known]]]
+            forgotten = table.unplaced()
         else:
             added = _NONE
             named = table.place(rows)

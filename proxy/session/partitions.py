@@ -184,8 +184,8 @@ class PartitionTable:
         """Number the rows of a fetch by their place in it; return how many rows it names."""
         position = self.position
         position.fill(-1)
-        position[rows] = np.arange(len(rows), dtype=np.int32)
-        return int(np.count_nonzero(position[: self._top] >= 0))
+        position[rows] = _first_numbers(len(rows))
+        return int(np.count_nonzero(position >= 0))
 
     def unknown(self) -> Rows:
         """Return the rows whose image may not be filled in."""
@@ -248,6 +248,17 @@ class PartitionTable:
             self._bases[number], self._spans[number] = at, need
             at += need
         return True
+
+
+_numbers: Column32 = np.arange(1024, dtype=np.int32)
+
+
+def _first_numbers(count: int) -> Column32:
+    """Return 0, 1, 2 ..., `count` of them; not to be written to."""
+    global _numbers  # noqa: PLW0603 - a table of constants that grows
+    if count > len(_numbers):
+        _numbers = np.arange(2 * count, dtype=np.int32)
+    return _numbers[:count]
 
 
 def _extended(column: Entries, more: int) -> Entries:
