@@ -18,7 +18,8 @@ handleResponse):
     -            the connection ends                       (0, 0)
 
 [1] (0, 0) if the request carried epoch 0 already, or an id of which a broker from 3.8 on can't tell the
-shard: there each further try with that id fails the same way. [2] (0, 0) if it carries id 0.
+shard: there each further try with that id fails the same way. [2] (same id, 0) if it carries id 0: a throttle
+masks session errors, and behind a masked 71 the session lives on.
 
 Where an answer can't be completed from what the broker said in this session, nothing is invented: it is to
 be had again, in full.
@@ -230,10 +231,12 @@ class FetchSessionHandler:
         return Verdict(use, f"error {code}")
 
     def _throttled(self, answered_id: int) -> None:
-        if self._asked_full or not answered_id:
+        if self._asked_full:
             self.drop()
-        else:
+        elif answered_id:
             self._advance()
+        else:
+            self.epoch = 0
 
     def _advance(self) -> None:
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
