@@ -1,6 +1,6 @@
 """Real brokers and gateways for every folder of tests, started when a test first asks for them."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def broker_of() -> Iterator[Callable[[str], Broker]]:
-    """Gives a broker of a release, one of each for a module: old ones bring a ZooKeeper and are let go soon."""
+    """Gives a broker of a release, one of each for a module: no run needs all of them at once."""
     brokers: dict[str, Broker] = {}
     with ExitStack() as stack:
 
@@ -44,8 +44,13 @@ def start_gateway() -> Iterator[Callable[..., GatewayProcess]]:
     """Starts gateways (arguments as GatewayProcess takes them) that end with the test."""
     with ExitStack() as stack:
 
-        def start(bootstrap: str, *options: str, **more: object) -> GatewayProcess:
-            gateway = GatewayProcess(bootstrap, *options, **more)  # type: ignore[arg-type]  # passed on as it is
+        def start(
+            bootstrap: str,
+            *options: str,
+            environment: Mapping[str, str] | None = None,
+            ready: bool = True,
+        ) -> GatewayProcess:
+            gateway = GatewayProcess(bootstrap, *options, environment=environment, ready=ready)
             _gateways.append(gateway)
             stack.callback(_gateways.remove, gateway)
             return stack.enter_context(gateway)

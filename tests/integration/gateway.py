@@ -128,7 +128,7 @@ class GatewayProcess:
         return answer
 
     def metrics(self) -> dict[str, float]:
-        """Give /metrics as values by name and labels, sorted: `fetchgate_fetches_total{kind="full",side="broker"}`."""
+        """Give /metrics by name and sorted labels: `fetchgate_fetches_total{kind="full",side="broker"}`."""
         found = {}
         for family in text_string_to_metric_families(self._get("/metrics")):
             for sample in family.samples:

@@ -1,7 +1,7 @@
 """A Kafka client of a few lines that speaks bytes: to a broker, or to the gateway before it.
 
-`Wire` is `tools.kafka.raw.RawConnection` (send, receive, call, versions) with the few requests that tests want
-without caring how they look. Transactions are in `tests.integration.producing`, topics are made by `Admin`.
+`Wire` is `tools.kafka.raw.RawConnection` (send, receive, call, versions) with the few requests that tests
+want without caring how they look. Transactions are in `tests.integration.producing`; `Admin` makes topics.
 """
 
 import struct

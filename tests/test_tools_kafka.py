@@ -1,0 +1,303 @@
+import importlib.util
+import pkgutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import kio.schema
+import psutil
+import pytest
+from aiokafka.record import MemoryRecords  # type: ignore[import-untyped]  # it has no types
+
+from tests.integration.wire import Record, message_set, record_batch
+from tools.kafka import Broker, Cluster, jars
+from tools.kafka.java import java
+from tools.kafka.metadata import TopicState, read_metadata
+from tools.kafka.ports import free_ports
+from tools.kafka.raw import (
+    API_VERSIONS,
+    METADATA,
+    RawConnection,
+    Reader,
+    array,
+    compact_string,
+    frame,
+    header_length,
+    is_flexible,
+    request,
+    string,
+    uvarint,
+)
+
+PATIENCE = 20.0
+
+
+def requests_of_kio() -> Iterator[Any]:
+    for package in pkgutil.iter_modules(kio.schema.__path__, "kio.schema."):
+        if not package.ispkg:
+            continue
+        for version in pkgutil.iter_modules(importlib.import_module(package.name).__path__):
+            name = f"{package.name}.{version.name}.request"
+            if importlib.util.find_spec(name) is not None:
+                yield from vars(importlib.import_module(name)).values()
+
+
+def test_first_flexible_versions_are_those_of_kio() -> None:
+    between_controllers = {53, 54}
+    checked = 0
+    for found in requests_of_kio():
+        name = getattr(found, "__name__", "")
+        if name.endswith("Request") and found.__api_key__ not in between_controllers:
+            assert is_flexible(found.__api_key__, found.__version__) == found.__flexible__, found
+            checked += 1
+    assert checked > 250
+
+
+def test_request_headers_v1_and_v2() -> None:
+    assert request(METADATA, 8, b"body", "c", 7).hex() == "0003000800000007000163" + b"body".hex()
+    assert request(METADATA, 9, b"body", "c", 7).hex() == "000300090000000700016300" + b"body".hex()
+    assert request(METADATA, 9, b"", None, 7).hex() == "0003000900000007ffff00"
+
+
+def test_answer_headers_have_tags_but_for_api_versions() -> None:
+    assert [header_length(METADATA, version) for version in (8, 9)] == [4, 5]
+    assert [header_length(API_VERSIONS, version) for version in (2, 3, 4)] == [4, 4, 4]
+
+
+def test_reader_reads_what_was_written() -> None:
+    reader = Reader(
+        string("añ") + string(None) + compact_string("b" * 200) + compact_string(None) + uvarint(300)
+    )
+    assert [reader.string(), reader.string()] == ["añ", None]
+    assert [reader.compact_string(), reader.compact_string()] == ["b" * 200, None]
+    assert reader.uvarint() == 300
+    assert reader.left == 0
+    with pytest.raises(ValueError, match="1 bytes wanted, 0 left"):
+        reader.take(1)
+
+
+def test_metadata_v1_is_read_whole() -> None:
+    partition = struct.pack(">hii", 0, 2, 1) + array([b"\0\0\0\1", b"\0\0\0\3"]) + array([b"\0\0\0\1"])
+    topic = struct.pack(">h", 0) + string("t") + b"\0" + array([partition])
+    node = struct.pack(">i", 1) + string("h") + struct.pack(">i", 9092) + string(None)
+    state = read_metadata(array([node]) + struct.pack(">i", 1) + array([topic]))
+    assert state.brokers == {1: ("h", 9092)}
+    assert state.controller == 1
+    assert state.topics == {
+        "t": TopicState(error=0, leaders={2: 1}, replicas={2: [1, 3]}, in_sync={2: [1]}),
+    }
+
+
+def answering(listener: socket.socket, *answers: bytes) -> None:
+    peer, _ = listener.accept()
+    with peer:
+        for answer in answers:
+            peer.recv(1000)
+            peer.sendall(answer)
+
+
+def test_call_takes_its_own_answer_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answers = (frame(b"\0\0\0\1body"), frame(b"\0\0\0\1late"), b"\0\0\0\x09half")
+        thread = threading.Thread(target=answering, args=(listener, *answers))
+        thread.start()
+        with RawConnection("127.0.0.1", listener.getsockname()[1]) as connection:
+            assert connection.call(METADATA, 1, b"") == b"body"
+            with pytest.raises(ValueError, match="asked 2, answered 1"):
+                connection.call(METADATA, 1, b"")
+            with pytest.raises(ConnectionError, match="5 of 9 bytes missing"):
+                connection.call(METADATA, 1, b"")
+        thread.join()
+
+
+RECORDS = [
+    Record(value=b"one", key=b"k", timestamp=1_700_000_000_123, headers=(("h", b"x"), ("n", None))),
+    Record(value=None, timestamp=1_700_000_000_001),
+]
+
+
+def test_record_batch_is_what_aiokafka_reads() -> None:
+    batch = MemoryRecords(
+        record_batch(RECORDS, producer_id=5, producer_epoch=1, transactional=True)
+    ).next_batch()
+    assert batch.validate_crc()
+    assert (batch.producer_id, batch.producer_epoch, batch.is_transactional) == (5, 1, True)
+    read = [(each.offset, each.timestamp, each.key, each.value, tuple(each.headers)) for each in batch]
+    assert read == [
+        (0, 1_700_000_000_123, b"k", b"one", (("h", b"x"), ("n", None))),
+        (1, 1_700_000_000_001, None, None, ()),
+    ]
+
+
+@pytest.mark.parametrize(("magic", "timestamp"), [(0, None), (1, 1_700_000_000_123)])
+def test_message_set_is_what_aiokafka_reads(magic: int, timestamp: int | None) -> None:
+    message = MemoryRecords(message_set(RECORDS[:1], magic=magic)).next_batch()
+    assert message.validate_crc()
+    assert [(each.timestamp, each.key, each.value) for each in message] == [(timestamp, b"k", b"one")]
+
+
+def test_scala_of_each_release() -> None:
+    named = [jars.coordinates(version)[0] for version in ("1.0.2", "2.3.1", "2.4.1", "4.3.0")]
+    assert [name.split(":")[1] for name in named] == ["kafka_2.12", "kafka_2.12", "kafka_2.13", "kafka_2.13"]
+    assert jars.coordinates("4.3.0", tools=True)[-1] == "org.apache.kafka:kafka-tools:4.3.0"
+
+
+def resolved(wanted: Sequence[str], into: Path) -> None:
+    for name in ("kafka.jar", "slf4j-simple-1.7.36.jar", "slf4j-reload4j-1.7.36.jar"):
+        (into / name).write_text(wanted[0])
+
+
+def refused(_wanted: Sequence[str], into: Path) -> None:
+    (into / "half.jar").touch()
+    raise OSError("no network")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+    monkeypatch.setattr(jars, "_with_maven", refused)
+    monkeypatch.setattr(jars, "_with_jgo", resolved)
+    monkeypatch.setattr("tools.kafka.jars.shutil.which", lambda _: "mvn")
+    return tmp_path / "kafka"
+
+
+def test_jars_come_by_the_second_way_when_the_first_fails(cache: Path) -> None:
+    assert jars.classpath("4.3.0") == f"{cache}/4.3.0/*"
+    assert sorted(jar.name for jar in (cache / "4.3.0").iterdir()) == ["kafka.jar", "slf4j-simple-1.7.36.jar"]
+    assert {entry.name for entry in cache.iterdir()} == {"4.3.0", "4.3.0.lock"}
+
+
+def test_jars_that_are_there_are_not_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars.fetch("4.3.0")
+    monkeypatch.setattr(jars, "_with_jgo", refused)
+    assert jars.fetch("4.3.0") == cache / "4.3.0"
+
+
+def test_no_half_release_is_left_and_the_remedy_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "_with_jgo", refused)
+    with pytest.raises(
+        RuntimeError, match=r"(?s)kafka_2.13:4.3.0.*Maven: no network.*jgo: no network.*online\?"
+    ):
+        jars.fetch("4.3.0")
+    assert [entry.name for entry in cache.iterdir()] == ["4.3.0.lock"]
+
+
+def test_two_that_ask_at_once_fetch_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+    second_waits = threading.Event()
+
+    def slowly(wanted: Sequence[str], into: Path) -> None:
+        fetched.append(wanted[0])
+        second_waits.wait(PATIENCE)
+        resolved(wanted, into)
+
+    monkeypatch.setattr(jars, "_with_jgo", slowly)
+    threads = [threading.Thread(target=jars.fetch, args=("4.3.0",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    until(lambda: "Waiting for another process" in capsys.readouterr().out)
+    second_waits.set()
+    for thread in threads:
+        thread.join()
+    assert len(fetched) == 1
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_java_is_17_or_later() -> None:
+    told = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
+    assert int(told.split('"')[1].split(".")[0]) >= 17
+
+
+def test_free_ports_are_free_and_in_a_row() -> None:
+    first = free_ports(5)
+    held = [socket.create_server(("127.0.0.1", first + number)) for number in range(5)]
+    for each in held:
+        each.close()
+
+
+def test_kraft_settings(tmp_path: Path) -> None:
+    broker = Broker(
+        "4.3.0",
+        node_id=3,
+        listeners={"VIA": ("127.0.0.1", 29093), "SASL_PLAINTEXT": None},
+        properties={"log.cleaner.backoff.ms": None, "x": 1},
+    )
+    settings = broker._settings()
+    own, via, sasl = broker.port, broker.port_of("VIA"), broker.port_of("SASL_PLAINTEXT")
+    assert settings["node.id"] == 3
+    assert settings["listeners"] == (
+        f"PLAINTEXT://127.0.0.1:{own},VIA://127.0.0.1:{via},SASL_PLAINTEXT://127.0.0.1:{sasl},"
+        f"CONTROLLER://127.0.0.1:{broker.controller_port}"
+    )
+    assert settings["advertised.listeners"] == (
+        f"PLAINTEXT://127.0.0.1:{own},VIA://127.0.0.1:29093,SASL_PLAINTEXT://127.0.0.1:{sasl}"
+    )
+    assert settings["listener.security.protocol.map"] == (
+        "PLAINTEXT:PLAINTEXT,VIA:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+    )
+    assert settings["x"] == 1
+    assert {"broker.id", "log.cleaner.backoff.ms", "zookeeper.connect"}.isdisjoint(settings)
+
+
+def test_zookeeper_settings() -> None:
+    broker = Broker("2.8.2", node_id=7)
+    settings = broker._settings()
+    assert settings["broker.id"] == 7
+    assert settings["zookeeper.connect"] == f"127.0.0.1:{broker.controller_port}"
+    assert {"node.id", "process.roles"}.isdisjoint(settings)
+
+
+def test_cluster_is_one_quorum() -> None:
+    cluster = Cluster("4.3.0", nodes=3, properties={"x": 1})
+    settings = [broker._settings() for broker in cluster.brokers]
+    assert len({str(each["controller.quorum.voters"]) for each in settings}) == 1
+    assert [each["node.id"] for each in settings] == [1, 2, 3]
+    assert {each["x"] for each in settings} == {1}
+    assert cluster.bootstrap == ",".join(broker.address for broker in cluster.brokers)
+    assert cluster.broker(2).node_id == 2
+
+
+KILLED = """
+import subprocess, sys, time
+from pathlib import Path
+from tools.kafka import reaper
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+gone = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+reaper.watch(child.pid)
+reaper.watch(gone.pid)
+reaper.forget(gone.pid)
+reaper.remove(Path(sys.argv[1]))
+print(child.pid, gone.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_started_ends_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, folder], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        watched, forgotten = (psutil.Process(int(pid)) for pid in parent.stdout.readline().split())
+        parent.kill()
+    try:
+        until(lambda: not watched.is_running() or watched.status() == psutil.STATUS_ZOMBIE)
+        until(lambda: not folder.exists())
+        assert forgotten.is_running()
+    finally:
+        forgotten.kill()
