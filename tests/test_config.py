@@ -81,8 +81,10 @@ def test_an_endpoint_can_be_off() -> None:
         (
             "advertise",
             "gate:9092",
-            "--advertise: 'gate:9092' is no host; give a host name or IP alone, "
-            "ports follow from --broker-ports",
+            (
+                "--advertise: 'gate:9092' is no host; give a host name or IP alone, "
+                "ports follow from --broker-ports"
+            ),
         ),
     ],
 )
