@@ -60,6 +60,8 @@ class Connection:
         "_events",
         "_expected",
         "_fetches",
+        "_header",
+        "_header_version",
         "_max_request_bytes",
         "_now",
         "_opaque",
@@ -107,6 +109,8 @@ class Connection:
         self._opaque = False
         self._closing = False
         self._probed = False
+        self._header = b""
+        self._header_version = -1
         self._now = 0.0
         self._fetches = Fetches(
             sessions=sessions, resolve=resolve, tally=self.tally, events=self._events, send=self._send
@@ -285,19 +289,21 @@ class Connection:
             return 0
         frame = data if len(data) == size else data[:size]
         exchange = Exchange(ApiKey.FETCH, version, frame[8:12], Becomes.WALKED)
-        try:
-            _, _, _, client_id, body = request_header(frame, 4)
-        except ProtocolError:
-            exchange.becomes = Becomes.PASSED
-            self._answers.append(exchange)
-            self._expected.append(exchange)
-            self._to_broker.append(frame)
-            return size
-        if client_id is not None and not self.client_id:
-            self.client_id = client_id.decode(errors="replace")
-        if self._fetches.features is None and not self._probed:
-            self._probe(client_id)
+        # A client repeats its header but for the correlation id.
+        if version != self._header_version or not frame.startswith(self._header, _HEAD_SIZE):
+            try:
+                _, _, _, client_id, body = request_header(frame, 4)
+            except ProtocolError:
+                exchange.becomes = Becomes.PASSED
+                self._answers.append(exchange)
+                self._send(exchange, frame)
+                return size
+            self._header, self._header_version = frame[_HEAD_SIZE:body], version
+            self.client_id = self.client_id or (client_id or b"").decode(errors="replace")
+            if self._fetches.features is None and not self._probed:
+                self._probe(client_id)
         self._answers.append(exchange)
+        body = _HEAD_SIZE + len(self._header)
         self._fetches.request(exchange, frame, body, self.client_id, self._now)
         return size
 

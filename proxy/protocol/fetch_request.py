@@ -29,6 +29,8 @@ _SESSION = Struct(">ii")
 _HEAD = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
 _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
+_NO_ELEMENTS: Final = b"\x01"
+_NO_RACK_NO_TAGS: Final = b"\x01\x00"
 _STRIDE_WORTH: Final = 8
 """From this many topics on it pays to look whether they all have one shape."""
 
@@ -102,16 +104,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     at = walk.topics(head_end)
     at, forgets = _forgotten(frame, layout, at)
     tail = at
-    tagged = False
-    if version >= 11:
-        rack, at = (read_compact_string if layout.flexible else read_string)(frame, at)
-        if rack is None:
-            raise Malformed("rack_id is null")
-    if layout.flexible:
-        tags, at = read_tags(frame, at)
-        tagged = bool(tags)
-    if at != len(frame):
-        raise Malformed(f"{len(frame) - at} bytes after a fetch request")
+    tagged = _tail(frame, layout, at)
     odd = ""
     if replica_id != _CONSUMER:
         odd = "not a consumer"
@@ -123,6 +116,23 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     return FetchRequest(
         frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.partitions, listing, odd, tail
     )
+
+
+def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
+    """Go over rack and tags, the last bytes of the frame; tell whether there are tags."""
+    tagged = False
+    if layout.flexible and frame[at:] == _NO_RACK_NO_TAGS:
+        return False
+    if layout.version >= 11:
+        rack, at = (read_compact_string if layout.flexible else read_string)(frame, at)
+        if rack is None:
+            raise Malformed("rack_id is null")
+    if layout.flexible:
+        tags, at = read_tags(frame, at)
+        tagged = bool(tags)
+    if at != len(frame):
+        raise Malformed(f"{len(frame) - at} bytes after a fetch request")
+    return tagged
 
 
 class _TopicsWalk:
@@ -162,9 +172,10 @@ class _TopicsWalk:
         """Walk one topic element; return the offset after it."""
         layout, frame = self.layout, self.frame
         key, at = _read_key(frame, layout, at)
-        count, at = (read_compact_count if layout.flexible else read_count)(frame, at)
-        if count is None:
-            raise Malformed("partitions are null")
+        if layout.flexible and 0 < (short := frame[at] if at < len(frame) else 0) < 0x80:
+            count, at = short - 1, at + 1
+        else:
+            count, at = self._count(at)
         size = layout.request_entry
         end = at + count * size
         if layout.flexible:
@@ -184,6 +195,12 @@ class _TopicsWalk:
             self.counts.append(count)
         self.blocks.append(self._block(at, count))
         return end
+
+    def _count(self, at: int) -> tuple[int, int]:
+        count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
+        if count is None:
+            raise Malformed("partitions are null")
+        return count, at
 
     def _tagged_topic(self, at: int, count: int) -> int:
         self.tagged = True
@@ -236,6 +253,8 @@ def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[int, bool]:
     """Go over forgotten_topics_data; tell where it ends and whether it names anything."""
     if layout.version < SESSION_VERSION:
         return at, False
+    if layout.flexible and frame[at : at + 1] == _NO_ELEMENTS:
+        return at + 1, False
     read = read_compact_count if layout.flexible else read_count
     topics, at = read(frame, at)
     for _ in range(topics or 0):
