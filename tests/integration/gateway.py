@@ -93,8 +93,9 @@ class GatewayProcess:
             if self._status(page) == 200:
                 return
             time.sleep(0.05)
-        self.close(keep_folder=True)
-        raise RuntimeError(f"the gateway was not up (left with {self._process.returncode}):\n{self.log()}")
+        log = self.log()
+        self.close()
+        raise RuntimeError(f"the gateway was not up (left with {self._process.returncode}):\n{log}")
 
     def stop(self, *, timeout: float = 60.0) -> int:
         """End it with SIGTERM and give its exit code.
@@ -108,11 +109,10 @@ class GatewayProcess:
         """End it at once."""
         self._end(signal.SIGKILL, 10)
 
-    def close(self, *, keep_folder: bool = False) -> None:
+    def close(self) -> None:
         """End it at once, when it still runs, and remove its log."""
         self.kill()
-        if not keep_folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def reload(self) -> None:
         """Send SIGHUP."""

@@ -84,7 +84,11 @@ class Broker:
         self._killed_at = -math.inf
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
