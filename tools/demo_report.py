@@ -1,0 +1,159 @@
+"""What the demo measured, compared and shown: pure functions over records and counters."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Self
+
+from rich.table import Table
+
+MIN_SAVED = 0.9
+"""What the demo asks of sessions: the part of all fetch bytes, records included, that is saved."""
+MAX_DIFFERENCES = 5
+"""So many are described."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Record:
+    """One record as a consumer got it: all that an application can see of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: tuple[int, int]
+    """Type and milliseconds."""
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Fetches on one side of a gateway, as it counted them. Bytes are whole frames."""
+
+    fetches: int
+    request_bytes: int
+    response_bytes: int
+    record_bytes: int
+
+    @classmethod
+    def of(cls, side: Mapping[str, Any]) -> Self:
+        """Read one side of `totals` in /state."""
+        return cls(
+            fetches=sum(side["fetches"].values()),
+            request_bytes=side["fetch_request_bytes"],
+            response_bytes=side["fetch_response_bytes"],
+            record_bytes=side["fetch_record_bytes"],
+        )
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.request_bytes + self.response_bytes
+
+    @property
+    def listing_bytes(self) -> int:
+        """All but the records: what names partitions and tells their state."""
+        return self.bytes - self.record_bytes
+
+    def per_fetch(self, amount: int) -> float:
+        """Spread an amount over the fetches."""
+        return amount / self.fetches if self.fetches else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All that one demo found out."""
+
+    seconds: float
+    """From the first fetch to the last record."""
+    direct: Counted
+    client: Counted
+    """Through the gateway, between the client and it."""
+    broker: Counted
+    """Through the gateway, between it and the broker."""
+    produced: int
+    read: int
+    """Records that both consumers got and that are the same."""
+    differences: tuple[str, ...]
+
+    @property
+    def saved(self) -> float:
+        """The part of the fetch bytes that sessions saved, by the counters of one gateway: its two sides."""
+        return saved(self.client.bytes, self.broker.bytes)
+
+    @property
+    def complaints(self) -> list[str]:
+        """Say what is not as it must be; nothing when all is well."""
+        found = list(self.differences)
+        if self.read != self.produced and not found:
+            found.append(f"{self.produced:,} records were produced, {self.read:,} were read")
+        if self.saved < MIN_SAVED:
+            found.append(f"{self.saved:.1%} of the bytes were saved, less than {MIN_SAVED:.0%}")
+        return found
+
+
+def saved(before: float, after: float) -> float:
+    """Tell what part of an amount is gone; 0 of nothing."""
+    return 1 - after / before if before else 0.0
+
+
+def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, tuple[str, ...]]:
+    """Lay two consumers' records side by side, each partition in the order in which it was read.
+
+    Returns:
+        How many are the same, and a sentence for each of the first differences.
+    """
+    same = 0
+    differences: list[str] = []
+    for one, other in zip_longest(_by_partition(direct), _by_partition(through)):
+        if one == other:
+            same += 1
+        elif len(differences) < MAX_DIFFERENCES:
+            differences.append(f"direct: {_show(one)}; through the gateway: {_show(other)}")
+    return same, tuple(differences)
+
+
+def _by_partition(records: Sequence[Record]) -> list[Record]:
+    """Sort by partition alone: the order within one is what a consumer is promised."""
+    return sorted(records, key=lambda record: (record.topic, record.partition))
+
+
+def _show(record: Record | None) -> str:
+    if record is None:
+        return "no record"
+    size = "null" if record.value is None else f"{len(record.value)} bytes"
+    return (
+        f"{record.topic}-{record.partition} offset {record.offset}, key {record.key!r}, value {size}, "
+        f"timestamp {record.timestamp[1]}, {len(record.headers)} headers"
+    )
+
+
+def table(outcome: Outcome) -> Table:
+    """Lay the direct run and the one through the gateway side by side, as the broker's side saw them."""
+    direct, through, seconds = outcome.direct, outcome.broker, outcome.seconds
+    shown = Table(title="Fetches on the broker's side", title_justify="left")
+    shown.add_column("")
+    for heading in ("direct", "through fetchgate", "saved"):
+        shown.add_column(heading, justify="right")
+    shown.add_row("fetches", f"{direct.fetches:,}", f"{through.fetches:,}", "")
+    for name, before, after in (
+        (
+            "request bytes per fetch",
+            direct.per_fetch(direct.request_bytes),
+            through.per_fetch(through.request_bytes),
+        ),
+        (
+            "answer bytes per fetch",
+            direct.per_fetch(direct.response_bytes),
+            through.per_fetch(through.response_bytes),
+        ),
+        (
+            "both, without records",
+            direct.per_fetch(direct.listing_bytes),
+            through.per_fetch(through.listing_bytes),
+        ),
+        ("bytes per second", direct.bytes / seconds, through.bytes / seconds),
+    ):
+        shown.add_row(name, f"{before:,.0f}", f"{after:,.0f}", f"{saved(before, after):.1%}")
+    return shown
