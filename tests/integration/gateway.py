@@ -93,9 +93,9 @@ class GatewayProcess:
             if self._status(page) == 200:
                 return
             time.sleep(0.05)
-        log = self.log()
+        written = self.log()
         self.close()
-        raise RuntimeError(f"the gateway was not up (left with {self._process.returncode}):\n{log}")
+        raise RuntimeError(f"the gateway was not up (left with {self._process.returncode}):\n{written}")
 
     def stop(self, *, timeout: float = 60.0) -> int:
         """End it with SIGTERM and give its exit code.

@@ -1,11 +1,15 @@
+import json
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from tests.integration.gateway import GatewayProcess
 from tests.integration.wire import ProduceError, Record, Wire, message_set, record_batch
-from tools.kafka import Broker, Cluster
+from tools.kafka import LATEST, Broker, Cluster
 from tools.kafka.admin import Admin, AdminError
+from tools.kafka.jars import classpath
+from tools.kafka.java import java
 from tools.kafka.raw import FETCH, PRODUCE, Reader, array, string
 
 BrokerOf = Callable[[str], Broker]
@@ -141,3 +145,27 @@ def test_gateway_process_serves_and_leaves(broker: Broker, gateway: GatewayProce
     assert gateway.metric("fetchgate_bytes_total", side="client", direction="in") > 0
     assert gateway.stop() == 0
     assert "ready" in gateway.log()
+
+
+def test_gateway_process_that_does_not_start_tells_why() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)left with 2.*--nonsense"):
+        GatewayProcess("127.0.0.1:1", "--nonsense").start()
+
+
+def test_gateway_process_need_not_be_ready(start_gateway: Callable[..., GatewayProcess]) -> None:
+    gateway = start_gateway("127.0.0.1:1", ready=False, environment={"FETCHGATE_LOG_FORMAT": "json"})
+    assert gateway.state()["state"] == "starting"
+    assert json.loads(gateway.log().splitlines()[0])["event"] == "started"
+    assert gateway.stop() == 0
+
+
+def test_java_tools_run_beside_a_broker(broker: Broker) -> None:
+    main = "org.apache.kafka.tools.VerifiableProducer"
+    with Admin(broker.address) as admin:
+        admin.create_topic("verifiable")
+        command = [str(java()), "-Xmx256m", "-cp", classpath(LATEST, tools=True), main]
+        command += ["--bootstrap-server", broker.address, "--topic", "verifiable", "--max-messages", "10"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert '"name":"tool_data","sent":10,"acked":10' in done.stdout
+        assert admin.offsets("verifiable") == {0: 10}
+        admin.delete_topic("verifiable")
