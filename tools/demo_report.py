@@ -89,7 +89,12 @@ class Outcome:
         if self.read != self.produced and not found:
             found.append(f"{self.produced:,} records were produced, {self.read:,} were read")
         if self.saved < MIN_SAVED:
-            found.append(f"{self.saved:.1%} of the bytes were saved, less than {MIN_SAVED:.0%}")
+            listing = saved(self.client.listing_bytes, self.broker.listing_bytes)
+            found.append(
+                f"{self.saved:.1%} of the bytes were saved, less than {MIN_SAVED:.0%} ({listing:.1%} without "
+                "records). A busy machine fetches less often, and more records at once: try again with a longer "
+                "--seconds, or when less runs beside it"
+            )
         return found
 
 

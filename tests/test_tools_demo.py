@@ -1,0 +1,140 @@
+"""The demo's pure parts: what it reads from counters, how it compares records, when it says no."""
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tools.demo_report import MAX_DIFFERENCES, Counted, Outcome, Record, compare, saved, table
+
+FIRST = Record(
+    topic="events",
+    partition=3,
+    offset=7,
+    key=b"k",
+    value=b"v" * 200,
+    timestamp=(1, 1_700_000_000_000),
+    headers=(("h", b"1"),),
+)
+OTHER_PARTITION = replace(FIRST, partition=1, offset=0)
+
+
+def counted(request: int, response: int, *, fetches: int = 10, records: int = 0) -> Counted:
+    return Counted(fetches=fetches, request_bytes=request, response_bytes=response, record_bytes=records)
+
+
+def outcome(**changes: Any) -> Outcome:
+    good = Outcome(
+        seconds=2.0,
+        direct=counted(33_640, 40_620, records=3_220),
+        client=counted(33_640, 40_620, records=3_220),
+        broker=counted(1_000, 3_900, records=3_220),
+        produced=5,
+        read=5,
+        differences=(),
+    )
+    return replace(good, **changes)
+
+
+def test_counters_are_read_from_one_side_of_the_state() -> None:
+    side = {
+        "bytes_in": 9_999,
+        "fetches": {"full": 1, "incremental": 20, "sessionless": 2, "close": 1},
+        "fetch_request_bytes": 300,
+        "fetch_response_bytes": 4_000,
+        "fetch_record_bytes": 1_000,
+    }
+    found = Counted.of(side)
+    assert found == counted(300, 4_000, fetches=24, records=1_000)
+    assert (found.bytes, found.listing_bytes, found.per_fetch(480)) == (4_300, 3_300, 20.0)
+
+
+def test_nothing_counted_is_nothing_saved() -> None:
+    assert saved(0, 0) == 0.0
+    assert counted(0, 0, fetches=0).per_fetch(7) == 0.0
+
+
+def test_same_records_are_the_same_however_partitions_interleave() -> None:
+    later = replace(FIRST, offset=8)
+    assert compare([FIRST, OTHER_PARTITION, later], [OTHER_PARTITION, FIRST, later]) == (3, ())
+
+
+def test_order_within_a_partition_counts() -> None:
+    later = replace(FIRST, offset=8)
+    same, differences = compare([FIRST, later], [later, FIRST])
+    assert same == 0
+    assert len(differences) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "others"},
+        {"partition": 4},
+        {"offset": 8},
+        {"key": None},
+        {"value": b""},
+        {"timestamp": (1, 1_700_000_000_001)},
+        {"headers": (("h", None),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_record_that_differs_anywhere_is_a_difference(change: dict[str, Any]) -> None:
+    same, differences = compare([FIRST], [replace(FIRST, **change)])
+    assert same == 0
+    assert len(differences) == 1
+
+
+def test_a_missing_record_is_a_difference() -> None:
+    assert compare([FIRST, OTHER_PARTITION], [OTHER_PARTITION]) == (
+        1,
+        (
+            (
+                "direct: events-3 offset 7, key b'k', value 200 bytes, timestamp 1700000000000, 1 headers; "
+                "through the gateway: no record"
+            ),
+        ),
+    )
+
+
+def test_only_the_first_differences_are_described() -> None:
+    records = [replace(FIRST, offset=number) for number in range(20)]
+    same, differences = compare(records, [])
+    assert (same, len(differences)) == (0, MAX_DIFFERENCES)
+
+
+def test_all_well_has_no_complaints() -> None:
+    assert outcome().complaints == []
+    assert f"{outcome().saved:.4f}" == "0.9340"
+
+
+def test_exactly_ninety_percent_is_enough() -> None:
+    assert outcome(client=counted(500, 500), broker=counted(60, 40)).complaints == []
+
+
+def test_less_than_ninety_percent_is_said() -> None:
+    (found,) = outcome(client=counted(500, 500, records=40), broker=counted(60, 45, records=40)).complaints
+    assert found.startswith("89.5% of the bytes were saved, less than 90% (93.2% without records). A busy")
+
+
+def test_records_that_neither_consumer_got_are_said() -> None:
+    assert outcome(read=4).complaints == ["5 records were produced, 4 were read"]
+
+
+def test_differences_are_said_and_not_repeated_as_a_count() -> None:
+    assert outcome(read=4, differences=("one", "two")).complaints == ["one", "two"]
+
+
+def test_the_table_lays_both_runs_side_by_side() -> None:
+    out = io.StringIO()
+    Console(file=out, width=100, color_system=None).print(table(outcome()))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.getvalue().splitlines()]
+    assert [row for row in rows if row] == [
+        ["fetches", "10", "10", ""],
+        ["request bytes per fetch", "3,364", "100", "97.0%"],
+        ["answer bytes per fetch", "4,062", "390", "90.4%"],
+        ["both, without records", "7,104", "168", "97.6%"],
+        ["bytes per second", "37,130", "2,450", "93.4%"],
+    ]
