@@ -65,6 +65,7 @@ class Wire:
     reads_client: bool = True
     held: int = 0
     done: bool = False
+    has_ended: bool = False
     fault: Fault | None = None
     client_id: str = "t"
     software_name: str = ""
@@ -99,6 +100,9 @@ class Wire:
             self.events.append(SessionClosed(session_id=7, reason="test"))
         else:
             self.done = True
+
+    def ended(self) -> None:
+        self.has_ended = True
 
     def take_client(self) -> list[bytes | memoryview]:
         due, self.to_client = self.to_client, []
@@ -170,12 +174,15 @@ async def stub_broker(answers: Callable[[bytes], bytes] = bytes) -> AsyncIterato
 
 
 class WireGateway(Gateway):
-    """A gateway whose cores only pass bytes, so that a test sees the shell alone."""
+    """A gateway whose cores only pass bytes, so that a test sees the sockets alone."""
 
     closing = b""
 
     def make_core(self, _reached_at: str) -> Connection:
         return cast("Connection", Wire(closing=self.closing))
+
+    async def _follow_cluster(self) -> None:
+        """Ask nobody: a stub that only echoes has no Metadata."""
 
 
 @asynccontextmanager
