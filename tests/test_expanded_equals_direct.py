@@ -1,0 +1,381 @@
+"""For any sequence of fetches and any behaviour that the rules allow a broker, the client gets what a fetch
+without a session would have got at that moment: same entries, same bytes, and never a session's own trouble.
+
+The broker is the model, which live brokers have confirmed. Entries stand in request order, or as the broker
+without a session orders them (errors that it finds before reading stand last there).
+"""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from proxy.connection import Connection
+from proxy.session.savings import Sessions
+from tests.model.asker import lines
+from tests.model.broker import ModelBroker
+from tests.model.gate import Gate
+from tests.model.log import Partition
+from tests.model.sessions import CachedPartition
+from tests.model.wire import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    NodeEndpoint,
+    PartitionData,
+    TopicData,
+    decode_response,
+    encode_request,
+)
+
+RELEASES = ("1.0.2", "1.1.1", "2.0.1", "2.4.1", "2.8.2", "3.7.2", "3.9.1", "4.3.0")
+TOPICS = ("a", "b", "cc")
+PARTITIONS = 4
+METADATA = bytes.fromhex("00030001000000630001780000")
+API_VERSIONS = bytes.fromhex("001200000000006200017800")[:11]
+BIG = 1 << 20
+BATCHES = (1, 20, 300)
+"""Sizes of batches; a limit of `BIG` never cuts."""
+
+
+def in_request_order(answer: FetchResponse, request: FetchRequest) -> FetchResponse:
+    """The same entries in the order of the request, neighbours of one topic in one element."""
+    told = {
+        (topic.topic, topic.topic_id, data.partition_index): data
+        for topic in answer.topics
+        for data in topic.partitions
+    }
+    elements: list[TopicData] = []
+    for topic in request.topics:
+        for part in topic.partitions:
+            data = told.pop((topic.topic, topic.topic_id, part.partition), None)
+            if data is None:
+                continue
+            if elements and (elements[-1].topic, elements[-1].topic_id) == (topic.topic, topic.topic_id):
+                last = elements.pop()
+                elements.append(replace(last, partitions=(*last.partitions, data)))
+            else:
+                elements.append(TopicData(topic=topic.topic, topic_id=topic.topic_id, partitions=(data,)))
+    return replace(answer, topics=tuple(elements))
+
+
+def unread(data: PartitionData) -> PartitionData:
+    """An entry without what a byte limit decides."""
+    return replace(data, records=b"", aborted=None)
+
+
+class AnyClientAnyBroker(RuleBasedStateMachine):
+    """Rules change the world; `fetch` checks the law."""
+
+    @initialize(
+        release=st.sampled_from(RELEASES),
+        slots=st.sampled_from([1000, 1000, 1000, 1000, 8, 0]),
+        seed=st.integers(0, 2**16),
+        cuts=st.booleans(),
+        version=st.integers(4, 18),
+        max_sessions=st.sampled_from([10, 10, 10, 10, 0]),
+        asks=st.booleans(),
+    )
+    def begin(
+        self, release: str, slots: int, seed: int, cuts: bool, version: int, max_sessions: int, asks: bool
+    ) -> None:
+        self.broker = ModelBroker(release=release, slots=slots, seed=seed)
+        self.broker.nodes = {n: NodeEndpoint(node_id=n, host=f"b{n}", port=9092) for n in (1, 2)}
+        self.ids: dict[str, list[bytes]] = {}
+        for name in TOPICS:
+            self.create(name)
+        self.sessions = Sessions(max_sessions=max_sessions)
+        connection = Connection(sessions=self.sessions, resolve=None)
+        self.gate = Gate(connection, self.broker, random.Random(seed) if cuts else None)
+        self.version = min(version, self.broker.quirks.fetch_versions[1])
+        self.now = 1.0
+        self.correlation = 0
+        self.excused: set[int] = set()
+        """Sessions that may be left behind: other clients', and those whose error a throttle may have hid."""
+        self.wanted: list[tuple[str, int]] = [(name, i) for name in TOPICS[:2] for i in range(PARTITIONS)]
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.values: dict[str, Any] = {}
+        self.fields: dict[str, Any] = {}
+        self.holds = 0
+        if asks:
+            self.gate.exchange([API_VERSIONS], self.now)
+        self.seek_to_end()
+        self.poll(3, follows=True)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "gate"):
+            return
+        self.broker.throttle_ms = 0
+        self.gate.close(self.now)
+        assert set(self.broker.cache.sessions) <= self.excused, "a session was left behind"
+        assert self.sessions.held == 0
+
+    # The world
+
+    def create(self, name: str) -> None:
+        topic = self.broker.create_topic(name, PARTITIONS)
+        self.ids.setdefault(name, []).append(topic.topic_id)
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        topic = self.broker.topics.get(name)
+        return None if topic is None else topic.partitions.get(index)
+
+    names = st.sampled_from(TOPICS)
+    indexes = st.integers(0, PARTITIONS - 1)
+
+    @rule(
+        name=names, index=indexes, size=st.sampled_from(BATCHES), count=st.integers(1, 3), held=st.booleans()
+    )
+    def produce(self, name: str, index: int, size: int, count: int, held: bool) -> None:
+        if partition := self.partition(name, index):
+            partition.append(bytes([self.correlation & 0xFF]) * size, count=count, replicated=not held)
+
+    @rule(name=names, index=indexes)
+    def replicate(self, name: str, index: int) -> None:
+        if partition := self.partition(name, index):
+            partition.high_watermark = partition.log_end
+
+    @rule(name=names, index=indexes, producer=st.integers(1, 2))
+    def begin_transaction(self, name: str, index: int, producer: int) -> None:
+        if partition := self.partition(name, index):
+            partition.append(b"in transaction", producer=producer)
+
+    @rule(name=names, index=indexes, producer=st.integers(1, 2), commit=st.booleans())
+    def end_transaction(self, name: str, index: int, producer: int, commit: bool) -> None:
+        partition = self.partition(name, index)
+        if partition is not None and producer in partition.open:
+            partition.end_transaction(producer, commit=commit)
+
+    @rule(name=names, index=indexes, back=st.integers(0, 3))
+    def delete_records(self, name: str, index: int, back: int) -> None:
+        if partition := self.partition(name, index):
+            partition.delete_records(max(0, partition.high_watermark - back))
+
+    @rule(name=names)
+    def delete_topic(self, name: str) -> None:
+        self.broker.topics.pop(name, None)
+
+    @rule(name=names)
+    def recreate_topic(self, name: str) -> None:
+        self.create(name)
+
+    @rule(name=names)
+    def deny_or_allow(self, name: str) -> None:
+        self.broker.denied ^= {name}
+
+    @rule(name=names, index=indexes, leader=st.sampled_from([-1, 1, 2, 3]), hosted=st.booleans())
+    def move_leader(self, name: str, index: int, leader: int, hosted: bool) -> None:
+        if partition := self.partition(name, index):
+            partition.move_leader(leader, partition.leader_epoch + 1)
+            partition.hosted = hosted or leader == self.broker.node_id
+
+    @rule(name=names, index=indexes, error=st.sampled_from([56, 9, 78, 0, 0]))
+    def break_or_mend(self, name: str, index: int, error: int) -> None:
+        if partition := self.partition(name, index):
+            partition.error = error
+
+    @rule(name=names, index=indexes)
+    def prefer_a_replica(self, name: str, index: int) -> None:
+        if partition := self.partition(name, index):
+            partition.preferred = {} if partition.preferred else {"r": 2}
+
+    @rule(name=names)
+    def compress(self, name: str) -> None:
+        if topic := self.broker.topics.get(name):
+            topic.zstd = not topic.zstd
+            # A session is not told of a topic that turns to zstd under it (2.6): nobody could know.
+            self.restart()
+
+    @rule(ms=st.sampled_from([0, 0, 40]))
+    def throttle(self, ms: int) -> None:
+        # Left out on 1.1, which never throws a read away: empty and throttled means no news there.
+        if self.broker.quirks.throttles_empty:
+            self.broker.throttle_ms = ms
+
+    @rule()
+    def restart(self) -> None:
+        """All sessions are gone; the connection is not, for it is what the next rules are about."""
+        for session in list(self.broker.cache.sessions.values()):
+            self.broker.cache.remove(session)
+
+    @rule(epoch=st.integers(1, 9))
+    def lose_count(self, epoch: int) -> None:
+        for session in self.broker.cache.sessions.values():
+            session.epoch = epoch
+        self.excused |= set(self.broker.cache.sessions)
+
+    @rule()
+    def mistake_names_for_ids(self) -> None:
+        for session in self.broker.cache.sessions.values():
+            session.uses_ids = not session.uses_ids
+        self.excused |= set(self.broker.cache.sessions)
+
+    @rule(size=st.integers(1, 12))
+    def others_take_slots(self, size: int) -> None:
+        parts = [
+            CachedPartition("x", bytes(16), FetchPartition(partition=i, fetch_offset=0)) for i in range(size)
+        ]
+        self.excused |= {self.broker.cache.create(round(self.now * 1000), parts) for _ in range(8)}
+
+    @rule(seconds=st.sampled_from([0.5, 11.0, 121.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    # The client
+
+    @rule(version=st.integers(4, 18))
+    def change_version(self, version: int) -> None:
+        self.version = min(version, self.broker.quirks.fetch_versions[1])
+
+    @rule(
+        isolation_level=st.integers(0, 1),
+        max_bytes=st.sampled_from([BIG, BIG, BIG, 400, 25, 0]),
+        rack_id=st.sampled_from(["", "r"]),
+        session_id=st.sampled_from([0, 0, -1]),
+    )
+    def change_settings(self, isolation_level: int, max_bytes: int, rack_id: str, session_id: int) -> None:
+        self.values = {
+            "isolation_level": isolation_level,
+            "max_bytes": max_bytes,
+            "rack_id": rack_id,
+            "session_id": session_id,
+        }
+
+    @rule(wanted=st.lists(st.tuples(names, st.integers(0, PARTITIONS)), max_size=14))
+    def choose(self, wanted: list[tuple[str, int]]) -> None:
+        """Any list: empty, split topics, partitions twice or that are none."""
+        self.wanted = wanted
+
+    @rule(name=names)
+    def assign_all(self, name: str) -> None:
+        self.wanted = [*self.wanted, *((name, i) for i in range(PARTITIONS) if (name, i) not in self.wanted)]
+
+    @rule(by=st.integers(0, 12))
+    def rotate(self, by: int) -> None:
+        at = by % max(len(self.wanted), 1)
+        self.wanted = self.wanted[at:] + self.wanted[:at]
+
+    @rule(name=names, index=indexes)
+    def pause_or_resume(self, name: str, index: int) -> None:
+        if (name, index) in self.wanted:
+            self.wanted = [want for want in self.wanted if want != (name, index)]
+        else:
+            self.wanted = [*self.wanted, (name, index)]
+
+    @rule(name=names, index=indexes, offset=st.integers(0, 6))
+    def seek(self, name: str, index: int, offset: int) -> None:
+        self.offsets[name, index] = offset
+
+    @rule()
+    def seek_to_end(self) -> None:
+        for name, topic in self.broker.topics.items():
+            for index, partition in topic.partitions.items():
+                self.offsets[name, index] = partition.log_end
+
+    def request(self) -> FetchRequest:
+        version = self.version
+        since = {"current_leader_epoch": 9, "last_fetched_epoch": 12}
+        values = {name: value for name, value in self.fields.items() if version >= since.get(name, 4)}
+        elements: list[tuple[str, list[FetchPartition]]] = []
+        for name, index in self.wanted:
+            part = FetchPartition(partition=index, fetch_offset=self.offsets.get((name, index), 0), **values)
+            if elements and elements[-1][0] == name:
+                elements[-1][1].append(part)
+            else:
+                elements.append((name, [part]))
+        self.correlation += 1
+        settings = dict(self.values)
+        if version < 11:
+            settings.pop("rack_id", None)
+        if version < 7:
+            settings.pop("session_id", None)
+        return FetchRequest(
+            version=version,
+            correlation_id=self.correlation,
+            topics=tuple(FetchTopic(**self.key(name), partitions=tuple(parts)) for name, parts in elements),
+            **settings,
+        )
+
+    def key(self, name: str) -> dict[str, Any]:
+        return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name][-1]}
+
+    epochs = st.sampled_from([-1, -1, -1, 0, 1])
+
+    @rule(leader_epoch=epochs, last_epoch=epochs, size=st.sampled_from([BIG, BIG, BIG, 25, 0]))
+    def change_fields(self, leader_epoch: int, last_epoch: int, size: int) -> None:
+        self.fields = {
+            "current_leader_epoch": leader_epoch,
+            "last_fetched_epoch": last_epoch,
+            "partition_max_bytes": size,
+        }
+
+    @rule(steps=st.integers(1, 4))
+    def hold_back(self, steps: int) -> None:
+        """Let more than one thing happen before the next fetch."""
+        self.holds = steps
+
+    @rule(times=st.integers(1, 4), follows=st.booleans())
+    def poll(self, times: int, follows: bool) -> None:
+        """Fetch and fetch again, going on from what was read if `follows`."""
+        for _ in range(times):
+            self.check([self.request()])
+            if follows:
+                self.seek_to_end()
+
+    @invariant()
+    def fetch(self) -> None:
+        """The law, after every step."""
+        if not hasattr(self, "gate"):
+            return
+        self.holds -= 1
+        if self.holds < 0:
+            self.check([self.request()])
+
+    @rule(between=st.booleans())
+    def fetch_without_waiting(self, between: bool) -> None:
+        """Two fetches behind each other, something else in between."""
+        requests = [self.request(), self.request()]
+        self.check(requests, other=METADATA if between else None)
+
+    def check(self, requests: list[FetchRequest], other: bytes | None = None) -> None:
+        frames = [encode_request(request) for request in requests]
+        direct = [self.broker.handle(frame, self.now) for frame in frames]
+        if other is not None:
+            frames.insert(1, other)
+        answers = self.gate.exchange(frames, self.now)
+        assert len(answers) == len(frames), f"{len(answers)} answers to {len(frames)} requests"
+        if other is not None:
+            assert answers.pop(1) == self.broker.handle(other, self.now)
+        for request, answer, expected in zip(requests, answers, direct, strict=True):
+            self.compare(
+                request, decode_response(answer, request.version), decode_response(expected, request.version)
+            )
+
+    def compare(self, request: FetchRequest, got: FetchResponse, direct: FetchResponse) -> None:
+        ordered = in_request_order(direct, request)
+        limits = [part.partition_max_bytes for topic in request.topics for part in topic.partitions]
+        if min([request.max_bytes, *limits], default=BIG) >= BIG:
+            if got != direct:
+                assert lines(got) == lines(ordered)
+                assert got == ordered
+            return
+        # Who gets the few bytes depends on the order, which is the session's own.
+        got = in_request_order(got, request)
+        pairs = [
+            (a, b)
+            for x, y in zip(got.topics, ordered.topics, strict=True)
+            for a, b in zip(x.partitions, y.partitions, strict=True)
+        ]
+        assert [unread(a) for a, _ in pairs] == [unread(b) for _, b in pairs]
+        assert any(a.records for a, _ in pairs) == any(b.records for _, b in pairs)
+        for a, b in pairs:
+            mine, theirs = a.records or b"", b.records or b""
+            assert mine.startswith(theirs) or theirs.startswith(mine)
+
+
+TestAnyClientAnyBroker = AnyClientAnyBroker.TestCase
+TestAnyClientAnyBroker.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
