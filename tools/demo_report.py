@@ -92,8 +92,8 @@ class Outcome:
             listing = saved(self.client.listing_bytes, self.broker.listing_bytes)
             found.append(
                 f"{self.saved:.1%} of the bytes were saved, less than {MIN_SAVED:.0%} ({listing:.1%} without "
-                "records). A busy machine fetches less often, and more records at once: try again with a longer "
-                "--seconds, or when less runs beside it"
+                "records). A busy machine fetches less often and more records at once: try a longer "
+                "--seconds, or again when less runs beside it"
             )
         return found
 

@@ -27,7 +27,7 @@ def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
-    """A busy machine fetches less often and saves less: the exit code must follow the figure, whatever it is."""
+    """A busy machine fetches less often and saves less: the exit code must follow the figure."""
     done = run("--seconds", "6", NO_COLOR="1", COLUMNS="120")
     assert "Records: 300 of 300 the same, compared one by one" in done.stdout, done.stdout + done.stderr
     assert "\x1b" not in done.stdout
