@@ -38,6 +38,8 @@ PLAIN_RECORDS = 40
 KEYS = 10
 LARGE_BYTES = 5_000_000
 FIRST_TIMESTAMP = 1_700_000_000_000
+KEEP: Mapping[str, str] = {"retention.ms": "-1"}
+"""For topics with those timestamps: the default would delete such old records within minutes."""
 
 _CONFIG: Mapping[str, Mapping[str, str]] = {
     APPENDED: {"message.timestamp.type": "LogAppendTime"},
@@ -65,13 +67,19 @@ class Expected:
     """Number of records for read_uncommitted."""
     committed: int
     """Number of records for read_committed."""
+    markers: int
+    """Number of ends of transactions in the log, which are records to a client that knows nothing of them."""
+
+    def count(self, isolation: str) -> int:
+        """Number of records for an isolation level."""
+        return self.committed if isolation == "read_committed" else self.uncommitted
 
 
 def fill(bootstrap: str) -> Expected:
     """Create the topics on the cluster, produce into them and wait until they are as described above."""
     with Admin(bootstrap) as admin:
         for topic, partitions in PARTITIONS.items():
-            admin.create_topic(topic, partitions=partitions, config=_CONFIG.get(topic))
+            admin.create_topic(topic, partitions=partitions, config={**KEEP, **_CONFIG.get(topic, {})})
         _produce_plain(bootstrap)
         with producing(bootstrap) as producer:
             for partition in range(PARTITIONS[APPENDED]):
@@ -157,6 +165,7 @@ def _produce_transactions(bootstrap: str) -> None:
         first.begin_transaction()
         for partition in partitions:
             produce(first, TRANSACTIONS, partition, 8, first=100 * number)
+        first.flush(60)  # an abort would drop what has not been sent
         first.commit_transaction(60) if commit else first.abort_transaction(60)
     first.begin_transaction()
     second.begin_transaction()
@@ -210,4 +219,5 @@ def _expected(bootstrap: str) -> Expected:
         starts={place: low for place, (low, _) in marks.items()},
         uncommitted=plain + others + PARTITIONS[TRANSACTIONS] * 36,
         committed=plain + others + PARTITIONS[TRANSACTIONS] * 23,
+        markers=PARTITIONS[TRANSACTIONS] * 5,
     )

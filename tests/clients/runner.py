@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -22,6 +23,14 @@ Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
 
+class Sessions(Enum):
+    """Who makes the fetch sessions (KIP-227) of a client behind the gateway."""
+
+    OWN = "the client's own, passed on as they come"
+    GIVEN = "the gateway's"
+    NONE = "nobody: they would not pay for one partition a connection"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """How to start the consumer program of one client."""
@@ -30,10 +39,9 @@ class Program:
     client_id: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    sessions: bool
-    """The client makes fetch sessions of its own (KIP-227)."""
+    sessions: "Sessions"
     transactions: bool = True
-    """The client knows read_committed."""
+    """The client knows read_committed, and that the ends of transactions in a log are no records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +52,17 @@ class Ways:
     gateway: str
 
 
-def _python(name: str, client_id: str, module: str, *, sessions: bool = False) -> Program:
+def _python(name: str, client_id: str, module: str, sessions: Sessions) -> Program:
     command = (sys.executable, "-m", f"tests.clients.python.{module}")
     return Program(name=name, client_id=client_id, command=command, sessions=sessions)
 
 
-CONFLUENT = _python("confluent-kafka", "librdkafka", "consume_confluent")
-AIOKAFKA = _python("aiokafka", "aiokafka", "consume_aiokafka")
-KAFKA_PYTHON = _python("kafka-python", "kafka-python-3", "consume_kafka_python", sessions=True)
+CONFLUENT = _python("confluent-kafka", "librdkafka", "consume_confluent", Sessions.GIVEN)
+AIOKAFKA = _python("aiokafka", "aiokafka", "consume_aiokafka", Sessions.GIVEN)
+KAFKA_PYTHON = _python("kafka-python", "kafka-python-3", "consume_kafka_python", Sessions.OWN)
 
 
-def old_kafka_python() -> Program:
+def _old_kafka_python() -> Program:
     """kafka-python 2.0.2, the last line without fetch sessions, installed into a folder of its own once."""
     folder = CACHE / OLD_KAFKA_PYTHON
     if not (folder / "kafka").is_dir():
@@ -73,9 +81,15 @@ def old_kafka_python() -> Program:
         client_id="kafka-python-2",
         command=KAFKA_PYTHON.command,
         environment={"PYTHONPATH": str(folder)},
-        sessions=False,
+        sessions=Sessions.GIVEN,
         transactions=False,
     )
+
+
+def python_programs() -> dict[str, Program]:
+    """The programs of the Python clients by name."""
+    programs = (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, _old_kafka_python())
+    return {program.name: program for program in programs}
 
 
 class Run:

@@ -6,12 +6,13 @@ What stands still (headers, timestamps, transactions, compaction, 5 MB records) 
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 
 import pytest
 
-from tests.clients.dataset import produce, producing
-from tests.clients.runner import Program, Run, Ways, assert_same_records
+from tests.clients.dataset import KEEP, produce, producing
+from tests.clients.runner import Program, Run, Ways, assert_same_records, python_programs
 from tools.kafka.admin import Admin
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -20,15 +21,24 @@ pytest_plugins = ["tests.clients.fixtures"]
 SETTLE_SECONDS = 0.5
 """Several fetches of a client that has nothing new to read."""
 
-QUOTA = 100_000
-"""Bytes a second; with windows of two seconds (see the fixtures) 500 kB for two readers take several."""
+QUOTA = 35_000
+"""Bytes a second. A broker looks at ten seconds at least: one reader of 400 kB alone is slowed already."""
 
 
 @pytest.fixture
 def topic(admin: Admin, program: Program) -> Iterator[str]:
     """A new topic of four partitions, each with a replica on all three brokers."""
     name = f"{program.name}-{uuid.uuid4().hex[:8]}"
-    admin.create_topic(name, partitions=4, replication=3)
+    admin.create_topic(name, partitions=4, replication=3, config=KEEP)
+    yield name
+    admin.delete_topic(name)
+
+
+@pytest.fixture
+def quota_topic(admin: Admin) -> Iterator[str]:
+    """A new topic of four partitions on one broker: quotas count by broker."""
+    name = f"quota-{uuid.uuid4().hex[:8]}"
+    admin.create_topic(name, assignment={partition: [1] for partition in range(4)})
     yield name
     admin.delete_topic(name)
 
@@ -201,7 +211,7 @@ def test_a_topic_deleted_and_created_anew_is_read_from_its_start(
             run.wait_records(40)
         admin.delete_topic(topic)
         time.sleep(SETTLE_SECONDS)
-        admin.create_topic(topic, partitions=4, replication=3)
+        admin.create_topic(topic, partitions=4, replication=3, config=KEEP)
         put(ways, topic, 4, 3, first=100)
         for run in runs:
             run.wait_records(40 + 12)
@@ -266,22 +276,24 @@ def test_leaders_move_under_a_reader(program: Program, ways: Ways, topic: str, a
     assert set(runs[1].errors()) <= set(runs[0].errors()), runs[1].of("error")
 
 
-def test_a_consumer_quota_slows_and_loses_nothing(
-    program: Program, ways: Ways, topic: str, admin: Admin
-) -> None:
+def test_a_consumer_quota_slows_and_loses_nothing(ways: Ways, quota_topic: str, admin: Admin) -> None:
+    programs = python_programs().values()
     with producing(ways.direct) as producer:
         for number in range(100):
-            producer.produce(topic, value=number.to_bytes(2) * 2_500, partition=number % 4)
-    admin.set_quota(program.client_id, {"consumer_byte_rate": QUOTA})
+            producer.produce(quota_topic, value=number.to_bytes(2) * 2_000, partition=number % 4)
+    for program in programs:
+        admin.set_quota(program.client_id, {"consumer_byte_rate": QUOTA})
     try:
-        with side_by_side(program, ways, topic) as runs:
-            for run in runs:
-                run.wait_ends({(topic, partition): 25 for partition in range(4)})
+        with ExitStack() as stack:
+            pairs = [stack.enter_context(side_by_side(each, ways, quota_topic)) for each in programs]
+            for run in chain.from_iterable(pairs):
+                run.wait_ends({(quota_topic, partition): 25 for partition in range(4)}, seconds=80)
                 run.stop()
     finally:
-        admin.set_quota(program.client_id, {"consumer_byte_rate": None})
-    assert_same_records(*runs)
-    assert len(runs[1].of("record")) == 100
-    assert [run.errors() for run in runs] == [[], []]
-    if program.name == "confluent-kafka":  # the one that tells its application
-        assert all(run.of("throttled") for run in runs)
+        for program in programs:
+            admin.set_quota(program.client_id, {"consumer_byte_rate": None})
+    for direct, gateway in pairs:
+        assert_same_records(direct, gateway)
+        assert len(gateway.of("record")) == 100
+        assert [direct.errors(), gateway.errors()] == [[], []]
+    assert all(run.of("throttled") for run in pairs[0]), "librdkafka tells its application"

@@ -1,0 +1,124 @@
+"""Topics that stand still, read whole by one client: straight from the brokers and through the gateway."""
+
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.clients.dataset import PARTITIONS, Expected
+from tests.clients.runner import Line, Program, Run, Sessions, Ways
+from tests.integration.gateway import GatewayProcess
+
+LOOK_ON_SECONDS = 1.0
+"""After the last record: several fetches that have nothing new to tell."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetches:
+    """The fetches of all open connections of one client, by kind (see ``fetchgate_fetches_total``)."""
+
+    version: int
+    """Of the last fetch; the highest, should connections differ."""
+    client: Counter[str]
+    broker: Counter[str]
+    client_bytes: int
+    """Requests and answers with the client, whole frames."""
+    broker_bytes: int
+    """Requests and answers with the brokers, whole frames."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two finished runs of one client."""
+
+    direct: Run
+    gateway: Run
+    fetches: Fetches
+    """Of the run through the gateway."""
+    watermarks: tuple[list[Line], list[Line]]
+    """As each run showed them at last; empty for the programs that take no commands."""
+
+
+def read_whole(
+    program: Program,
+    ways: Ways,
+    gateway: GatewayProcess,
+    expected: Expected,
+    isolation: str,
+    *,
+    commands: bool,
+) -> Pair:
+    """Run a client both ways over everything there is.
+
+    Args:
+        program: The client.
+        ways: Where its two runs start.
+        gateway: Asked for what it saw.
+        expected: Tells when a run is at its end.
+        isolation: ``read_uncommitted`` or ``read_committed``.
+        commands: The program takes commands and tells ends; else it reads to a count.
+    """
+    count = None if commands else expected.count(isolation)
+    with (
+        Run(program, ways.direct, assign=PARTITIONS, isolation=isolation, count=count) as direct,
+        Run(program, ways.gateway, assign=PARTITIONS, isolation=isolation, count=count) as through,
+    ):
+        runs = (direct, through)
+        for run in runs:
+            run.wait_ends(expected.ends) if commands else run.wait_records(expected.count(isolation))
+        time.sleep(LOOK_ON_SECONDS)
+        fetches = fetches_of(gateway, program.client_id)
+        watermarks = tuple(_watermarks(run) if commands else [] for run in runs)
+        for run in runs:
+            run.stop() if commands else run.wait_end()
+    (started,) = through.of("start")
+    log.info("%s %s %s: %s", started["client"], started["version"], isolation, fetches)
+    return Pair(direct=direct, gateway=through, fetches=fetches, watermarks=(watermarks[0], watermarks[1]))
+
+
+def fetches_of(gateway: GatewayProcess, client_id: str) -> Fetches:
+    """What the open connections of a client have fetched so far."""
+    links = [link for link in gateway.state()["connections"] if link["client_id"] == client_id]
+    kinds: dict[str, Counter[str]] = {"client": Counter(), "broker": Counter()}
+    sizes = Counter[str]()
+    for link in links:
+        for side, counts in kinds.items():
+            counts.update(link[side]["fetches"])
+            sizes[side] += link[side]["fetch_request_bytes"] + link[side]["fetch_response_bytes"]
+    return Fetches(
+        version=max((link["fetch_version"] for link in links), default=-1),
+        **kinds,
+        client_bytes=sizes["client"],
+        broker_bytes=sizes["broker"],
+    )
+
+
+def _watermarks(run: Run) -> list[Line]:
+    return [
+        run.ask("watermarks", topic=topic, partition=partition)
+        for topic, partitions in PARTITIONS.items()
+        for partition in range(partitions)
+    ]
+
+
+def assert_sessions(sessions: Sessions, fetches: Fetches) -> None:
+    """What passed was what this client should send, and what it should become.
+
+    Raises:
+        AssertionError: it was not.
+    """
+    client, broker = fetches.client, fetches.broker
+    match sessions:
+        case Sessions.GIVEN:
+            assert client["incremental"] == client["full"] == 0 < client["sessionless"], fetches
+            assert broker["incremental"] > 0, fetches
+            assert fetches.broker_bytes < fetches.client_bytes, fetches
+        case Sessions.OWN:
+            assert client["incremental"] > 0, fetches
+            assert client == broker, fetches
+            assert fetches.broker_bytes == fetches.client_bytes, fetches
+        case Sessions.NONE:
+            assert client == broker, fetches
+            assert broker["incremental"] == 0 < broker["sessionless"], fetches
