@@ -37,8 +37,8 @@ from tools.kafka.settings import (
 from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
-START_TIMEOUT = 90.0
-"""Seconds until a broker must answer; 3 to 6 are usual, more where all cores are busy."""
+START_TIMEOUT = 180.0
+"""Seconds until a broker must answer; 3 to 6 are usual, many times that where all cores are busy."""
 
 
 class Broker:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HOST = "127.0.0.1"
-SESSION_TIMEOUT_MS = 3000
+SESSION_TIMEOUT_MS = 6000
 SESSION_EXPIRY = SESSION_TIMEOUT_MS / 1000 + 1
 """Seconds after which ZooKeeper has surely forgotten a broker that was killed: until then its id is taken."""
 
@@ -38,7 +38,7 @@ QUICK: dict[str, object] = {
 """What makes one broker quick to start and to do what tests wait for; everything else is Kafka's default."""
 
 QUICK_KRAFT: dict[str, object] = {
-    "broker.session.timeout.ms": 5000,  # a killed broker may come back only when its old session has ended
+    "broker.session.timeout.ms": 6000,  # a killed broker may come back only when its old session has ended
     "broker.heartbeat.interval.ms": 500,
     "share.coordinator.state.topic.num.partitions": 4,
     "share.coordinator.state.topic.replication.factor": 1,
