@@ -1,0 +1,18 @@
+"""What fetchgate costs and saves, measured beside runs without it: `python -m tools.bench`.
+
+Each part stands alone (`--only NAME`) and puts direct runs, a bare pass-through (`floor`), haproxy where it
+is installed, the Java consumer's own sessions and the gateway beside each other, in windows that alternate or
+run at the same time. Ratios and bytes hold from one machine to the next; megabytes a second and milliseconds
+don't.
+
+- `micro`: one unchanged fetch inside the gateway, request and answer, without sockets.
+- `bytes`: fetch bytes on the broker's side with one busy partition of many and with all of them active.
+- `law6`: workloads made to hurt; the broker's side must never carry more than the client's.
+- `bulk`: a topic drained; CPU seconds of the proxies per GB, throughput.
+- `latency`: from produce to consume at two rates, in windows that alternate.
+- `idle`: CPU of gateway and broker while one partition of 1,000 is busy.
+- `memory`: resident bytes at start, after drains, by connection, by partition, over time; many connections.
+
+`stage` holds the broker and the routes to it, `load` the programs that produce and consume in processes of
+their own, `figures` what is told at the end.
+"""

@@ -1,0 +1,70 @@
+"""Command line of the benchmarks: `python -m tools.bench [--only NAME ...] [--seconds N] [--quick]`."""
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from tools.bench import micro, wire
+from tools.bench.figures import Table, document, markdown, show
+from tools.bench.stage import Stage
+
+PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
+    "micro": micro.run,
+    "bytes": wire.run,
+}
+SECONDS: Final = 20.0
+QUICK_SECONDS: Final = 4.0
+
+
+def main() -> None:
+    """Measure, print, and write what was asked for."""
+    options = _options()
+    console = Console()
+    seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+    tables: list[Table] = []
+    with Stage(seconds=seconds, quick=options.quick, console=console) as stage:
+        for name in options.only or PARTS:
+            for table in PARTS[name](stage):
+                show(console, table)
+                tables.append(table)
+    missed = [row for table in tables for row in table.rows if row.met is False]
+    judged = sum(row.met is not None for table in tables for row in table.rows)
+    console.print(f"{judged - len(missed)} of {judged} targets met, on {machine()}.", highlight=False)
+    if options.json:
+        told = {"machine": machine(), "seconds": seconds, "tables": document(tables)}
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(_page(tables, seconds))
+
+
+def machine() -> str:
+    """Say where this runs, as far as it matters to figures."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+def _page(tables: list[Table], seconds: float) -> str:
+    head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
+    where = f"On {machine()}; windows of {seconds:.0f} s. "
+    return f"{head}{where}Ratios and bytes hold elsewhere, absolute times don't.\n\n{markdown(tables)}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench", description="Measure what fetchgate costs and saves."
+    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="NAME", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--seconds", type=float, help=f"length of a window (default: {SECONDS:.0f})")
+    parser.add_argument("--quick", action="store_true", help="small runs, for a look")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them as tables for a README")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

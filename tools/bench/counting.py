@@ -1,0 +1,77 @@
+"""Fetch bytes as a gateway counts them: on the broker's side and on the client's, between two moments.
+
+With `--sessions off` the gateway is a plain wire that counts: both sides are what a client and the broker say
+to each other directly. So direct runs and Java's are counted by it as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What one side carried; whole frames, their length prefix included."""
+
+    requests: int
+    answers: int
+    records: int
+    fetches: int
+    partitions: int
+    """Entries of requests."""
+    kinds: Mapping[str, int]
+    """Fetches by kind: full, incremental, sessionless, close."""
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], side: str) -> Self:
+        """Read a side, `client` or `broker`, of a gateway's /state."""
+        told = state["totals"][side]
+        kinds = told["fetches"]
+        return cls(
+            told["fetch_request_bytes"],
+            told["fetch_response_bytes"],
+            told["fetch_record_bytes"],
+            sum(kinds.values()),
+            told["partitions_requested"],
+            kinds,
+        )
+
+    def __sub__(self, before: "Counted") -> "Counted":
+        return Counted(
+            self.requests - before.requests,
+            self.answers - before.answers,
+            self.records - before.records,
+            self.fetches - before.fetches,
+            self.partitions - before.partitions,
+            {kind: count - before.kinds[kind] for kind, count in self.kinds.items()},
+        )
+
+    @property
+    def total(self) -> int:
+        """All bytes of fetches, records included."""
+        return self.requests + self.answers
+
+    @property
+    def request(self) -> float:
+        """Bytes of a request on average."""
+        return self.requests / max(self.fetches, 1)
+
+    @property
+    def answer(self) -> float:
+        """Bytes of an answer without its records, on average."""
+        return (self.answers - self.records) / max(self.fetches, 1)
+
+    @property
+    def whole(self) -> float:
+        """Bytes of a fetch, request and answer with its records, on average."""
+        return self.total / max(self.fetches, 1)
+
+    @property
+    def bare(self) -> float:
+        """Bytes of a fetch without records, request and answer, on average."""
+        return self.request + self.answer
+
+
+def saved(direct: float, through: float) -> float:
+    """Tell how many percent less the second is."""
+    return 100 * (1 - through / direct) if direct else 0.0

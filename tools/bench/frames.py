@@ -1,0 +1,98 @@
+"""Fetch frames of v16 as librdkafka sends and Kafka 4.3 answers them, for measurements without either."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from tools.kafka.raw import compact_array, frame, string, uvarint
+
+VERSION: Final = 16
+OFFSET: Final = 100
+"""Where each partition ends that nothing is produced to."""
+
+Topics: TypeAlias = Sequence[tuple[bytes, Sequence[int]]]
+"""Topic ids, each with its partitions."""
+
+Key: TypeAlias = tuple[bytes, int]
+
+_FETCH: Final = b"\0\1" + VERSION.to_bytes(2)
+_LIMITS: Final = b"\0\0\1\xf4\0\0\0\1\3\x20\0\0\1"  # max_wait_ms, min_bytes, max_bytes, isolation_level
+
+
+def fetch_request(
+    correlation_id: int,
+    topics: Topics,
+    *,
+    session: tuple[int, int] = (0, -1),
+    offsets: Mapping[Key, int] | None = None,
+    client_id: str = "rdkafka",
+) -> bytes:
+    """Build a whole request frame.
+
+    Args:
+        correlation_id: as in its header.
+        topics: what it lists.
+        session: session id and epoch; (0, -1) goes without.
+        offsets: fetch offsets other than `OFFSET`.
+        client_id: as in its header.
+    """
+    known = offsets or {}
+    listed = [
+        topic
+        + compact_array([_asked(partition, known.get((topic, partition), OFFSET)) for partition in each])
+        + b"\0"
+        for topic, each in topics
+    ]
+    ids = session[0].to_bytes(4) + session[1].to_bytes(4, signed=True)
+    body = _LIMITS + ids + compact_array(listed) + b"\1\1\0"  # nothing forgotten, no rack, no tags
+    return frame(_FETCH + correlation_id.to_bytes(4) + string(client_id) + b"\0" + body)
+
+
+def fetch_answer(
+    correlation_id: int,
+    topics: Topics,
+    *,
+    session_id: int = 0,
+    records: Mapping[Key, bytes] | None = None,
+) -> bytes:
+    """Build a whole answer frame; `records` by partition, none for the others."""
+    found = records or {}
+    told = [
+        topic
+        + compact_array([_told(partition, found.get((topic, partition), b"")) for partition in each])
+        + b"\0"
+        for topic, each in topics
+    ]
+    body = bytes(6) + session_id.to_bytes(4) + compact_array(told) + b"\0"
+    return frame(correlation_id.to_bytes(4) + b"\0" + body)
+
+
+def rotated(topics: Topics, by: int) -> list[tuple[bytes, list[int]]]:
+    """Give the list as librdkafka would after `by` turns; a topic can come in two elements then."""
+    flat = [(topic, partition) for topic, each in topics for partition in each]
+    found: list[tuple[bytes, list[int]]] = []
+    for topic, partition in flat[by:] + flat[:by]:
+        if found and found[-1][0] == topic:
+            found[-1][1].append(partition)
+        else:
+            found.append((topic, [partition]))
+    return found
+
+
+def _asked(partition: int, offset: int) -> bytes:
+    unset = b"\xff" * 12  # last_fetched_epoch, log_start_offset
+    return b"".join((partition.to_bytes(4), b"\0\0\0\5", offset.to_bytes(8), unset, b"\0\x10\0\0", b"\0"))
+
+
+def _told(partition: int, records: bytes) -> bytes:
+    offsets = OFFSET.to_bytes(8) * 2 + bytes(8)  # high watermark, last stable offset, log start
+    return b"".join(
+        (
+            partition.to_bytes(4),
+            b"\0\0",
+            offsets,
+            b"\1\xff\xff\xff\xff",
+            uvarint(len(records) + 1),
+            records,
+            b"\0",
+        )
+    )

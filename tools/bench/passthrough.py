@@ -1,0 +1,108 @@
+"""A pass-through and nothing else, on uvloop: the floor below which no proxy written in Python gets.
+
+    python -m tools.bench.passthrough HOST:PORT HOST:PORT      (where it listens, where it leads)
+
+As the gateway it receives into one buffer for all connections, copies out once, and stops reading a side
+whose other side does not take what it was sent.
+"""
+
+import asyncio
+import socket
+import sys
+from typing import Any, Final, cast
+
+import uvloop
+
+RECEIVE_BYTES: Final = 262_144
+WRITE_HIGH_WATER: Final = 1_048_576
+_RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
+
+
+class Side(asyncio.BufferedProtocol):
+    """One of two sockets; what it receives is written to the other.
+
+    Args:
+        target: where to connect for each that came in; None on the side that was connected so.
+        other: the side to write to.
+    """
+
+    __slots__ = ("_early", "_other", "_target", "_task", "transport")
+
+    def __init__(self, target: tuple[str, int] | None = None, other: "Side | None" = None) -> None:
+        self._target = target
+        self._other = other
+        self._early: list[bytes] = []
+        self.transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connect onwards, or be what was connected."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._target is not None:
+            self._task = asyncio.get_running_loop().create_task(self._connect(*self._target))
+        elif self._other is not None:
+            self._other.lead_to(self)
+
+    def lead_to(self, other: "Side") -> None:
+        """Write what came early, and all that comes, to the other side."""
+        self._other = other
+        for data in self._early:
+            other.write(data)
+        self._early.clear()
+
+    def write(self, data: bytes) -> None:
+        """Send what the other side received."""
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def get_buffer(self, _sizehint: int) -> Any:
+        """Receive where all receive."""
+        return _RECEIVE
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Copy out what came and send it on."""
+        if self._other is None:
+            self._early.append(bytes(_RECEIVE[:nbytes]))
+        else:
+            self._other.write(bytes(_RECEIVE[:nbytes]))
+
+    def pause_writing(self) -> None:
+        """Stop reading the other side."""
+        if self._other is not None and self._other.transport is not None:
+            self._other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read the other side again."""
+        if self._other is not None and self._other.transport is not None:
+            self._other.transport.resume_reading()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Close the other side once it has what was written."""
+        self.transport = None
+        if self._other is not None and self._other.transport is not None:
+            self._other.transport.close()
+
+    async def _connect(self, host: str, port: int) -> None:
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: Side(other=self), host, port)
+        except OSError:
+            if self.transport is not None:
+                self.transport.abort()
+
+
+async def serve(listen: tuple[str, int], target: tuple[str, int]) -> None:
+    """Pass on until cancelled."""
+    server = await asyncio.get_running_loop().create_server(lambda: Side(target), *listen)
+    await server.serve_forever()
+
+
+def address(text: str) -> tuple[str, int]:
+    """Read "host:port"."""
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(address(sys.argv[1]), address(sys.argv[2])))

@@ -1,0 +1,196 @@
+"""The processes of a measurement: proxies, whose CPU is counted, and loads, which tell what they saw."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+import psutil
+
+from tools.kafka import reaper
+from tools.kafka.ports import free_ports
+
+HOST: Final = "127.0.0.1"
+START_SECONDS: Final = 60.0
+"""Within which a process must be there; loads that wait for a broker included."""
+
+
+class Meter:
+    """CPU and memory of one process.
+
+    Args:
+        pid: of the process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds so far, user and system."""
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    @property
+    def resident(self) -> int:
+        """Resident bytes now."""
+        return int(self._process.memory_info().rss)
+
+
+class Proxy:
+    """A process that listens; `with` ends it.
+
+    Args:
+        command: what to run.
+        port: where it will listen.
+
+    Raises:
+        RuntimeError: it did not listen in time; with what it wrote.
+    """
+
+    def __init__(self, command: Sequence[str], port: int) -> None:
+        self.port = port
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            list(command), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+        )
+        reaper.watch(self._process.pid)
+        self.meter = Meter(self._process.pid)
+        self._wait_listening()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """Where clients go."""
+        return f"{HOST}:{self.port}"
+
+    def close(self) -> None:
+        """End it: SIGTERM, and SIGKILL where that does not do."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        reaper.forget(self._process.pid)
+        self._log.close()
+
+    def log(self) -> str:
+        """Give what it wrote."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def _wait_listening(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        while self._process.poll() is None and time.monotonic() < until:
+            try:
+                socket.create_connection((HOST, self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+        raise RuntimeError(f"nothing listens on {self.address}:\n{self.log()}")
+
+
+class Gateway(Proxy):
+    """`fetchgate proxy`, as its users start it.
+
+    Args:
+        bootstrap: the broker's address.
+        options: more of the command line.
+        node_id: the highest id of a broker behind it.
+    """
+
+    def __init__(self, bootstrap: str, *options: str, node_id: int = 1) -> None:
+        port = free_ports(node_id + 3)
+        self._admin = f"{HOST}:{port + node_id + 2}"
+        command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap]
+        command += ["--listen", f"{HOST}:{port}", "--admin", self._admin, *options]
+        super().__init__(command, port)
+        self.node_port = port + 1 + node_id
+        """Where that broker is reached."""
+
+    def state(self) -> dict[str, Any]:
+        """Give /state."""
+        with urllib.request.urlopen(f"http://{self._admin}/state", timeout=10) as answer:
+            document: dict[str, Any] = json.load(answer)
+        return document
+
+
+class Load:
+    """A load program (`tools.bench.load`) or another module that speaks as it does.
+
+    It writes a line when it is set up and, after its stdin was closed or it is done, one JSON object.
+
+    Args:
+        arguments: module and its arguments.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        reaper.watch(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+        reaper.forget(self._process.pid)
+
+    def ready(self) -> Self:
+        """Wait for its first line.
+
+        Raises:
+            RuntimeError: it ended without.
+        """
+        if self._process.stdout is None or not self._process.stdout.readline():
+            raise RuntimeError(f"{self._process.args!r} ended before it was ready")
+        return self
+
+    def result(self) -> dict[str, Any]:
+        """Wait until it is done by itself; give what it tells.
+
+        Raises:
+            RuntimeError: it told nothing.
+        """
+        if self._process.stdout is None:
+            raise RuntimeError("no pipe")
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._process.args!r} ended without a result")
+        document: dict[str, Any] = json.loads(line)
+        return document
+
+    def finish(self) -> dict[str, Any]:
+        """Tell it to end; give what it tells."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.stdin = None  # communicate() would flush it
+        return self.result()
+
+
+def haproxy_command(program: str, folder: Path, port: int, target: int) -> list[str]:
+    """Write haproxy's configuration for plain TCP on one thread and give the command."""
+    config = folder / f"haproxy-{port}.cfg"
+    config.write_text(
+        "global\n  maxconn 4000\n  nbthread 1\n"
+        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n"
+        f"listen kafka\n  bind {HOST}:{port}\n  server broker {HOST}:{target}\n"
+    )
+    return [program, "-f", str(config), "-db"]

@@ -1,0 +1,101 @@
+"""What all parts share: one real broker, and the routes to it."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final, Self
+
+from rich.console import Console
+
+from tools.bench.processes import HOST, Gateway, Meter, Proxy, haproxy_command
+from tools.kafka import LATEST, Broker
+from tools.kafka.admin import Admin
+from tools.kafka.ports import free_ports
+
+FLOOR: Final = "FLOOR"
+HAPROXY: Final = "HAPROXY"
+HEAP: Final = "1g"
+
+
+class Stage:
+    """A broker that starts when it is first asked for; `with` ends it and what was started beside it.
+
+    Plain pass-throughs don't rewrite addresses: the broker has a listener for each that advertises the
+    pass-through's own port.
+
+    Args:
+        seconds: length of a measured window.
+        quick: fewer and smaller runs, for a look.
+        console: where progress is told.
+    """
+
+    def __init__(self, *, seconds: float, quick: bool, console: Console) -> None:
+        self.seconds = seconds
+        self.quick = quick
+        self._console = console
+        self._stack = ExitStack()
+        self._broker: Broker | None = None
+        self._ports: dict[str, int] = {}
+        self._topics = count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def say(self, text: str) -> None:
+        """Tell what is being done."""
+        self._console.print(f"[dim]{text}[/]", highlight=False)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, started now if it was not."""
+        if self._broker is None:
+            first = free_ports(2)
+            self._ports = {FLOOR: first, HAPROXY: first + 1}
+            self.say(f"Starting Kafka {LATEST} ...")
+            listeners = {name: (HOST, port) for name, port in self._ports.items()}
+            broker = Broker(listeners=listeners, heap=HEAP)
+            self._broker = self._stack.enter_context(broker)
+        return self._broker
+
+    @property
+    def broker_meter(self) -> Meter:
+        """The broker's CPU and memory."""
+        return Meter(self.broker.pid)
+
+    @contextmanager
+    def topic(self, partitions: int, *, name: str = "events") -> Iterator[str]:
+        """Make a topic with a name of its own and delete it at the end."""
+        told = f"{name}-{next(self._topics)}"
+        with Admin(self.broker.address) as admin:
+            admin.create_topic(told, partitions=partitions)
+            try:
+                yield told
+            finally:
+                admin.delete_topic(told)
+
+    def gateway(self, *options: str) -> Gateway:
+        """Start a gateway to the broker."""
+        return Gateway(self.broker.address, *options, node_id=self.broker.node_id)
+
+    def floor(self) -> Proxy:
+        """Start the bare pass-through."""
+        target = f"{HOST}:{self.broker.port_of(FLOOR)}"
+        port = self._ports[FLOOR]
+        return Proxy([sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target], port)
+
+    def haproxy(self) -> Proxy | None:
+        """Start haproxy, where it is installed."""
+        program = shutil.which("haproxy")
+        if program is None:
+            return None
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        target = self.broker.port_of(HAPROXY)
+        port = self._ports[HAPROXY]
+        return Proxy(haproxy_command(program, Path(folder), port, target), port)

@@ -1,0 +1,155 @@
+"""Fetch bytes on the broker's side: direct, through the gateway, and the Java consumer with its own sessions.
+
+All three consume the same records at the same time.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools.bench.counting import Counted, saved
+from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.processes import Gateway, Load
+from tools.bench.stage import Stage
+from tools.kafka import LATEST
+from tools.kafka.jars import classpath
+from tools.kafka.process import JavaProcess
+
+WIRE: Final = ("--sessions", "off")
+SETTLED_FETCHES: Final = 30
+"""After so many fetches a client has its partitions, and its session."""
+SETTLE_SECONDS: Final = 60.0
+CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is produced, and what must be saved."""
+
+    name: str
+    partitions: int
+    active: int
+    """How many of them are produced to."""
+    rate: float
+    """Records a second, all together."""
+    saved: float
+    """Percent, without records."""
+    saved_all: float
+    """Percent, with records."""
+    mark: bool
+    """Whether the Java consumer's bytes are a limit."""
+
+
+WORKLOADS: Final = (
+    Workload("100 partitions, one with 50 records/s", 100, 1, 50, 97.5, 94.0, mark=True),
+    Workload("1,000 partitions, one with 50 records/s", 1000, 1, 50, 99.7, 99.3, mark=True),
+    Workload("100 partitions with 5 records/s each", 100, 100, 500, 96.0, 93.0, mark=False),
+)
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure all workloads."""
+    return [_table(workload, _measured(stage, workload)) for workload in WORKLOADS]
+
+
+def _measured(stage: Stage, workload: Workload) -> dict[str, Counted]:
+    """Give what the broker's side of each route carried in one and the same window."""
+    stage.say(f"bytes: {workload.name}, direct, Java and through at once ...")
+    with ExitStack() as stack:
+        topic = stack.enter_context(stage.topic(workload.partitions))
+        routes = {
+            "direct": stack.enter_context(stage.gateway(*WIRE)),
+            "Java": stack.enter_context(stage.gateway(*WIRE)),
+            GATEWAY: stack.enter_context(stage.gateway()),
+        }
+        rate = f"--rate={workload.rate}"
+        arguments = ["tools.bench.load", "produce", stage.broker.address, topic, rate]
+        stack.enter_context(Load(*arguments, f"--partitions={workload.active}")).ready()
+        java = stack.enter_context(_java(routes["Java"].address, topic))
+        for name in ("direct", GATEWAY):
+            stack.enter_context(consumer(routes[name].address, topic, workload.partitions)).ready()
+        if java is None or not _settled(routes["Java"], java):
+            stage.say("The Java consumer is not there: no mark of its sessions.")
+            del routes["Java"]
+        for gateway in routes.values():
+            _settled(gateway, None)
+        before = {name: Counted.of(gateway.state(), "broker") for name, gateway in routes.items()}
+        time.sleep(stage.seconds)
+        return {
+            name: Counted.of(gateway.state(), "broker") - before[name] for name, gateway in routes.items()
+        }
+
+
+def consumer(address: str, topics: str, partitions: int) -> Load:
+    """Start a confluent-kafka consumer of all partitions, from their ends."""
+    return Load("tools.bench.load", "consume", address, topics, f"--partitions={partitions}")
+
+
+@contextmanager
+def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
+    """Run Kafka's own console consumer; None where its jars can't be had."""
+    try:
+        class_path = classpath(LATEST, tools=True)
+    except RuntimeError:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [CONSOLE_CONSUMER, "--bootstrap-server", address, "--topic", topic]
+        arguments += ["--command-property", "client.id=rdkafka"]  # its length counts
+        process = JavaProcess(class_path, arguments, log=Path(folder) / "console-consumer", heap="256m")
+        try:
+            yield process
+        finally:
+            process.end(kill=True)
+
+
+def _settled(gateway: Gateway, java: JavaProcess | None) -> bool:
+    """Wait until a client is past its beginning; False when it never gets there."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < until and (java is None or java.running):
+        if Counted.of(gateway.state(), "broker").fetches >= SETTLED_FETCHES:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _table(workload: Workload, counted: dict[str, Counted]) -> Table:
+    direct, mark = counted["direct"], counted.get("Java")
+    others = {name: each for name, each in counted.items() if each is not direct}
+    bare = {name: each.bare for name, each in counted.items()}
+    rows = [
+        Row(name="fetches", unit="", values={name: each.fetches for name, each in counted.items()}),
+        Row(name="request", unit="bytes", values={name: each.request for name, each in counted.items()}),
+        Row(name="answer", unit="bytes", values={name: each.answer for name, each in counted.items()}),
+        Row(
+            name="both",
+            unit="bytes",
+            values=bare,
+            limit=mark.bare if mark is not None and workload.mark else None,
+        ),
+        Row(
+            name="below direct",
+            unit="%",
+            values={name: saved(direct.bare, each.bare) for name, each in others.items()},
+            limit=workload.saved,
+            least=True,
+        ),
+        Row(
+            name="records included",
+            unit="%",
+            values={name: saved(direct.whole, each.whole) for name, each in others.items()},
+            limit=workload.saved_all,
+            least=True,
+        ),
+    ]
+    notes = [
+        "Averages over the fetches of one window, records left out unless said.",
+        "Direct and Java are counted by a gateway with --sessions off, a plain wire.",
+    ]
+    if mark is None:
+        notes.append("Java: not there, nothing to compare with.")
+    return Table(part="bytes", title=f"Broker's side: {workload.name}", rows=rows, notes=notes)
