@@ -1,0 +1,138 @@
+"""Fetch frames for tests: short words in, whole frames (length prefix included) out, and live exchanges.
+
+The bytes come from the model's codec (`tests.model.wire`), which live brokers, kio and Kafka's schemas agree
+with; nothing of it is shared with what is tested.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from proxy.protocol.api import request_header
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
+from proxy.protocol.fetch_response import FetchResponseWalk
+from tests.model import wire
+
+VERSIONS: Final = range(4, 19)
+SESSION_VERSIONS: Final = range(7, 19)
+DATA: Final = Path(__file__).parent / "data"
+
+Want: TypeAlias = tuple[str, int] | tuple[str, int, int]
+"""Topic, partition, fetch offset (0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request and its answer as a live broker gave it, with length prefixes."""
+
+    name: str
+    broker: str
+    version: int
+    request: bytes
+    response: bytes
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.broker}"
+
+
+def framed(content: bytes) -> bytes:
+    return len(content).to_bytes(4) + content
+
+
+def live() -> list[Exchange]:
+    """All fetches of v4 to v18 that were captured."""
+    vectors = json.loads((DATA / "fetch-live.json").read_text())
+    return [
+        Exchange(
+            vector["name"],
+            vector["broker"],
+            vector["api_version"],
+            framed(bytes.fromhex(vector["request_hex"])),
+            framed(bytes.fromhex(vector["response_hex"])),
+        )
+        for vector in vectors
+        if vector["api_key"] == 1 and vector["api_version"] >= 4
+    ]
+
+
+def topic_id(name: str) -> bytes:
+    """An id for a topic; it ends in zero bytes, which must not get lost on the way."""
+    return name.encode().ljust(16, b"\0")
+
+
+def wire_key(version: int, name: str) -> bytes:
+    """What stands for a topic in a listing."""
+    return topic_id(name) if version >= 13 else name.encode()
+
+
+def named(version: int, name: str) -> dict[str, Any]:
+    return {"topic_id": topic_id(name)} if version >= 13 else {"topic": name}
+
+
+def fetch(
+    version: int,
+    *wants: Want,
+    session: tuple[int, int] = (0, -1),
+    forget: Iterable[tuple[str, int]] = (),
+    values: Mapping[str, int] | None = None,
+    correlation: int = 1,
+    client: str | None = "c",
+    **fields: Any,
+) -> bytes:
+    """A fetch as clients send it: neighbours of one topic in one element; `values` go into every entry."""
+    topics: list[wire.FetchTopic] = []
+    for name, index, *offset in wants:
+        told: dict[str, Any] = {"partition": index, "fetch_offset": [*offset, 0][0], **(values or {})}
+        part = wire.FetchPartition(**told)
+        element = wire.FetchTopic(**named(version, name), partitions=(part,))
+        if topics and (topics[-1].topic, topics[-1].topic_id) == (element.topic, element.topic_id):
+            element = wire.FetchTopic(**named(version, name), partitions=(*topics.pop().partitions, part))
+        topics.append(element)
+    request = wire.FetchRequest(
+        version=version,
+        correlation_id=correlation,
+        client_id=client,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=tuple(topics),
+        forgotten=tuple(
+            wire.ForgottenTopic(**named(version, name), partitions=(index,)) for name, index in forget
+        ),
+        **{"max_wait_ms": 500, "max_bytes": 52_428_800} | fields,
+    )
+    return framed(wire.encode_request(request))
+
+
+def entry(
+    partition: int, hw: int = 0, *, error: int = 0, records: bytes | None = b"", **fields: Any
+) -> wire.PartitionData:
+    """An entry of an answer: without an error, lso is hw and the log starts at 0."""
+    if error:
+        told: dict[str, Any] = {"error_code": error}
+    else:
+        told = {"high_watermark": hw, "last_stable_offset": hw, "log_start_offset": 0}
+    return wire.PartitionData(partition_index=partition, records=records, **told | fields)
+
+
+def response(version: int, *elements: tuple[str, list[wire.PartitionData]], **fields: Any) -> bytes:
+    """An answer; fields are those of `tests.model.wire.FetchResponse`, correlation id 1 if not told."""
+    topics = tuple(wire.TopicData(**named(version, name), partitions=tuple(data)) for name, data in elements)
+    fields = {"correlation_id": 1} | fields
+    return framed(wire.encode_response(wire.FetchResponse(version=version, topics=topics, **fields)))
+
+
+def parsed(frame: bytes) -> FetchRequest:
+    """View a request as the connection does."""
+    _, version, _, _, body = request_header(frame, 4)
+    return parse_fetch_request(frame, version, body)
+
+
+def walked(frame: bytes, version: int, isolation_level: int = 0, *, keep: bool = True) -> FetchResponseWalk:
+    """Walk a whole answer in one chunk."""
+
+    walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=keep)
+    walk.feed(frame)
+    return walk

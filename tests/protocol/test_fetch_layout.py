@@ -1,0 +1,135 @@
+"""Sizes and offsets of section 1.5 of the protocol's description, and counts where uvarints grow."""
+
+import numpy as np
+import pytest
+
+from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION, MIN_VERSION
+from proxy.protocol.fetch_response import FetchResponseWalk
+from tests.frames import VERSIONS, entry, fetch, framed, parsed, response, walked, wire_key
+
+REQUEST_ENTRY = {4: 16} | dict.fromkeys(range(5, 9), 24) | dict.fromkeys(range(9, 12), 28)
+ANSWER_ENTRY = {4: 30} | dict.fromkeys(range(5, 11), 38) | {11: 42}
+WIDE_COUNTS = [0, 1, 125, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_150]
+
+
+def test_versions() -> None:
+    assert (MIN_VERSION, MAX_VERSION) == (4, 18)
+    assert list(LAYOUTS) == list(VERSIONS)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_sizes_of_entries(version: int) -> None:
+    layout = LAYOUTS[version]
+    assert layout.request_entry == REQUEST_ENTRY.get(version, 33)
+    assert layout.answer_entry == ANSWER_ENTRY.get(version, 37)
+    assert layout.request_item.itemsize == layout.request_fields.itemsize == layout.request_entry
+    assert layout.answer_item.itemsize == layout.answer_fields.itemsize == layout.answer_entry
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_one_more_entry_is_so_many_bytes_more(version: int) -> None:
+    layout = LAYOUTS[version]
+    one, two = fetch(version, ("t", 0)), fetch(version, ("t", 0), ("t", 1))
+    assert len(two) - len(one) == layout.request_entry
+    none = response(version, ("t", [entry(0)]))
+    more = response(version, ("t", [entry(0), entry(1)]))
+    assert len(more) - len(none) == layout.answer_entry
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_fields_of_entries(version: int) -> None:
+    layout = LAYOUTS[version]
+    values = {"current_leader_epoch": 7} if version >= 9 else {}
+    frame = fetch(version, ("t", 3, 9), values=values)
+    listing = parsed(frame).listing
+    assert listing is not None
+    fields = listing.entries.view(layout.request_fields)
+    assert fields["partition"].tolist() == [3]
+    if version >= 9:
+        assert fields["epoch"].tolist() == [7]
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_entry_without_news_ends_as_the_layout_says(version: int, isolation: int) -> None:
+    layout = LAYOUTS[version]
+    told = entry(5, 12, aborted=() if isolation else None)
+    frame = response(version, ("t", [told] * 4))
+    walk = walked(frame, version, isolation)
+    (run,) = walk.runs
+    fields = run.entries.view(layout.answer_fields)
+    assert walk.answered == []
+    assert fields["partition"].tolist() == [5] * 4
+    assert fields["error"].tolist() == [0] * 4
+    assert fields["high_watermark"].tolist() == [12] * 4
+    assert {end.tobytes() for end in fields["end"]} == {layout.empty_ends[isolation]}
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        *WIDE_COUNTS,
+        pytest.param(
+            2_097_151,
+            marks=pytest.mark.xfail(strict=True, reason="prefix_size stops at three bytes of a count"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("version", [12, 13])
+def test_prefix_at_every_width(version: int, count: int) -> None:
+    layout = LAYOUTS[version]
+    for name in ("t", "n" * 13, "n" * 126, "n" * 127, "n" * 249):
+        key = wire_key(version, name)[:16] if version >= 13 else wire_key(version, name)
+        prefix = layout.prefix(key, count)
+        assert len(prefix) == layout.prefix_size(key, count)
+        assert key in prefix
+
+
+@pytest.mark.parametrize(
+    ("version", "count", "prefix"),
+    [
+        (11, 16_383, "000174 00003fff"),
+        (12, 126, "0274 7f"),
+        (12, 127, "0274 8001"),
+        (12, 16_382, "0274 ff7f"),
+        (12, 16_383, "0274 808001"),
+        (12, 2_097_150, "0274 ffff7f"),
+        (12, 2_097_151, "0274 80808001"),
+        (13, 16_383, "74000000000000000000000000000000 808001"),
+    ],
+)
+def test_prefix_to_the_byte(version: int, count: int, prefix: str) -> None:
+    assert LAYOUTS[version].prefix(wire_key(version, "t"), count) == bytes.fromhex(prefix)
+
+
+def many(version: int, count: int) -> tuple[bytes, bytes]:
+    """A request and an answer of so many partitions of one topic, made by repetition."""
+    layout = LAYOUTS[version]
+    prefix = layout.prefix(wire_key(version, "t"), count)
+    end = b"\x00" if layout.flexible else b""
+    outer = fetch(version)
+    at = 4 + 10 + 1 + (1 if layout.flexible else 0) + layout.request_head  # "c" is the client id
+    entries = np.zeros(count, layout.request_item)
+    entries.view(layout.request_fields)["partition"] = np.arange(count)
+    head, tail = outer[4:at] + layout.count(1), outer[at + len(layout.count(0)) :]
+    request = framed(b"".join((head, prefix, entries.tobytes(), end, tail)))
+    empty = response(version)
+    answer_at = 4 + 4 + (1 if layout.flexible else 0) + layout.answer_head
+    told = np.zeros(count, layout.answer_item)
+    fields = told.view(layout.answer_fields)
+    fields["partition"], fields["end"] = np.arange(count), np.void(layout.empty_ends[0])
+    head, tail = empty[4:answer_at] + layout.count(1), empty[answer_at + len(layout.count(0)) :]
+    return request, framed(b"".join((head, prefix, told.tobytes(), end, tail)))
+
+
+@pytest.mark.parametrize(
+    ("version", "count"), [(11, 127), (12, 126), (12, 127), (16, 16_382), (16, 16_383), (16, 2_097_151)]
+)
+def test_case_94_partitions_where_counts_grow(version: int, count: int) -> None:
+    request, answer = many(version, count)
+    view = parsed(request)
+    assert view.listing is not None
+    assert (len(view.listing), view.partitions, view.listing.counts) == (count, count, [count])
+    walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False)
+    walk.feed(answer)
+    assert (walk.done, walk.partitions) == (True, count)
