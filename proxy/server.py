@@ -69,6 +69,7 @@ class Gateway:
         self._config = config
         self._bootstrap = config.bootstrap
         self._servers: dict[int | None, list[asyncio.Server]] = {}
+        self._unserved: set[socket] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles: dict[int | None, str] = {None: "the bootstrap was not asked yet"}
         self._seen_bootstrap = False
@@ -215,17 +216,21 @@ class Gateway:
             link.abort()
         for task in list(self._tasks):
             task.cancel()
+        for sock in self._unserved:
+            sock.close()
         return left
 
     # -- listeners -----------------------------------------------------------------------------------------
 
     def _serve(self, node_id: int | None, sockets: list[socket]) -> None:
         self._servers[node_id] = []
+        self._unserved.update(sockets)
         for sock in sockets:
             self.spawn(self._accept(node_id, sock))
 
     async def _accept(self, node_id: int | None, sock: socket) -> None:
         server = await self.loop.create_server(lambda: ClientProtocol(Link(self, node_id)), sock=sock)
+        self._unserved.discard(sock)
         if node_id in self._servers:
             self._servers[node_id].append(server)
         else:

@@ -35,6 +35,8 @@ CONNECT_SECONDS: Final = 10.0
 """For one address of a broker."""
 CLOSE_SECONDS: Final = 10.0
 """What a session's close at the broker, and then the last bytes for a slow peer, may take each."""
+LINGER_SECONDS: Final = 1.0
+"""For a client that has all its bytes to close, too."""
 
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 60),
@@ -336,7 +338,8 @@ class Link:
             return
         self.phase = Phase.FINISHED
         self._forget_deadline()
-        self._deadline = self._host.loop.call_later(CLOSE_SECONDS, self.abort)
+        unsent = [t for t in (self._client, self._broker) if t is not None and t.get_write_buffer_size()]
+        self._deadline = self._host.loop.call_later(CLOSE_SECONDS if unsent else LINGER_SECONDS, self.abort)
         if self._broker is not None:
             self._broker.close()
         if self._client is None:

@@ -13,6 +13,7 @@ import uvloop
 from proxy.config import Config, load
 from proxy.connection import Connection
 from proxy.events import Event, Fault, SessionClosed, Tally
+from proxy.protocol.api import ApiKey
 from proxy.server import Gateway
 
 WAIT_SECONDS = 10.0
@@ -40,6 +41,20 @@ def request(api_key: int, version: int, correlation_id: int, body: bytes = b"") 
 def answer(correlation_id: int, body: bytes) -> bytes:
     """Write a response with header v0."""
     return struct.pack(">ii", 4 + len(body), correlation_id) + body
+
+
+def api_versions(*ranges: tuple[int, int, int], error: int = 0) -> bytes:
+    """Write the body of an ApiVersions v0 answer: api key, lowest and highest version."""
+    return struct.pack(">hi", error, len(ranges)) + b"".join(struct.pack(">hhh", *entry) for entry in ranges)
+
+
+def metadata(*brokers: tuple[int, str, int]) -> bytes:
+    """Write the body of a Metadata v1 answer without topics: node id, host, port."""
+    entries = [
+        struct.pack(">ih", node_id, len(host)) + host.encode() + struct.pack(">ih", port, -1)
+        for node_id, host, port in brokers
+    ]
+    return struct.pack(">i", len(entries)) + b"".join(entries) + struct.pack(">ii", 1, 0)
 
 
 async def frame(reader: asyncio.StreamReader) -> bytes:
@@ -171,6 +186,43 @@ async def stub_broker(answers: Callable[[bytes], bytes] = bytes) -> AsyncIterato
         yield broker
     finally:
         await broker.stop()
+
+
+class StubCluster(StubBroker):
+    """A stub that answers ApiVersions and Metadata v1, and other requests with what a test says of them."""
+
+    def __init__(self, *brokers: tuple[int, str, int]) -> None:
+        super().__init__(self._answer)
+        self.brokers = brokers
+        self.others: Callable[[bytes], bytes] = lambda _: b""
+
+    def _answer(self, data: bytes) -> bytes:
+        out = b""
+        while data:
+            size = 4 + int.from_bytes(data[:4])
+            out, data = out + self._answer_one(data[4:size]), data[size:]
+        return out
+
+    def _answer_one(self, message: bytes) -> bytes:
+        api_key, _version, correlation_id = struct.unpack_from(">hhi", message)
+        if api_key == ApiKey.API_VERSIONS:
+            return answer(correlation_id, api_versions((1, 0, 11), (3, 0, 1), (18, 0, 0)))
+        if api_key == ApiKey.METADATA:
+            return answer(correlation_id, metadata(*self.brokers))
+        body = self.others(message)
+        return answer(correlation_id, body) if body else b""
+
+
+@asynccontextmanager
+async def stub_cluster(*brokers: tuple[int, str, int], port: int = 0) -> AsyncIterator[StubCluster]:
+    """Run a stub of a cluster; a broker without a host is the stub itself."""
+    stub = StubCluster()
+    await stub.start(port)
+    stub.brokers = tuple((id_, host or "127.0.0.1", at or stub.port) for id_, host, at in brokers)
+    try:
+        yield stub
+    finally:
+        await stub.stop()
 
 
 class WireGateway(Gateway):

@@ -9,13 +9,9 @@ from proxy.bootstrap import BootstrapError, Cluster, ask, ask_any, brokers_of, m
 from proxy.protocol.primitives import ProtocolError
 from proxy.routing import Address
 
-from .shell import answer, run, stub_broker
+from .shell import answer, api_versions, run, stub_broker
 
 API_VERSIONS_REQUEST = bytes.fromhex("0000001300120000000000010009") + b"fetchgate"
-
-
-def _api_versions(*ranges: tuple[int, int, int], error: int = 0) -> bytes:
-    return struct.pack(">hi", error, len(ranges)) + b"".join(struct.pack(">hhh", *entry) for entry in ranges)
 
 
 def _broker(node_id: int, host: bytes, port: int, rack: bytes | None = None) -> bytes:
@@ -42,12 +38,12 @@ def _metadata(*brokers: bytes, throttle: bytes = b"") -> bytes:
 def test_metadata_is_asked_at_the_lowest_version_that_both_know(
     ranges: list[tuple[int, int, int]], version: int | None
 ) -> None:
-    assert metadata_version(_api_versions(*ranges)) == version
+    assert metadata_version(api_versions(*ranges)) == version
 
 
 def test_an_api_versions_answer_with_an_error_is_no_answer() -> None:
     with pytest.raises(ProtocolError, match="ApiVersions answered with error 35"):
-        metadata_version(_api_versions((18, 0, 4), error=35))
+        metadata_version(api_versions((18, 0, 4), error=35))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +67,7 @@ def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
 
     def answers(data: bytes) -> bytes:
         if data == API_VERSIONS_REQUEST:
-            return answer(1, _api_versions((3, 4, 13)))
+            return answer(1, api_versions((3, 4, 13)))
         assert data[4:8] == b"\x00\x03\x00\x04"
         return answer(1, metadata)
 
@@ -94,7 +90,7 @@ def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
     async def scene() -> None:
         def answers(data: bytes) -> bytes:
             if data == API_VERSIONS_REQUEST:
-                return answer(1, _api_versions((3, 0, 13)))
+                return answer(1, api_versions((3, 0, 13)))
             broker.writers[0].close()
             return b""
 
