@@ -245,6 +245,9 @@ class Connection:
                 self._client_need = size
                 return 0
             self._named(data[:size], version)
+            if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS]:
+                self._refuse(data[8:12])
+                return size
         elif api_key == ApiKey.FETCH:
             self.tally.client.fetch_request_bytes += size
             self.tally.broker.fetch_request_bytes += size
@@ -336,6 +339,16 @@ class Connection:
                 software_version=self.software_version,
             )
         )
+
+    def _refuse(self, correlation_id: bytes) -> None:
+        """Answer an ApiVersions request of which the gateway could not clamp the answer.
+
+        It does as a broker without that version does: the client asks again with one that both know.
+        """
+        exchange = Exchange(ApiKey.API_VERSIONS, 0, correlation_id, Becomes.OURS)
+        self._answers.append(exchange)
+        self._to(exchange, [api_versions.refusal(correlation_id)])
+        self._let_go(exchange)
 
     def _go_opaque(self, reason: str) -> None:
         self._opaque = True
@@ -429,6 +442,10 @@ class Connection:
             return
         if exchange.attempts:
             self._repeating -= 1
+        self._let_go(exchange)
+
+    def _let_go(self, exchange: Exchange) -> None:
+        """Let an answer that is whole go, and those that waited for it."""
         exchange.answered = True
         answers = self._answers
         while answers and answers[0].answered:

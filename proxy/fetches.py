@@ -365,12 +365,16 @@ class Fetches:
             if walk is None or not understood:
                 self.handler.drop()
             else:
-                self._asked_full(exchange, walk, self.handler.handle(walk))
+                self._asked_full(exchange, walk, self._judge(walk))
         if walk is not None and exchange.repeat is None:
             self._count_answered(walk, walk.partitions)
             request = exchange.request
             if request is not None and request.session_epoch == 0 and not exchange.asks_session:
                 self._given = walk.session_id
+
+    def _judge(self, walk: FetchResponseWalk) -> Verdict:
+        features = self.features
+        return self.handler.handle(walk, empties=features is None or features.throttles_by_emptying)
 
     def _asked_full(self, exchange: Exchange, walk: FetchResponseWalk, verdict: Verdict) -> None:
         """Note what became of a request for a session."""
@@ -395,7 +399,7 @@ class Fetches:
             handler.drop()
             return []
         full = not handler.epoch
-        verdict = handler.handle(walk)
+        verdict = self._judge(walk)
         if verdict.use is Use.COMPLETE and verdict.reason:
             verdict = Verdict(Use.REPEAT_SESSIONLESS, verdict.reason)
         if full:

@@ -51,6 +51,11 @@ class Features:
         return self.fetch_max >= 7
 
     @property
+    def throttles_by_emptying(self) -> bool:
+        """From 2.0 on a throttled fetch is answered at once and empty; 1.1 sends the whole answer, late."""
+        return self.fetch_max >= 8
+
+    @property
     def keeps_leader_epoch(self) -> bool:
         """KAFKA-9338: before 2.5 a session forgets current_leader_epoch: no fencing after the first fetch."""
         return self.offset_fetch_max >= 7
@@ -206,6 +211,20 @@ def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, in
 def _text(value: bytes | None) -> str:
     # For people's eyes only: what is no UTF-8 is shown, not refused.
     return (value or b"").decode(errors="replace")
+
+
+def refusal(correlation_id: bytes) -> bytes:
+    """Build the answer of a broker that lacks the version asked for: in v0 form, error 35, this key alone.
+
+    Args:
+        correlation_id: 4 bytes, that of the request.
+
+    Returns:
+        A whole frame with its length.
+    """
+    own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)
+    body = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2) + encode_count(1) + own
+    return (4 + len(body)).to_bytes(4) + correlation_id + body
 
 
 def request(correlation_id: int, client_id: bytes) -> bytes:

@@ -190,11 +190,17 @@ class FetchSessionHandler:
             table.place(delta.rows)
         return True
 
-    def handle(self, walk: FetchResponseWalk) -> Verdict:
-        """Take the answer to the outstanding fetch, walked to its end; see the table above."""
+    def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> Verdict:
+        """Take the answer to the outstanding fetch, walked to its end; see the table above.
+
+        Args:
+            walk: the answer.
+            empties: the broker throttles by throwing the read away, so that an empty throttled answer says
+                nothing of any partition (from Kafka 2.0 on).
+        """
         if walk.error_code:
             return self._failed(walk.error_code)
-        if not walk.partitions and walk.throttle_time_ms > 0:
+        if not walk.partitions and walk.throttle_time_ms > 0 and empties:
             self._throttled(walk.session_id)
             return Verdict(Use.EMPTY)
         if self._asked_full:
