@@ -1,0 +1,286 @@
+"""``fetchgate`` as a process: what it says, with which code it leaves, what signals do."""
+
+import asyncio
+import json
+import signal
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.cli import main
+from proxy.config import OPTIONS
+from proxy.protocol.api import ApiKey
+from tools.kafka.ports import free_ports
+
+from .shell import answer, client, frame, request, run, stub_cluster, until
+
+LIST_GROUPS = ApiKey.LIST_GROUPS
+
+
+def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
+    """Run a command line that goes wrong; give the code and the one line."""
+    try:
+        code: object = main(arguments)
+    except SystemExit as left:
+        code = left.code
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    return code, line
+
+
+def test_help_names_every_option_and_nothing_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["proxy", "--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    for option in OPTIONS:
+        assert option.flag in text
+    assert "examples:\n  fetchgate proxy --bootstrap kafka:9092\n" in text
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert "run the gateway" in text
+    assert "replay" not in text
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == "fetchgate 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            [],
+            "fetchgate: the following arguments are required: COMMAND; see fetchgate --help",
+        ),
+        (
+            ["top"],
+            "fetchgate: argument COMMAND: invalid choice: 'top' (choose from 'proxy'); see fetchgate --help",
+        ),
+        (
+            ["proxy", "--bootstrap", "k:1", "--sesions", "off"],
+            "fetchgate: unrecognized arguments: --sesions off; see fetchgate --help",
+        ),
+        (
+            ["proxy", "--bootstrap"],
+            "fetchgate proxy: argument --bootstrap: expected one argument; see fetchgate proxy --help",
+        ),
+        (
+            ["proxy", "--bootstrap", "kafka"],
+            "fetchgate proxy: --bootstrap: 'kafka' has no port; write HOST:PORT",
+        ),
+        (
+            ["proxy", "--config", "/nonexistent.toml"],
+            "fetchgate proxy: --config /nonexistent.toml: No such file or directory",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    assert _fails(capsys, *arguments) == (2, line)
+
+
+def test_a_bad_toml_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("bootstrap = \n")
+
+    assert _fails(capsys, "proxy", "--config", str(file)) == (
+        2,
+        f"fetchgate proxy: --config {file} is no TOML: Invalid value (at line 1, column 13)",
+    )
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--admin"])
+def test_a_port_in_use_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    port = free_ports(2)
+    in_use = "Address already in use"
+    ports = {"--listen": f"127.0.0.1:{port}", "--admin": f"127.0.0.1:{port + 1}"}
+    with closing(socket.create_server(("127.0.0.1", int(ports[flag].split(":")[1])))):
+        arguments = [word for pair in ports.items() for word in pair]
+        assert _fails(capsys, "proxy", "--bootstrap", "127.0.0.1:1", *arguments) == (
+            1,
+            f"fetchgate proxy: can't listen at {ports[flag]}: {in_use}; give {flag} another HOST:PORT",
+        )
+
+
+class Process:
+    """A running gateway, its ports, and its log lines so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process, listen: int) -> None:
+        self.listen = listen
+        self.admin = listen + 9
+        self.lines: list[dict[str, Any]] = []
+        self._process = process
+
+    async def read_lines(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self.lines.append(json.loads(line))
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["event"] == event]
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def left(self) -> int:
+        return await asyncio.wait_for(self._process.wait(), 15)
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with client(self.admin) as (reader, writer):
+            writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)
+
+
+@asynccontextmanager
+async def _process(*arguments: str) -> AsyncIterator[Process]:
+    port = free_ports(10)
+    own = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{port + 9}", "--log-format", "json"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "proxy", "proxy", *own, *arguments, stderr=asyncio.subprocess.PIPE
+    )
+    gate = Process(process, port)
+    reading = asyncio.create_task(gate.read_lines())
+    try:
+        async with asyncio.timeout(15):
+            await until(lambda: gate.said("started"))
+        yield gate
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reading
+
+
+def test_sigterm_drains_and_leaves_with_0() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:
+            await until(lambda: gate.said("ready"))
+            async with client(gate.listen) as (reader, writer):
+                writer.write(request(LIST_GROUPS, 0, 1))
+                await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+                gate.signal(signal.SIGTERM)
+                await until(lambda: gate.said("draining"))
+                assert await gate.get("/readyz") == (503, {"state": "draining", "reasons": []})
+                cluster.writers[0].write(answer(1, b"late"))
+                assert await frame(reader) == struct.pack(">i", 1) + b"late"
+                assert await reader.read() == b""
+                writer.close()
+                assert await gate.left() == 0
+            await until(lambda: gate.said("stopped"))
+            assert gate.said("stopped")[0]["cut_off"] == 0
+
+    run(scene())
+
+
+def test_a_second_signal_leaves_at_once() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:
+            async with client(gate.listen) as (_, writer):
+                writer.write(request(LIST_GROUPS, 0, 1))
+                await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+                gate.signal(signal.SIGINT)
+                await until(lambda: gate.said("draining"))
+                gate.signal(signal.SIGTERM)
+                assert await gate.left() == 0
+            await until(lambda: gate.said("stopped"))
+            assert gate.said("stopped")[0]["cut_off"] == 1
+
+    run(scene())
+
+
+def test_an_unreachable_bootstrap_is_one_line_and_the_gateway_stays() -> None:
+    async def scene() -> None:
+        async with _process("--bootstrap", "127.0.0.1:1") as gate:
+            reason = "127.0.0.1:1: Connection refused"
+            await until(lambda: gate.said("bootstrap unreachable, trying again"))
+            assert await gate.get("/readyz") == (503, {"state": "starting", "reasons": [reason]})
+            gate.signal(signal.SIGTERM)
+            assert await gate.left() == 0
+            (line,) = [line for line in gate.lines if line["level"] == "warning"]
+            assert line["reason"] == reason
+
+    run(scene())
+
+
+def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+    async def scene() -> None:
+        file = tmp_path / "gate.toml"
+        file.write_text('sessions = "on"\n')
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            _process("--bootstrap", cluster.address, "--config", str(file)) as gate,
+        ):
+            assert (await gate.get("/state"))[1]["sessions"] == {"on": True, "off_for": [], "held": 0}
+            file.write_text('sessions = "off"\nsessions_off_for = ["a"]\nmax_sessions = 3\n')
+            gate.signal(signal.SIGHUP)
+            await until(lambda: gate.said("reloaded"))
+            (line,) = gate.said("reloaded")
+            assert line["applied"] == ["sessions", "sessions_off_for"]
+            assert line["needs_restart"] == ["max_sessions"]
+            assert (await gate.get("/state"))[1]["sessions"] == {"on": False, "off_for": ["a"], "held": 0}
+
+            file.write_text("sessions = 7\n")
+            gate.signal(signal.SIGHUP)
+            await until(lambda: gate.said("not reloaded"))
+            assert gate.said("not reloaded")[0]["reason"] == f"sessions in {file}: '7' is none of on, off"
+            assert (await gate.get("/state"))[1]["sessions"]["on"] is False
+
+    run(scene())
+
+
+def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
+    code = main(["proxy", "--check", *arguments])
+    out, err = capsys.readouterr()
+    return code, out.splitlines(), err
+
+
+def test_check_says_what_is_reached_and_where_listeners_would_be(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "kafka-1", 9092), (60_000, "kafka-2", 9092)) as cluster:
+
+            def check(*arguments: str) -> asyncio.Future[tuple[int, list[str], str]]:
+                loop = asyncio.get_running_loop()
+                bootstrap = f"127.0.0.1:1,{cluster.address}"
+                return loop.run_in_executor(
+                    None, lambda: _check(capsys, "--bootstrap", bootstrap, *arguments)
+                )
+
+            reached = ["bootstrap 127.0.0.1:1: Connection refused", f"bootstrap {cluster.address}: ok"]
+            assert await check() == (
+                1,
+                [
+                    *reached,
+                    "broker 1 kafka-1:9092: 127.0.0.1:19094",
+                    "broker 60000 kafka-2:9092: no port by --broker-ports; it will be left out",
+                ],
+                "",
+            )
+            assert await check("--broker-ports", "5000,60000=9") == (
+                0,
+                [*reached, "broker 1 kafka-1:9092: 127.0.0.1:5001", "broker 60000 kafka-2:9092: 127.0.0.1:9"],
+                "",
+            )
+
+    run(scene())
+
+
+def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _check(capsys, "--bootstrap", "127.0.0.1:1") == (
+        1,
+        ["bootstrap 127.0.0.1:1: Connection refused"],
+        "fetchgate proxy: no bootstrap address answers; is --bootstrap right, and are the brokers up?\n",
+    )
