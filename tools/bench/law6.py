@@ -1,0 +1,131 @@
+"""Never dearer than the wire: workloads for which sessions pay little, or not at all.
+
+What would have gone directly is what the gateway received from the client and answered to it: the client's
+side of the same run.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from tools.bench.counting import Counted
+from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.processes import Gateway, Load
+from tools.bench.stage import Stage
+
+WINDOWS: Final = 3
+"""The run lasts so many measured windows: a minute by default."""
+LOOKS: Final = 5
+"""Samples in a second, of which one counts."""
+NARROW, WIDE = 10, 60
+"""Seconds over which the broker's side is held against the client's."""
+LONG_NAME: Final = (
+    "a-topic-whose-name-is-as-long-as-names-of-departments-and-their-systems-get-when-nobody-says-no" * 2
+)
+SMALL_QUEUE: Final = (
+    "--set=queued.min.messages=10",
+    "--set=queued.max.messages.kbytes=16",
+    "--set=fetch.message.max.bytes=4096",
+)
+SINGLES: Final = 20
+
+Sample = tuple[int, int]
+"""Fetch bytes so far: the client's side, the broker's."""
+
+
+@dataclass(slots=True)
+class Running:
+    """One workload with a gateway of its own."""
+
+    name: str
+    gateway: Gateway
+    samples: list[Sample]
+
+    def look(self) -> Sample:
+        """Tell what both sides carried so far."""
+        state = self.gateway.state()
+        return Counted.of(state, "client").total, Counted.of(state, "broker").total
+
+
+def run(stage: Stage) -> list[Table]:
+    """Run all workloads at the same time."""
+    seconds = round(WINDOWS * stage.seconds)
+    stage.say(f"law6: five clients for whom sessions hardly pay, {seconds} s ...")
+    with ExitStack() as stack:
+        running = _start(stage, stack)
+        for _ in range(seconds):
+            _note_second(running)
+        kinds = {each.name: Counted.of(each.gateway.state(), "broker").kinds for each in running}
+    rows = [row for workload in running for row in _rows(workload)]
+    made = sum(each["full"] for each in kinds.values())
+    notes = [
+        f"Direct: what the same gateway exchanged with the client. Sessions asked for in all: {made}.",
+        "Worst: of all stretches of that length, in steps of one second.",
+    ]
+    return [Table(part="law6", title="Never dearer than the wire", rows=rows, notes=notes)]
+
+
+def _note_second(running: Sequence[Running]) -> None:
+    """Add a sample to each workload: of several in a second, the one most to the gateway's disadvantage.
+
+    While an answer passes, the client's bytes of it are counted before the broker's; a sample in which no
+    answer is under way shows the true difference, and that one is the highest.
+    """
+    looks = []
+    for _ in range(LOOKS):
+        looks.append([workload.look() for workload in running])
+        time.sleep(1 / LOOKS)
+    for number, workload in enumerate(running):
+        workload.samples.append(max((each[number] for each in looks), key=lambda each: each[1] - each[0]))
+
+
+def _start(stage: Stage, stack: ExitStack) -> list[Running]:
+    mixed = stack.enter_context(stage.topic(50))
+    long_names = ",".join(stack.enter_context(stage.topic(50, name=LONG_NAME)) for _ in range(2))
+    for topics, rate in ((mixed, 500), (long_names, 500)):
+        command = ["tools.bench.load", "produce", stage.broker.address, topics]
+        stack.enter_context(Load(*command, "--partitions=50", f"--rate={rate}")).ready()
+    running = []
+    for name, command in (
+        ("slow confluent-kafka", ["tools.bench.load", "slow", "", mixed, "--partitions=50", "--pause=0.004"]),
+        ("slow aiokafka", ["tools.bench.slow_aiokafka", "", mixed, "50", "0.05"]),
+        (f"{SINGLES} of one partition", ["tools.bench.load", "single", "", mixed, f"--partitions={SINGLES}"]),
+        ("two topics, confluent-kafka", ["tools.bench.load", "consume", "", long_names, "--partitions=50"]),
+        ("two topics, aiokafka", ["tools.bench.slow_aiokafka", "", long_names, "50", "0"]),
+    ):
+        gateway = stack.enter_context(stage.gateway())
+        filled = [part or gateway.address for part in command]
+        settings = SMALL_QUEUE if name.startswith("slow c") else ()
+        stack.enter_context(Load(*filled, *settings)).ready()
+        running.append(Running(name, gateway, [(0, 0)]))
+    return running
+
+
+def _rows(workload: Running) -> list[Row]:
+    direct, through = workload.samples[-1]
+    rows = [
+        Row(
+            name=workload.name,
+            unit="kB",
+            values={"direct": direct / 1e3, GATEWAY: through / 1e3},
+            limit=direct / 1e3,
+        )
+    ]
+    for width in (NARROW, WIDE):
+        if len(workload.samples) > width:
+            worst = 100 * dearest(workload.samples, width)
+            values = {GATEWAY: worst}
+            rows.append(Row(name=f"worst {width} s", unit="% of direct", values=values, limit=100))
+    return rows
+
+
+def dearest(samples: Sequence[Sample], width: int) -> float:
+    """Return the highest ratio of the broker's side to the client's over any `width` samples in a row."""
+    ratios = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for earlier, later in zip(samples, samples[width:], strict=False)
+        if later[0] > earlier[0]
+    ]
+    return max(ratios, default=0.0)
