@@ -1,0 +1,92 @@
+"""What a client got through a gateway against what a fetch without a session gets at that moment."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import ndiff
+from typing import TypeAlias
+
+from tests.model.asker import entries, lines
+from tests.model.wire import FetchRequest, FetchResponse, PartitionData, TopicData
+
+FOUND_BEFORE_READING = (3, 29, 100)
+BIG = 1 << 20
+"""Limits from here on cut nothing that the tests write."""
+
+
+class DifferenceError(AssertionError):
+    """The two differ; the message has both, entry by entry."""
+
+
+Entry: TypeAlias = tuple[TopicData, PartitionData]
+"""An entry and the element that it stands in, whose partitions do not matter."""
+
+
+def _regrouped(answer: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
+    """The same answer with these entries, neighbours of one topic in one element."""
+    elements: list[TopicData] = []
+    for topic, data in told:
+        if elements and (elements[-1].topic, elements[-1].topic_id) == (topic.topic, topic.topic_id):
+            elements[-1] = replace(elements[-1], partitions=(*elements[-1].partitions, data))
+        else:
+            elements.append(replace(topic, partitions=(data,)))
+    return replace(answer, topics=tuple(elements))
+
+
+def in_request_order(answer: FetchResponse, request: FetchRequest, *, late: bool = False) -> FetchResponse:
+    """The same entries in the request's order; `late`: those with errors found before reading at the end.
+
+    Raises:
+        KeyError: an entry of a partition that the request does not list.
+    """
+    places: dict[tuple[str, bytes, int], int] = {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            places.setdefault((topic.topic, topic.topic_id, part.partition), len(places))
+    told = [(topic, data) for topic in answer.topics for data in topic.partitions]
+
+    def place(entry: Entry) -> tuple[bool, int]:
+        topic, data = entry
+        last = late and data.error_code in FOUND_BEFORE_READING
+        return last, places[topic.topic, topic.topic_id, data.partition_index]
+
+    return _regrouped(answer, sorted(told, key=place))
+
+
+def _without_records(data: PartitionData) -> PartitionData:
+    return replace(data, records=b"", aborted=None)
+
+
+def limited(request: FetchRequest) -> bool:
+    """Whether a byte limit decides who gets records: by the order then, which is the session's own."""
+    limits = [part.partition_max_bytes for topic in request.topics for part in topic.partitions]
+    return min([request.max_bytes, *limits]) < BIG
+
+
+def check(request: FetchRequest, got: FetchResponse, direct: FetchResponse) -> None:
+    """Hold an answer got through a gateway against a direct one.
+
+    Entries stand in request order, or as brokers order them. Under a byte limit only who gets
+    records may differ.
+
+    Raises:
+        DifferenceError: anything else differs.
+    """
+    ordered = in_request_order(direct, request)
+    if got in (direct, ordered, in_request_order(direct, request, late=True)):
+        return
+    if not limited(request):
+        _differ(request, got, ordered)
+    mine, theirs = entries(in_request_order(got, request)), entries(ordered)
+    if [_without_records(data) for data in mine] != [_without_records(data) for data in theirs]:
+        _differ(request, got, ordered)
+    for ours, other in zip(mine, theirs, strict=True):
+        first, second = ours.records or b"", other.records or b""
+        if not (first.startswith(second) or second.startswith(first)):
+            _differ(request, got, ordered)
+    if any(data.records for data in mine) != any(data.records for data in theirs):
+        _differ(request, got, ordered)
+
+
+def _differ(request: FetchRequest, got: FetchResponse, direct: FetchResponse) -> None:
+    difference = "\n".join(line for line in ndiff(lines(direct), lines(got)) if line[0] in "+-")
+    raise DifferenceError(f"- direct, + through, for {request}:\n{difference or 'header or element tags'}")
