@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.bench import law6, micro, wire
+from tools.bench import bulk, law6, micro, wire
 from tools.bench.figures import Table, document, markdown, show
 from tools.bench.stage import Stage
 
@@ -18,6 +18,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "micro": micro.run,
     "bytes": wire.run,
     "law6": law6.run,
+    "bulk": bulk.run,
 }
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
