@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from proxy.logs import reason_of
 from proxy.routing import MAX_PORT, Address, BrokerPorts, advertised
+from proxy.transports import keep_alive
 
 GONE_SECONDS: Final = 300.0
 """A broker that the cluster has not named for so long loses its listener; a restart takes less."""
@@ -206,6 +207,7 @@ def _bind(family: int, at: Any) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        keep_alive(sock)
         sock.bind(at)
         sock.listen(1024)
         sock.setblocking(False)
