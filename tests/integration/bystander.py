@@ -1,0 +1,164 @@
+"""Someone else's client on the gateway while a test does harm, and what the gateway must be afterwards."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+import psutil
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from tests.integration.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+PARTITIONS = 20
+RECORDS_PER_SECOND = 20
+PATIENCE = 60.0
+"""Seconds within which things must be as they were: machines can be busy."""
+MAX_GROWTH = 96 << 20
+"""Bytes that a gateway may grow by while someone misbehaves."""
+
+
+def until(true: Callable[[], object], what: str, *, patience: float = PATIENCE) -> None:
+    """Wait until something is so.
+
+    Raises:
+        AssertionError: it was not in time.
+    """
+    deadline = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+class Bystander:
+    """A confluent-kafka consumer through the gateway, and a producer that writes for it to the broker."""
+
+    def __init__(self, produce_at: str, consume_at: str, topic: str) -> None:
+        self.topic = topic
+        self.offsets: dict[int, list[int]] = {}
+        self.produced = 0
+        self.errors: list[str] = []
+        self._ends = threading.Event()
+        self._producer = Producer({"bootstrap.servers": produce_at, "linger.ms": 0, "log_level": 0})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": consume_at,
+                "group.id": topic,
+                "client.id": "bystander",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 100,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        self._threads = [threading.Thread(target=work) for work in (self._produce, self._consume)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def read(self) -> int:
+        """Records that it got."""
+        return sum(map(len, self.offsets.values()))
+
+    def check(self) -> None:
+        """Wait until what was written so far, and then something new, was read: all of it, once, in order."""
+        written = self.produced
+        until(lambda: self.read > written, f"{self.read} read of {written} written; {self.errors[-3:]}")
+        for partition, offsets in self.offsets.items():
+            assert offsets == list(range(len(offsets))), f"partition {partition}"
+
+    def _produce(self) -> None:
+        while not self._ends.wait(1 / RECORDS_PER_SECOND):
+            self._producer.produce(
+                self.topic, b"x" * 200, partition=self.produced % PARTITIONS, on_delivery=self._written
+            )
+            self._producer.poll(0)
+        self._producer.flush(10)
+
+    def _written(self, problem: KafkaError | None, _message: object) -> None:
+        if problem is None:
+            self.produced += 1
+        else:
+            self.errors.append(str(problem))
+
+    def _consume(self) -> None:
+        while not self._ends.is_set():
+            for message in self._consumer.consume(100, 0.1):
+                if (problem := message.error()) is not None:
+                    self.errors.append(str(problem))
+                    continue
+                partition, offset = message.partition(), message.offset()
+                if partition is None or offset is None:
+                    continue
+                self.offsets.setdefault(partition, []).append(offset)
+        self._consumer.close()
+
+
+class Scene:
+    """A broker, a gateway before it, and a bystander."""
+
+    def __init__(self, broker: Broker, gateway: GatewayProcess, bystander: Bystander) -> None:
+        self.broker = broker
+        self.gateway = gateway
+        self.bystander = bystander
+        self.process = psutil.Process(gateway.pid)
+
+    def rss(self) -> int:
+        """Resident memory of the gateway."""
+        size: int = self.process.memory_info().rss
+        return size
+
+    def descriptors(self) -> int:
+        """Open file descriptors of the gateway without those of the bystander, which may connect again."""
+        links = [link for link in self.gateway.state()["connections"] if link["client_id"] == "bystander"]
+        return int(self.process.num_fds()) - 2 * len(links)
+
+    @contextmanager
+    def unharmed(self, *, growth: int = MAX_GROWTH) -> Iterator[Callable[[], str]]:
+        """Check after the body that the gateway and its other clients are as they were before it.
+
+        Yields:
+            A function that gives what the gateway logged since.
+        """
+        self.bystander.check()
+        descriptors, memory, logged = self.descriptors(), self.rss(), len(self.gateway.log())
+        errors = len(self.bystander.errors)
+        yield lambda: self.gateway.log()[logged:]
+        self.bystander.check()
+        assert self.bystander.errors[errors:] == []
+        until(lambda: self.descriptors() <= descriptors, f"more than {descriptors} file descriptors")
+        assert self.rss() - memory < growth
+        assert "defect" not in self.gateway.log()[logged:]
+        assert "Traceback" not in self.gateway.log()[logged:]
+
+
+@contextmanager
+def scene(broker: Broker, topic: str, *options: str, bootstrap: str = "") -> Iterator[Scene]:
+    """Set one up.
+
+    Args:
+        broker: who has the topic, which is made.
+        topic: the bystander's.
+        options: of the gateway.
+        bootstrap: what the gateway is told; by default the broker's address.
+    """
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, partitions=PARTITIONS)
+    gateway = GatewayProcess(bootstrap or broker.address, "--log-level", "debug", *options)
+    with gateway, Bystander(broker.address, gateway.address, topic) as bystander:
+        with suppress(AssertionError):
+            bystander.check()
+        yield Scene(broker, gateway, bystander)

@@ -1,0 +1,116 @@
+"""Fetches of a client without sessions, byte by byte: to a broker, or to the gateway before it."""
+
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+from tests.model.wire import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    decode_response,
+    encode_request,
+)
+from tools.kafka.raw import API_VERSIONS, RawConnection, frame
+
+FETCHES_TO_SESSION = 4
+"""So many alike fetches and a session stands: one is learned, two must be worth it, one is in it."""
+
+
+class Fetcher:
+    """Fetches all partitions of one topic again and again, each from the same offset.
+
+    Args:
+        address: "host:port".
+        topic: its name.
+        partitions: how many are fetched.
+        client_id: in every request.
+        version: of Fetch, up to 12 (topics go by name).
+    """
+
+    def __init__(
+        self, address: str, topic: str, partitions: int, *, client_id: str = "fetcher", version: int = 11
+    ) -> None:
+        host, port = address.rsplit(":", 1)
+        self.connection = RawConnection(host, int(port))
+        self.template = FetchRequest(
+            version=version,
+            client_id=client_id,
+            max_bytes=1 << 26,
+            topics=(
+                FetchTopic(
+                    topic=topic,
+                    partitions=tuple(
+                        FetchPartition(partition=index, fetch_offset=0) for index in range(partitions)
+                    ),
+                ),
+            ),
+        )
+        self._correlation_id = 100
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def socket(self) -> socket.socket:
+        """Its socket."""
+        return self.connection.socket
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.connection.close()
+
+    def hello(self) -> Self:
+        """Ask ApiVersions, as every client does first."""
+        self.connection.call(API_VERSIONS, 0, b"", self.template.client_id)
+        return self
+
+    def request(self, **changes: object) -> FetchRequest:
+        """Give the next request."""
+        self._correlation_id += 1
+        return replace(self.template, correlation_id=self._correlation_id, **changes)  # type: ignore[arg-type]  # the fields of FetchRequest
+
+    def bytes_of(self, request: FetchRequest) -> bytes:
+        """Give the whole frame of a request."""
+        return frame(encode_request(request))
+
+    def send(self, **changes: object) -> FetchRequest:
+        """Send a fetch and do not wait for its answer."""
+        request = self.request(**changes)
+        self.socket.sendall(self.bytes_of(request))
+        return request
+
+    def receive(self) -> FetchResponse:
+        """Take the next answer."""
+        return decode_response(self.connection.receive(), self.template.version)
+
+    def fetch(self, **changes: object) -> FetchResponse:
+        """Send a fetch and take its answer.
+
+        Raises:
+            ValueError: the answer carries another correlation id.
+        """
+        request = self.send(**changes)
+        answer = self.receive()
+        if answer.correlation_id != request.correlation_id:
+            raise ValueError(f"asked {request.correlation_id}, answered {answer.correlation_id}")
+        return replace(answer, correlation_id=0)
+
+    def fetches(self, count: int = FETCHES_TO_SESSION) -> list[FetchResponse]:
+        """Fetch several times."""
+        return [self.fetch() for _ in range(count)]
+
+
+def same_content(answer: FetchResponse) -> dict[tuple[str, int], object]:
+    """Give an answer's entries by partition: their order is not promised."""
+    return {(topic.topic, data.partition_index): data for topic in answer.topics for data in topic.partitions}
+
+
+def contents(answers: Sequence[FetchResponse]) -> list[dict[tuple[str, int], object]]:
+    """Give the entries of several answers."""
+    return [same_content(answer) for answer in answers]
