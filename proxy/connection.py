@@ -37,6 +37,7 @@ _READ_WITHIN: Final = 1 << 17
 """What is looked for in a request other than a fetch lies within this many bytes."""
 _MIN_LENGTH: Final = 8
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
+_GSSAPI_TOKEN: Final = 0x60
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
@@ -60,6 +61,7 @@ class Connection:
         "_events",
         "_expected",
         "_fetches",
+        "_half",
         "_header",
         "_header_version",
         "_max_request_bytes",
@@ -70,6 +72,7 @@ class Connection:
         "_resolve",
         "_to_broker",
         "_to_client",
+        "_waiting",
         "client_id",
         "fault",
         "held",
@@ -109,6 +112,8 @@ class Connection:
         self._opaque = False
         self._closing = False
         self._probed = False
+        self._half: Exchange | None = None
+        self._waiting: list[tuple[Exchange, bytes]] = []
         self._header = b""
         self._header_version = -1
         self._now = 0.0
@@ -124,12 +129,18 @@ class Connection:
     @property
     def reads_client(self) -> bool:
         """Whether more is wanted from the client now."""
-        return not self._closing and not self._repeating and len(self._answers) < MAX_IN_FLIGHT
+        if self._closing:
+            return False
+        # What goes to the broker on our own account waits for the end of a frame that is being passed.
+        return bool(self._client_left) or (not self._repeating and len(self._answers) < MAX_IN_FLIGHT)
 
     @property
     def done(self) -> bool:
         """Whether, after `close_session`, nothing is in flight any more."""
-        return self._closing and not self._expected
+        if not self._closing:
+            return False
+        # A request of which the end never came is not answered.
+        return not self._expected or (bool(self._client_left) and self._expected[0] is self._half)
 
     @property
     def fetch_version(self) -> int:
@@ -175,7 +186,7 @@ class Connection:
         self._now = now
         if not self._closing:
             self._closing = True
-            self._fetches.close()
+            self._fetches.close(silently=bool(self._client_left))
 
     def ended(self) -> None:
         """Note that the broker connection is gone, and with it all that was in flight."""
@@ -209,6 +220,11 @@ class Connection:
         left = self._client_left
         self._client_left = max(left - len(data), 0)
         self._to_broker.append(data[:left])
+        if not self._client_left:
+            self._half = None
+            waiting, self._waiting = self._waiting, []
+            for exchange, frame in waiting:
+                self._send(exchange, frame)
         return data[left:]
 
     def _client_frame(self, data: bytes) -> int:
@@ -256,9 +272,15 @@ class Connection:
             exchange = Exchange(api_key, version, data[8:12], self._becomes(api_key, version))
             self._answers.append(exchange)
             self._expected.append(exchange)
+            self._half = exchange
         self._to_broker.append(data if len(data) <= size else data[:size])
         self._client_left = max(size - len(data), 0)
-        if api_key == ApiKey.SASL_HANDSHAKE and version == 0:
+        if api_key >> 8 == _GSSAPI_TOKEN:
+            # 0.9 clients begin with a bare GSSAPI token.
+            self._go_opaque("GSSAPI token")
+            self._expected.clear()
+            self._answers.clear()
+        elif api_key == ApiKey.SASL_HANDSHAKE and version == 0:
             # From here on tokens travel without Kafka's framing, in both directions, until the broker is
             # satisfied.
             self._go_opaque("SASL handshake v0")
@@ -319,6 +341,9 @@ class Connection:
         self._to_broker.append(frame)
 
     def _send(self, exchange: Exchange, frame: bytes) -> None:
+        if self._client_left:
+            self._waiting.append((exchange, frame))
+            return
         self._expected.append(exchange)
         self._to_broker.append(frame)
 

@@ -46,6 +46,8 @@ class Exchange:
         "request",
         "rows",
         "sent",
+        "session_id",
+        "understood",
         "version",
         "walk",
     )
@@ -75,6 +77,10 @@ class Exchange:
         """The session's row of each entry of `listing`."""
         self.asks_session = False
         """It goes through the session: full with epoch 0, or incremental."""
+        self.session_id = 0
+        """The session that it named, 0 for none."""
+        self.understood = True
+        """The answer's bytes so far are those of its version."""
         self.walk: FetchResponseWalk | None = None
         self.sent = 0
         """Size of the frame that went to the broker."""

@@ -42,6 +42,7 @@ _FENCING_VERSION: Final = 9
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Up to 3.9 a broker puts these in after the session's books are closed: a session forgets them."""
 _NATIVE: Final = "native session"
+_NOT_UNDERSTOOD: Final = "an answer was not understood"
 _SPARSE: Final = "partitions listed twice or too sparse"
 
 
@@ -139,10 +140,18 @@ class Fetches:
             self._tally.passthrough[reason] += 1
             self._pass(exchange, request)
 
-    def close(self) -> None:
-        """Close the session at the broker, (id, -1); one still being asked for is closed when it comes."""
+    def close(self, *, silently: bool = False) -> None:
+        """Close the session at the broker, (id, -1); one still being asked for is closed when it comes.
+
+        Args:
+            silently: nothing can be said to the broker any more.
+        """
         self.closing = True
-        if self.handler.session_id and not (self._outstanding and not self.handler.established):
+        if (
+            not silently
+            and self.handler.session_id
+            and not (self._outstanding and not self.handler.established)
+        ):
             self._close("the connection ends")
 
     def release(self) -> None:
@@ -155,6 +164,10 @@ class Fetches:
         """Return why a fetch does not go through the session, or nothing."""
         handler = self.handler
         if request.session_id > 0 or request.session_epoch > 0:
+            self._native = True
+        if request.session_epoch < SESSIONLESS_EPOCH or (
+            request.session_id < 0 and request.session_epoch != SESSIONLESS_EPOCH
+        ):
             self._native = True
         if self._native or (request.session_epoch == 0 and not self._flooding()):
             return _NATIVE
@@ -270,6 +283,7 @@ class Fetches:
         if listing is None or request is None:
             raise RuntimeError("only a fetch that was understood goes through a session")
         exchange.asks_session = True
+        exchange.session_id = self.handler.session_id
         exchange.walk = FetchResponseWalk(listing.layout, request.isolation_level, keep=True)
         self._outstanding = True
         self._dispatch(exchange, frame, kind, partitions)
@@ -337,36 +351,40 @@ class Fetches:
                 self._end_session()
             elif self.closing and self.handler.established:
                 self._close("the connection ends")
-            elif not self.handler.session_id and not self._outstanding:
+            elif not self.handler.session_id and not self._outstanding and exchange.repeat is None:
                 self.release()
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
 
     def _hold(self, exchange: Exchange, chunk: bytes) -> list[Buffer]:
         walk = exchange.walk
-        if walk is not None:
+        if walk is None:
+            raise RuntimeError("an answer to be expanded is walked")
+        if exchange.understood:
             try:
                 walk.feed(chunk)
                 exchange.chunks.append(chunk)
                 exchange.held += len(chunk)
             except ProtocolError:
-                exchange.walk = None
+                exchange.understood = False
                 exchange.let_go()
         return []
 
     def _walked(self, exchange: Exchange) -> None:
         """Note what a walked answer told, now that it has passed."""
         walk = exchange.walk
-        understood = walk is not None and walk.done
+        if walk is None:
+            raise RuntimeError("a walked answer has been walked")
+        understood = exchange.understood and walk.done
         if not understood:
-            self._events.append(Passthrough(reason="an answer was not understood"))
+            self._events.append(Passthrough(reason=_NOT_UNDERSTOOD))
         if exchange.asks_session:
             self._outstanding = False
-            if walk is None or not understood:
-                self.handler.drop()
-            else:
+            if understood:
                 self._asked_full(exchange, walk, self._judge(walk))
-        if walk is not None and exchange.repeat is None:
+            else:
+                self.handler.renew(walk.session_id)
+        if exchange.repeat is None:
             self._count_answered(walk, walk.partitions)
             request = exchange.request
             if request is not None and request.session_epoch == 0 and not exchange.asks_session:
@@ -394,9 +412,9 @@ class Fetches:
         """Turn an answer of the session, held whole, into what the client would have got without one."""
         self._outstanding = False
         walk, handler = exchange.walk, self.handler
-        if walk is None or not walk.done:
-            self._have_again(exchange, 0, Verdict(Use.REPEAT_SESSIONLESS, "the answer was not understood"))
-            handler.drop()
+        if walk is None or not exchange.understood or not walk.done:
+            handler.renew()
+            self._have_again(exchange, 0, Verdict(Use.REPEAT_SESSIONLESS, _NOT_UNDERSTOOD))
             return []
         full = not handler.epoch
         verdict = self._judge(walk)
@@ -459,10 +477,11 @@ class Fetches:
         if code:
             self._tally.session_errors[code] += 1
         self._events.append(
-            SessionLost(session_id=handler.session_id, error_code=code, reason=verdict.reason)
+            SessionLost(session_id=exchange.session_id, error_code=code, reason=verdict.reason)
         )
         exchange.attempts += 1
         exchange.received = exchange.passed_on = 0
+        exchange.understood = True
         again = exchange.attempts == 1 and not self.closing and handler.table is not None
         if verdict.use is Use.REPEAT_FULL and again:
             exchange.repeat = lambda: self._ask_full(exchange, request)

@@ -36,13 +36,15 @@ class Passing:
         as it came.
         """
         walk = exchange.walk
-        if walk is not None:
+        if walk is None:
+            raise RuntimeError("a walked answer has a walk")
+        if exchange.understood:
             try:
                 walk.feed(chunk)
             except ProtocolError:
-                walk = exchange.walk = None
-        if walk is None or (last and not walk.done):
-            return self._all(exchange, chunk)
+                exchange.understood = False
+        if not exchange.understood or (last and not walk.done):
+            return self._up_to(exchange, walk, chunk, exchange.received)
         if exchange.asks_session and walk.error_code:
             exchange.let_go()
             return []

@@ -121,9 +121,10 @@ class Gateway:
         if node_id is None and self._bootstrap[0] != address:
             rest = tuple(other for other in self._bootstrap if other != address)
             self._bootstrap = (address, *rest)
-        if node_id in self._troubles and node_id is not None:
+        if node_id in self._troubles and (node_id is not None or self._seen_bootstrap):
             del self._troubles[node_id]
-            self.log.info("broker reachable again", broker=node_id, address=str(address))
+            who = "bootstrap" if node_id is None else node_id
+            self.log.info("broker reachable again", broker=who, address=str(address))
 
     def unreachable(self, node_id: int | None, reason: str) -> None:
         """Take note that none did; said once until it is different."""
@@ -258,21 +259,16 @@ class Gateway:
                 await asyncio.sleep(REFRESH_SECONDS)
 
     def _bootstrap_answered(self, cluster: Cluster) -> None:
-        first = not self._seen_bootstrap
-        self._seen_bootstrap = True
         self.connected(None, cluster.address)
         if cluster.brokers is not None:
             in_use = {link.node_id for link in self.links if link.node_id is not None}
             self.brokers.named(cluster.brokers, in_use, monotonic())
-        if None not in self._troubles:
+        if self._seen_bootstrap:
             return
+        self._seen_bootstrap = True
         del self._troubles[None]
-        self.log.info(
-            "ready" if first else "bootstrap reachable again",
-            bootstrap=str(cluster.address),
-            brokers=sorted(self.brokers.known),
-        )
-        if first and cluster.brokers is None:
+        self.log.info("ready", bootstrap=str(cluster.address), brokers=sorted(self.brokers.known))
+        if cluster.brokers is None:
             self.log.info("the cluster wants authentication: brokers are learned from clients' answers")
 
     def _bootstrap_trouble(self, reason: str) -> None:

@@ -70,8 +70,8 @@ class FetchLayout:
         """Return the size of `prefix` without building it."""
         if not self.flexible:
             return 6 + len(key)
-        size = len(key) + 1 if self.topic_ids else len(key) + (1 if len(key) < 127 else 2) + 1
-        return size if count < 127 else size + (1 if count < 16_383 else 2)
+        size = len(key) if self.topic_ids else len(key) + len(encode_uvarint(len(key) + 1))
+        return size + (1 if count < 127 else len(encode_uvarint(count + 1)))
 
     def count(self, count: int) -> bytes:
         """Return the length field of an array of `count` elements."""

@@ -147,7 +147,7 @@ class FetchResponseWalk:
     @property
     def done(self) -> bool:
         """Whether the response was walked to its end."""
-        return self._at is _At.END
+        return self._at is _At.END and not self._skip
 
     def feed(self, chunk: bytes) -> None:
         """Walk on over the next bytes of the frame.

@@ -73,14 +73,15 @@ def expand(what: Expansion) -> tuple[list[Buffer], int]:
 
 def _order(what: Expansion) -> Rows | None:
     """Return the order of the answer by position in the request, None if it is the request's own."""
-    late = [
-        int(what.table.position[row])
+    found = sorted(
+        # A broker looks up all topic ids before it looks at anything else.
+        (entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID, int(what.table.position[row]))
         for entry, row in zip(what.entries, what.entry_rows, strict=True)
         if entry.error_code in _FOUND_BEFORE_READING
-    ]
-    if not late:
+    )
+    if not found:
         return None
-    late.sort()
+    late = [position for _, position in found]
     mask = np.ones(len(what.listing), np.bool_)
     mask[late] = False
     return np.concatenate([mask.nonzero()[0], np.array(late, np.intp)])
@@ -118,7 +119,7 @@ def _template(
         out = bytearray(at + len(keys) * element + len(what.tags))
         cells = np.ndarray((len(keys), element), np.uint8, out, at)
         cells[:, : len(first)] = np.frombuffer(first, np.uint8)
-        key_at = first.index(keys[0])
+        key_at = len(first) - len(keys[0]) - len(layout.count(counts[0]))
         key_end = key_at + len(keys[0])
         cells[:, key_at:key_end] = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
         entries = images.view(np.uint8).reshape(len(keys), -1)

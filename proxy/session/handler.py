@@ -212,8 +212,13 @@ class FetchSessionHandler:
         self.session_id = self.epoch = 0
         self.table = None
 
-    def renew(self) -> None:
-        """Leave the session; the next full fetch names its id, and so has the broker drop it."""
+    def renew(self, session_id: int = 0) -> None:
+        """Leave the session; the next full fetch names its id, and so has the broker drop it.
+
+        Args:
+            session_id: a session that the broker made but that can't be used; 0: the one held.
+        """
+        self.session_id = session_id or self.session_id
         self.epoch = 0
         self.table = None
 
