@@ -129,6 +129,7 @@ class Lockstep:
         self.prefix = f"lock-v{self.version}-{self.seed}-{self.random.randrange(16**8):08x}-"
         self.correlation = 0
         self.settings: dict[str, Any] = {}
+        self.leader_epoch = 0 if self.version >= 9 and self.seed % 2 else -1
         for _ in range(3):
             self.create(f"{self.prefix}{len(self.topics)}")
         self.wanted = [(name, i) for name, count in self.topics.items() for i in range(count)]
@@ -214,7 +215,7 @@ class Lockstep:
             self.wanted = [want for want in self.wanted if self.random.random() < 0.8]
         elif roll < 0.6:
             everything = [(name, i) for name, count in self.topics.items() for i in range(count)]
-            self.wanted += [want for want in everything if want not in self.wanted]
+            self.wanted = list(dict.fromkeys([*self.wanted, *everything]))
         elif roll < 0.65:
             name = self.random.choice(list(self.topics))
             self.wanted.append((name, self.random.randrange(7)))
@@ -233,14 +234,13 @@ class Lockstep:
     def request(self) -> FetchRequest:
         self.correlation += 1
         elements: list[FetchTopic] = []
-        epoch = self.random.choice([-1, 0]) if self.version >= 9 and self.seed % 2 else -1
         for name, index in self.wanted:
             key: dict[str, Any] = {"topic_id": self.ids[name]} if self.version >= 13 else {"topic": name}
             part = FetchPartition(
                 partition=index,
                 fetch_offset=self.offsets.get((name, index), 0),
                 partition_max_bytes=BIG,
-                current_leader_epoch=epoch,
+                current_leader_epoch=self.leader_epoch,
             )
             if elements and all(getattr(elements[-1], key_name) == value for key_name, value in key.items()):
                 elements.append(FetchTopic(**key, partitions=(*elements.pop().partitions, part)))
