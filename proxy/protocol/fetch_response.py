@@ -149,6 +149,14 @@ class FetchResponseWalk:
         """Whether the response was walked to its end."""
         return self._at is _At.END and not self._skip
 
+    def hop(self, size: int) -> bool:
+        """Go over the next `size` bytes if they lie within records; tell whether they do."""
+        if self._skip <= size:
+            return False
+        self._skip -= size
+        self.offset += size
+        return True
+
     def feed(self, chunk: bytes) -> None:
         """Walk on over the next bytes of the frame.
 
@@ -156,9 +164,7 @@ class FetchResponseWalk:
             ProtocolError: the bytes are no response of this version.
         """
         size = len(chunk)
-        if self._skip > size:
-            self._skip -= size
-            self.offset += size
+        if self.hop(size):
             return
         at = self._skip
         self.offset += at
