@@ -9,7 +9,7 @@ from tests.frames import VERSIONS, entry, fetch, framed, parsed, response, walke
 
 REQUEST_ENTRY = {4: 16} | dict.fromkeys(range(5, 9), 24) | dict.fromkeys(range(9, 12), 28)
 ANSWER_ENTRY = {4: 30} | dict.fromkeys(range(5, 11), 38) | {11: 42}
-WIDE_COUNTS = [0, 1, 125, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_150]
+WIDE_COUNTS = [0, 1, 125, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_150, 2_097_151]
 
 
 def test_versions() -> None:
@@ -65,17 +65,8 @@ def test_an_entry_without_news_ends_as_the_layout_says(version: int, isolation: 
     assert {end.tobytes() for end in fields["end"]} == {layout.empty_ends[isolation]}
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        *WIDE_COUNTS,
-        pytest.param(
-            2_097_151,
-            marks=pytest.mark.xfail(strict=True, reason="prefix_size stops at three bytes of a count"),
-        ),
-    ],
-)
-@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("count", WIDE_COUNTS)
+@pytest.mark.parametrize("version", [4, 11, 12, 13])
 def test_prefix_at_every_width(version: int, count: int) -> None:
     layout = LAYOUTS[version]
     for name in ("t", "n" * 13, "n" * 126, "n" * 127, "n" * 249):

@@ -249,14 +249,7 @@ def test_cut_anywhere_is_not_done(version: int) -> None:
         assert not walked(frame[:size], version).done
 
 
-RECORDS_LAST = pytest.mark.xfail(
-    strict=True, reason="the walk says done while the last records, up to v11 the last bytes, are missing"
-)
-
-
-@pytest.mark.parametrize(
-    "version", [pytest.param(version, marks=RECORDS_LAST if version < 12 else ()) for version in VERSIONS]
-)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_cut_within_the_last_records_is_not_done(version: int) -> None:
     frame = response(version, ("t", [entry(0, 1, records=b"abc")]))
     for size in range(len(frame)):

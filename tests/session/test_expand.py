@@ -1,0 +1,346 @@
+"""Expanded answers to the byte: what a broker would have answered without a session.
+
+The broker's answer and the one expected are both written by the other codec. Partitions that the broker left
+out are those whose image is known from an earlier answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import raised
+from proxy.session.expand import Expansion, expand
+from proxy.session.handler import FetchSessionHandler, Use
+from tests.frames import VERSIONS, Exchange, entry, fetch, framed, live, parsed, response, walked
+from tests.model import wire
+
+CORRELATION = b"\0\0\0\1"
+
+
+@dataclass
+class Session:
+    """A session of one client: what it lists, and what the broker said of it."""
+
+    version: int
+    """That of the client; the session's is at least 7."""
+    wants: Sequence[tuple[str, int]]
+    isolation: int = 0
+    handler: FetchSessionHandler = field(default_factory=FetchSessionHandler)
+
+    @property
+    def spoken(self) -> int:
+        return max(self.version, 7)
+
+    @property
+    def aborted(self) -> tuple[wire.AbortedTransaction, ...] | None:
+        return () if self.isolation else None
+
+    def told(self, partition: int, hw: int) -> wire.PartitionData:
+        return entry(partition, hw, aborted=self.aborted)
+
+    def establish(self, *, hw: int = 5) -> "Session":
+        listing = parsed(fetch(self.version, *self.wants, isolation_level=self.isolation)).listing
+        assert listing is not None
+        listing = raised(listing) if self.version < 7 else listing
+        assert self.handler.learn_listing(listing, self.isolation)
+        self.handler.ask_full()
+        elements = [(name, [self.told(index, hw)]) for name, index in self.wants]
+        full = response(self.spoken, *elements, session_id=77)
+        assert self.handler.handle(walked(full, self.spoken, self.isolation)).use is Use.COMPLETE
+        return self
+
+    def expanded(
+        self,
+        wants: Sequence[tuple[str, int]],
+        *elements: tuple[str, list[wire.PartitionData]],
+        throttle: int = 0,
+        chunk: int = 1 << 20,
+        tags: bytes = b"",
+    ) -> bytes:
+        """The client lists `wants`, the broker answers `elements`: what the client gets."""
+        listing = parsed(fetch(self.version, *wants, isolation_level=self.isolation)).listing
+        assert listing is not None
+        listing = raised(listing) if self.version < 7 else listing
+        delta = self.handler.compare(listing)
+        assert delta is not None
+        assert self.handler.apply(listing, delta)
+        self.handler.ask_incremental()
+        answer = response(self.spoken, *elements, session_id=77, throttle_time_ms=throttle)
+        verdict = self.handler.handle(walked(answer, self.spoken, self.isolation))
+        assert verdict.use is Use.EXPAND
+        assert self.handler.table is not None
+        what = Expansion(
+            layout=LAYOUTS[self.version],
+            listing=listing,
+            table=self.handler.table,
+            rows=delta.rows,
+            entries=verdict.entries,
+            entry_rows=verdict.rows,
+            chunks=[answer[at : at + chunk] for at in range(0, len(answer), chunk)],
+            correlation_id=CORRELATION,
+            throttle_time_ms=throttle,
+            tags=tags or (b"\0" if self.version >= 12 else b""),
+        )
+        pieces, size = expand(what)
+        frame = b"".join(pieces)
+        assert len(frame) == size == 4 + int.from_bytes(frame[:4])
+        return frame
+
+    def direct(
+        self, wants: Sequence[tuple[str, int]], news: dict[tuple[str, int], wire.PartitionData], hw: int = 5
+    ) -> bytes:
+        """What a full fetch gets: `news`, else as established; neighbours of one topic in one element."""
+        elements: list[tuple[str, list[wire.PartitionData]]] = []
+        for name, index in wants:
+            data = news.get((name, index), self.told(index, hw))
+            if self.version < 5:
+                data = replace(data, log_start_offset=-1)
+            if elements and elements[-1][0] == name:
+                elements[-1][1].append(data)
+            else:
+                elements.append((name, [data]))
+        return response(self.version, *elements)
+
+
+WANTS = [("t", 0), ("t", 1), ("u", 0), ("t", 2), ("u", 7)]
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_new(version: int, isolation: int) -> None:
+    session = Session(version, WANTS, isolation).establish()
+    for wants in (WANTS, WANTS[::-1], WANTS[2:] + WANTS[:2]):
+        assert session.expanded(wants) == session.direct(wants, {})
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_watermarks_and_errors_in_place(version: int, isolation: int) -> None:
+    session = Session(version, WANTS, isolation).establish()
+    aborted = (wire.AbortedTransaction(producer_id=9, first_offset=4),) if isolation else None
+    records = entry(1, 9, records=b"r" * 300, aborted=aborted)
+    moved = entry(7, error=6)
+    ahead = session.told(0, 8)
+    news = {("t", 1): records, ("u", 7): moved, ("t", 0): ahead}
+    elements = [("u", [moved]), ("t", [records, ahead])]
+    assert session.expanded(WANTS, *elements) == session.direct(WANTS, news)
+    # The watermarks are kept; records, errors and transactions were this answer's own.
+    kept = {("t", 1): session.told(1, 9), ("t", 0): ahead, ("u", 7): session.told(7, 5)}
+    assert session.expanded(WANTS, ("u", [session.told(7, 5)])) == session.direct(WANTS, kept)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_in_many_chunks(version: int) -> None:
+    session = Session(version, WANTS).establish()
+    records = entry(1, 9, records=bytes(range(256)) * 3)
+    for chunk in (1, 7, 100, 500):
+        frame = session.expanded(WANTS, ("t", [records]), chunk=chunk)
+        assert frame == session.direct(WANTS, {("t", 1): records})
+
+
+def test_records_are_not_copied() -> None:
+    session = Session(16, WANTS).establish()
+    listing = parsed(fetch(16, *WANTS)).listing
+    assert listing is not None
+    delta = session.handler.compare(listing)
+    assert delta is not None
+    answer = response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=77)
+    session.handler.ask_incremental()
+    verdict = session.handler.handle(walked(answer, 16))
+    assert session.handler.table is not None
+    pieces, _ = expand(
+        Expansion(
+            layout=LAYOUTS[16],
+            listing=listing,
+            table=session.handler.table,
+            rows=delta.rows,
+            entries=verdict.entries,
+            entry_rows=verdict.rows,
+            chunks=[answer],
+            correlation_id=CORRELATION,
+            throttle_time_ms=0,
+            tags=b"\0",
+        )
+    )
+    views = [piece for piece in pieces if isinstance(piece, memoryview) and piece.obj is answer]
+    assert sum(map(len, views)) > 100_000
+    assert sum(map(len, pieces)) - sum(map(len, views)) < 1_000
+
+
+@pytest.mark.parametrize("version", [4, 7, 12, 16])
+def test_throttle_time_and_tags_are_the_answers_own(version: int) -> None:
+    session = Session(version, WANTS).establish()
+    endpoints = (wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)]),)
+    tags = response(16, tags=endpoints)[4 + 4 + 1 + 10 + 1 :] if version >= 16 else b""
+    frame = session.expanded(WANTS, ("t", [session.told(0, 6)]), throttle=250, tags=tags)
+    decoded = wire.decode_response(frame[4:], version)
+    assert (decoded.throttle_time_ms, decoded.error_code, decoded.session_id) == (250, 0, 0)
+    assert decoded.tags == (endpoints if version >= 16 else ())
+
+
+# --- v4 to v6 are spoken as v7 --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56)])
+def test_case_74_storage_errors_are_told_as_the_client_knows_them(version: int, told: int) -> None:
+    session = Session(version, WANTS).establish()
+    frame = session.expanded(WANTS, ("t", [entry(1, error=56)]))
+    assert frame == session.direct(WANTS, {("t", 1): entry(1, error=told)})
+
+
+@pytest.mark.parametrize("chunk", [1, 13, 1000])
+def test_v4_has_no_log_start_offset(chunk: int) -> None:
+    session = Session(4, WANTS, 1).establish()
+    records = entry(1, 9, records=b"abc", aborted=(wire.AbortedTransaction(producer_id=1, first_offset=2),))
+    frame = session.expanded(WANTS, ("t", [records]), chunk=chunk)
+    assert frame == session.direct(WANTS, {("t", 1): records})
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    # From v13 on 3 in a session may be a name that stuck: the handler has it again in full.
+    [(version, code) for version in VERSIONS for code in (3, 29, 100) if version < 13 or code != 3],
+)
+def test_errors_found_before_reading_stand_last(version: int, code: int) -> None:
+    session = Session(version, WANTS).establish()
+    gone = entry(1, error=code, aborted=())
+    late = {("t", 1): gone, ("t", 0): replace(gone, partition_index=0)}
+    frame = session.expanded(WANTS, ("t", [gone, late["t", 0]]))
+    order = [want for want in WANTS if want not in late] + [("t", 0), ("t", 1)]
+    assert frame == session.direct(order, late)
+
+
+def test_an_element_that_is_left_empty_is_not_there() -> None:
+    wants = [("t", 0), ("u", 0), ("v", 0), ("v", 1)]
+    session = Session(11, wants).establish()
+    denied = entry(0, error=29, aborted=())
+    frame = session.expanded(wants, ("u", [denied]))
+    assert frame == session.direct([("t", 0), ("v", 0), ("v", 1), ("u", 0)], {("u", 0): denied})
+
+
+# --- uniform topics are written at once -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", [1, 3])
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
+def test_topics_of_one_shape(version: int, each: int) -> None:
+    wants = [(f"t{number:02}", index) for number in range(12) for index in range(each)]
+    session = Session(version, wants).establish()
+    records = entry(0, 9, records=b"abc")
+    for order in (wants, wants[each:] + wants[:each]):
+        frame = session.expanded(order, ("t07", [records]))
+        assert frame == session.direct(order, {("t07", 0): records})
+
+
+@pytest.mark.parametrize(("version", "size"), [(11, 48), (12, 47), (16, 16)])
+def test_names_that_look_like_their_own_length(version: int, size: int) -> None:
+    """48 characters "0": 0x30 is the length, too."""
+    wants = [("0" * size, 0)] + [(f"{number}".rjust(size, "0"), 0) for number in range(1, 10)]
+    session = Session(version, wants).establish()
+    assert session.expanded(wants) == session.direct(wants, {})
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_topics_of_two_shapes(version: int) -> None:
+    wants = [(f"t{number}", index) for number in range(12) for index in range(1 + number % 2)]
+    session = Session(version, wants).establish()
+    assert session.expanded(wants) == session.direct(wants, {})
+
+
+# --- whatever is listed and answered --------------------------------------------------------------
+
+LISTED = st.lists(
+    st.tuples(st.sampled_from(["t", "u", "name"]), st.integers(0, 6)), min_size=1, max_size=14, unique=True
+)
+
+
+@pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12, 13, 18])
+def test_expanded_is_direct_whatever_the_order_and_the_news(version: int) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(LISTED, st.integers(0, 1), st.data(), st.integers(1, 200))
+    def check(wants: list[tuple[str, int]], isolation: int, data: st.DataObject, chunk: int) -> None:
+        session = Session(version, wants, isolation).establish()
+        order = data.draw(st.permutations(wants))
+        news: dict[tuple[str, int], wire.PartitionData] = {}
+        for name, index in data.draw(st.lists(st.sampled_from(wants), unique=True)):
+            kinds = [
+                session.told(index, 9),
+                entry(index, 9, records=data.draw(st.binary(max_size=150)), aborted=session.aborted),
+                entry(index, error=data.draw(st.sampled_from([1, 6, 74, 29, 100]))),
+            ]
+            news[name, index] = data.draw(st.sampled_from(kinds))
+        elements = [(name, [told]) for (name, _), told in news.items()]
+        frame = session.expanded(order, *elements, chunk=chunk)
+        late = [
+            want for code in (100, 29) for want in order if want in news and news[want].error_code == code
+        ]
+        expected = [want for want in order if want not in late] + late
+        assert frame == session.direct(expected, news)
+
+    check()
+
+
+def test_a_row_that_was_forgotten_takes_another_place() -> None:
+    session = Session(16, WANTS).establish()
+    fewer = WANTS[1:]
+    assert session.expanded(fewer) == session.direct(fewer, {})
+    more = [("v", 3), *fewer, WANTS[0]]
+    news = {("v", 3): entry(3, 4), WANTS[0]: entry(0, 6)}
+    frame = session.expanded(more, ("v", [news["v", 3]]), ("t", [news["t", 0]]))
+    assert frame == session.direct(more, news)
+
+
+# --- live answers ---------------------------------------------------------------------------------
+
+FULL = [
+    one
+    for one in live()
+    if wire.decode_request(one.request[4:]).session_epoch in (0, -1)
+    and wire.decode_request(one.request[4:]).replica_id == -1
+    and wire.decode_response(one.response[4:], one.version).error_code == 0
+    and wire.decode_response(one.response[4:], one.version).topics
+]
+
+
+@pytest.mark.parametrize("exchange", FULL, ids=str)
+def test_live_answers_are_rebuilt_to_the_byte(exchange: Exchange) -> None:
+    """The full answer of a broker, put together from its entries as if each had come in a session."""
+    version = exchange.version
+    request = parsed(exchange.request)
+    assert request.listing is not None
+    listing = raised(request.listing) if version < 7 else request.listing
+    spoken = max(version, 7)
+    decoded = wire.decode_response(exchange.response[4:], version)
+    answer = framed(wire.encode_response(replace(decoded, version=spoken, session_id=77)))
+    handler = FetchSessionHandler()
+    assert handler.learn_listing(listing, request.isolation_level)
+    handler.ask_full()
+    verdict = handler.handle(walked(answer, spoken, request.isolation_level))
+    assert (verdict.use, verdict.reason) == (Use.COMPLETE, "")
+    assert handler.table is not None
+    what = Expansion(
+        layout=LAYOUTS[version],
+        listing=listing,
+        table=handler.table,
+        rows=handler.table.locate(listing),
+        entries=verdict.entries,
+        entry_rows=verdict.rows,
+        chunks=[answer],
+        correlation_id=answer[4:8],
+        throttle_time_ms=decoded.throttle_time_ms,
+        tags=wire_tags(exchange),
+    )
+    frame = b"".join(expand(what)[0])
+    assert frame == framed(wire.encode_response(replace(decoded, session_id=0)))
+
+
+def wire_tags(exchange: Exchange) -> bytes:
+    walk = walked(exchange.response, exchange.version)
+    return exchange.response[walk.tags_at :] if walk.tags_at >= 0 else b""

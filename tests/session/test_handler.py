@@ -1,0 +1,594 @@
+"""FetchSessionHandler, row by row: the table in its docstring, section 3.2, and cases 50 to 57.
+
+Each answer that is no good is given with entries that would change the table, and it is shown that they did
+not: an error changes nothing but what the next fetch carries.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import Listing, build_fetch_request
+from proxy.session.handler import MAX_EPOCH, UNSHARDED_ID, Delta, FetchSessionHandler, Use, Verdict
+from tests.frames import SESSION_VERSIONS, Want, entry, fetch, parsed, response, walked, wire_key
+from tests.model import wire
+
+T = [("t", 0), ("t", 1), ("u", 0)]
+"""What most of the sessions here hold."""
+
+
+def listing(version: int, *wants: Want) -> Listing:
+    found = parsed(fetch(version, *wants)).listing
+    assert found is not None
+    return found
+
+
+def asked(version: int = 16, *wants: Want) -> FetchSessionHandler:
+    """A handler whose full fetch is outstanding."""
+    handler = FetchSessionHandler()
+    assert handler.learn_listing(listing(version, *(wants or T)), 0)
+    assert handler.ask_full() == (0, 0)
+    return handler
+
+
+def give(handler: FetchSessionHandler, version: int, *elements: Any, **fields: Any) -> Verdict:
+    """An answer to the outstanding fetch."""
+    return handler.handle(walked(response(version, *elements, **fields), version))
+
+
+def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchSessionHandler:
+    """A handler whose session was made; every partition has high watermark 5."""
+    handler = asked(version, *wants)
+    elements = [(name, [entry(index, 5)]) for name, index, *_ in wants or T]
+    verdict = give(handler, version, *elements, session_id=session_id)
+    assert verdict.use is Use.COMPLETE
+    return handler
+
+
+def again(handler: FetchSessionHandler, version: int = 16, *wants: Want) -> Delta:
+    """The next incremental fetch is outstanding."""
+    what = listing(version, *(wants or T))
+    delta = handler.compare(what)
+    assert delta is not None
+    assert handler.apply(what, delta)
+    handler.ask_incremental()
+    return delta
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a handler's table says, for before and after."""
+
+    requests: bytes
+    images: bytes
+    known: tuple[bool, ...]
+    refused: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, handler: FetchSessionHandler) -> "Kept":
+        table = handler.table
+        assert table is not None
+        return cls(
+            table.requests.tobytes(),
+            table.images.tobytes(),
+            tuple(table.known.tolist()),
+            tuple(table.refused.tolist()),
+            table.size,
+        )
+
+
+def high_watermark(handler: FetchSessionHandler, name: str, index: int, version: int = 16) -> int:
+    assert handler.table is not None
+    row = handler.table.row(wire_key(version, name), index)
+    return int(handler.table.images.view(LAYOUTS[version].answer_fields)["high_watermark"][row])
+
+
+def state(handler: FetchSessionHandler) -> tuple[int, int]:
+    return handler.session_id, handler.epoch
+
+
+NEWS = [("t", [entry(0, 99, records=b"news"), entry(1, 99)])]
+
+
+# --- the answer to a full fetch -------------------------------------------------------------------
+
+
+def test_a_full_answer_with_an_id_makes_a_session() -> None:
+    handler = established()
+    assert (*state(handler), handler.established) == (77, 1, True)
+    assert repr(handler) == "<FetchSessionHandler 77 epoch=1 partitions=3>"
+    assert [high_watermark(handler, *key) for key in T] == [5, 5, 5]
+
+
+def test_case_50_a_full_answer_without_an_id_and_each_next_fetch_asks_again() -> None:
+    handler = asked()
+    elements = [("t", [entry(0), entry(1)]), ("u", [entry(0)])]
+    for _ in range(3):
+        assert give(handler, 16, *elements, session_id=0).use is Use.COMPLETE
+        assert (*state(handler), handler.established) == (0, 0, False)
+        assert handler.ask_full() == (0, 0)
+
+
+@pytest.mark.parametrize("code", [70, 71, 106, -1, 5])
+def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
+    """Case 96: the id that was named is of no use, or the broker can't even look it up."""
+    handler = established()
+    handler.epoch = 0
+    assert handler.ask_full() == (77, 0)
+    kept = Kept.of(handler)
+    verdict = give(handler, 16, *NEWS, error_code=code, session_id=77)
+    assert (verdict.use, verdict.reason) == (Use.REPEAT_SESSIONLESS, f"error {code}")
+    assert state(handler) == (0, 0)
+    assert Kept.of(handler) == kept
+
+
+def test_case_55_a_full_answer_thrown_away_by_a_quota() -> None:
+    handler = asked()
+    verdict = give(handler, 16, throttle_time_ms=100)
+    assert (verdict.use, verdict.reason) == (Use.EMPTY, "")
+    assert (*state(handler), handler.table) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        pytest.param([("t", [entry(0), entry(1)])], id="one missing"),
+        pytest.param([("t", [entry(0), entry(1), entry(2)]), ("u", [entry(0)])], id="one more"),
+        pytest.param([("t", [entry(0), entry(1)]), ("v", [entry(0)])], id="a foreign topic"),
+        pytest.param(
+            [("t", [entry(0), entry(1)]), ("u", [entry(0)]), ("v", [entry(i) for i in range(9)])], id="run"
+        ),
+        pytest.param([], id="nothing, and no throttling"),
+    ],
+)
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_case_53_a_full_answer_with_other_partitions(version: int, elements: Any) -> None:
+    """It is the broker's own answer and goes on; there is no session after it."""
+    handler = asked(version)
+    verdict = give(handler, version, *elements, session_id=77)
+    assert (verdict.use, verdict.reason) == (Use.COMPLETE, "other partitions than asked for")
+    assert (verdict.entries, verdict.rows) == ([], [])
+    assert (*state(handler), handler.table) == (0, 0, None)
+
+
+def test_a_full_answer_tells_which_entries_are_more_than_an_image() -> None:
+    handler = asked()
+    told = [entry(0, 9, records=b"abc"), entry(1, error=6)]
+    verdict = give(handler, 16, ("t", told), ("u", [entry(0, 7)]), session_id=77)
+    assert [(one.key, one.partition) for one in verdict.entries] == [
+        (wire_key(16, "t"), 0),
+        (wire_key(16, "t"), 1),
+    ]
+    assert verdict.rows == [0, 1]
+    assert high_watermark(handler, "t", 0) == 9
+    assert handler.table is not None
+    assert handler.table.known[:3].tolist() == [True, False, True]
+    assert handler.table.refused[:3].tolist() == [0, 6, 0]
+
+
+# --- the answer to an incremental fetch -----------------------------------------------------------
+
+
+def test_an_incremental_answer_advances_the_epoch_and_fills_in() -> None:
+    handler = established()
+    again(handler)
+    verdict = give(handler, 16, ("t", [entry(1, 6, records=b"r")]), session_id=77)
+    assert (verdict.use, verdict.reason) == (Use.EXPAND, "")
+    assert [(one.key, one.partition) for one in verdict.entries] == [(wire_key(16, "t"), 1)]
+    assert verdict.rows == [1]
+    assert state(handler) == (77, 2)
+    assert [high_watermark(handler, *key) for key in T] == [5, 6, 5]
+
+
+def test_an_answer_with_nothing_in_it() -> None:
+    handler = established()
+    again(handler)
+    assert give(handler, 16, session_id=77).use is Use.EXPAND
+    assert state(handler) == (77, 2)
+
+
+@pytest.mark.parametrize("answered_id", [77, 78, 1])
+def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
+    """Section 3.2: the answer's value is not compared, as Java doesn't."""
+    handler = established()
+    again(handler)
+    give(handler, 16, session_id=answered_id)
+    assert state(handler) == (77, 2)
+
+
+def test_case_17_epochs_begin_with_one_and_go_round() -> None:
+    handler = established()
+    assert handler.ask_incremental() == (77, 1)
+    handler.epoch = MAX_EPOCH
+    again(handler)
+    assert give(handler, 16, session_id=77).use is Use.EXPAND
+    assert state(handler) == (77, 1)
+
+
+def test_case_54_an_incremental_answer_without_an_id() -> None:
+    """The session is gone, but its entries are good."""
+    handler = established()
+    again(handler)
+    verdict = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
+    assert (verdict.use, state(handler)) == (Use.EXPAND, (0, 0))
+    assert high_watermark(handler, "t", 0) == 8
+
+
+@pytest.mark.parametrize(
+    "elements", [[("v", [entry(0)])], [("t", [entry(2)])], [("t", [entry(i) for i in range(9)])]]
+)
+def test_case_54_a_partition_outside_the_session(elements: Any) -> None:
+    handler = established()
+    again(handler)
+    verdict = give(handler, 16, *elements, session_id=77)
+    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, "a partition outside the session")
+    assert state(handler) == (77, 0)
+
+
+def test_case_52_session_not_found() -> None:
+    handler = established()
+    again(handler)
+    kept = Kept.of(handler)
+    verdict = give(handler, 16, *NEWS, error_code=70)
+    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, "error 70")
+    assert state(handler) == (0, 0)
+    assert Kept.of(handler) == kept
+
+
+@pytest.mark.parametrize("code", [71, 106])
+def test_case_52_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
+    handler = established()
+    again(handler)
+    kept = Kept.of(handler)
+    assert give(handler, 16, *NEWS, error_code=code).use is Use.REPEAT_FULL
+    assert state(handler) == (77, 0)
+    assert Kept.of(handler) == kept
+
+
+@pytest.mark.parametrize("code", [-1, 2, 42])
+def test_case_52_another_error(code: int) -> None:
+    """A sessionless fetch tells what the client would have been told."""
+    handler = established()
+    again(handler)
+    kept = Kept.of(handler)
+    assert give(handler, 16, *NEWS, error_code=code, session_id=77).use is Use.REPEAT_SESSIONLESS
+    assert state(handler) == (77, 0)
+    assert Kept.of(handler) == kept
+
+
+@pytest.mark.parametrize(("session_id", "kept_id"), [(UNSHARDED_ID - 1, UNSHARDED_ID - 1), (UNSHARDED_ID, 0)])
+def test_case_96_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
+    handler = established(session_id=session_id)
+    again(handler)
+    give(handler, 16, error_code=-1, session_id=session_id)
+    assert state(handler) == (kept_id, 0)
+
+
+@pytest.mark.parametrize(("answered_id", "after"), [(77, (77, 2)), (0, (77, 0))])
+def test_an_incremental_answer_thrown_away_by_a_quota(answered_id: int, after: tuple[int, int]) -> None:
+    """With id 0 it may hide a session error: the next fetch is full, and names what may live on."""
+    handler = established()
+    again(handler)
+    kept = Kept.of(handler)
+    verdict = give(handler, 16, session_id=answered_id, throttle_time_ms=100)
+    assert (verdict.use, verdict.entries) == (Use.EMPTY, [])
+    assert state(handler) == after
+    assert Kept.of(handler) == kept
+
+
+def test_brokers_of_1_1_throw_no_read_away() -> None:
+    """There an empty answer with a throttle time says that nothing is new."""
+    handler = established(7)
+    again(handler, 7)
+    walk = walked(response(7, session_id=77, throttle_time_ms=100), 7)
+    assert handler.handle(walk, empties=False).use is Use.EXPAND
+    assert state(handler) == (77, 2)
+
+
+def test_throttled_with_entries_is_an_ordinary_answer() -> None:
+    """Brokers of 1.1 delay the whole answer instead of throwing it away."""
+    handler = established(7)
+    again(handler, 7)
+    verdict = give(handler, 7, ("t", [entry(0, 8)]), session_id=77, throttle_time_ms=100)
+    assert (verdict.use, state(handler)) == (Use.EXPAND, (77, 2))
+    assert high_watermark(handler, "t", 0, 7) == 8
+
+
+def test_case_27_added_while_throttled_is_not_filled_in() -> None:
+    """Its first answer was thrown away: the broker will tell it in the next, and until then nobody knows."""
+    handler = established()
+    again(handler, 16, *T, ("u", 1))
+    assert give(handler, 16, session_id=77, throttle_time_ms=100).use is Use.EMPTY
+    again(handler, 16, *T, ("u", 1))
+    verdict = give(handler, 16, ("u", [entry(1, 3)]), session_id=77)
+    assert (verdict.use, high_watermark(handler, "u", 1)) == (Use.EXPAND, 3)
+
+
+def test_a_partition_that_the_broker_has_not_described_is_not_invented() -> None:
+    handler = established()
+    again(handler, 16, *T, ("u", 1))
+    verdict = give(handler, 16, ("t", [entry(0, 6)]), session_id=77)
+    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, "a partition that the broker has not described")
+    assert state(handler) == (77, 0)
+
+
+@pytest.mark.parametrize("version", [7, 11])
+def test_case_24_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None:
+    handler = established(version)
+    for _ in range(3):
+        again(handler, version)
+        verdict = give(handler, version, ("t", [entry(1, error=6)]), session_id=77)
+        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Use.EXPAND, [6])
+    again(handler, version)
+    verdict = give(handler, version, ("t", [entry(1, 5)]), session_id=77)
+    assert (verdict.use, verdict.entries, high_watermark(handler, "t", 1, version)) == (Use.EXPAND, [], 5)
+    again(handler, version)
+    assert give(handler, version, session_id=77).use is Use.EXPAND
+
+
+def test_an_error_that_goes_silent_is_not_filled_in() -> None:
+    """Up to 3.9 a session forgets codes 76 and 35: what was told before them is not what is true after."""
+    handler = established()
+    again(handler)
+    give(handler, 16, ("t", [entry(0, error=76)]), session_id=77)
+    again(handler)
+    assert give(handler, 16, session_id=77).use is Use.REPEAT_FULL
+
+
+def test_trap_25_a_watermark_of_an_error_is_not_remembered() -> None:
+    handler = established()
+    again(handler)
+    give(handler, 16, ("t", [entry(0, error=1)]), session_id=77)
+    assert high_watermark(handler, "t", 0) == 5
+    assert handler.table is not None
+    assert not handler.table.known[0]
+
+
+# --- 3 and 103 in a session of ids ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [3, 103])
+@pytest.mark.parametrize("version", [13, 16, 18])
+def test_trap_8_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int) -> None:
+    handler = established(version)
+    again(handler, version)
+    kept = Kept.of(handler)
+    verdict = give(handler, version, ("t", [entry(1, error=code)]), session_id=77)
+    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, f"topic gone or made anew (error {code})")
+    assert state(handler) == (77, 0)
+    assert Kept.of(handler) == kept
+
+
+@pytest.mark.parametrize("code", [3, 103])
+def test_trap_8_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
+    """Metadata lags or the partition number is too high: it must not double every later fetch."""
+    handler = established()
+    again(handler)
+    give(handler, 16, ("t", [entry(1, error=code)]), session_id=77)
+    assert handler.ask_full() == (77, 0)
+    give(
+        handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=code)]), session_id=78
+    )
+    for _ in range(3):
+        again(handler)
+        verdict = give(handler, 16, ("t", [entry(1, error=code)]), session_id=78)
+        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Use.EXPAND, [code])
+    assert state(handler) == (78, 4)
+
+
+def test_trap_8_an_error_that_was_mended_and_comes_back_is_new() -> None:
+    handler = asked()
+    give(handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=3)]), session_id=77)
+    again(handler)
+    assert give(handler, 16, ("t", [entry(1, 5)]), session_id=77).use is Use.EXPAND
+    again(handler)
+    assert give(handler, 16, ("t", [entry(1, error=3)]), session_id=77).use is Use.REPEAT_FULL
+
+
+@pytest.mark.parametrize("version", [7, 12])
+def test_trap_9_by_name_3_is_what_a_full_fetch_says(version: int) -> None:
+    handler = established(version)
+    again(handler, version)
+    verdict = give(handler, version, ("t", [entry(1, error=3)]), session_id=77)
+    assert (verdict.use, [one.error_code for one in verdict.entries]) == (Use.EXPAND, [3])
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def element(version: int, name: str, *wants: tuple[int, int]) -> tuple[bytes, bytes]:
+    """A topic element of a delta: (partition, fetch offset)."""
+    found = listing(version, *((name, index, offset) for index, offset in wants))
+    return wire_key(version, name), found.entries.tobytes()
+
+
+def numbers(*partitions: int) -> bytes:
+    return np.array(partitions, ">i4").tobytes()
+
+
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
+def test_case_51_added_first_altered_last_forgotten_named(version: int) -> None:
+    handler = established(version)
+    what = listing(version, ("u", 0, 4), ("t", 1), ("v", 3, 2))
+    delta = handler.compare(what)
+    assert delta is not None
+    assert delta.topics == [element(version, "v", (3, 2)), element(version, "u", (0, 4))]
+    assert delta.forgotten_topics == [(wire_key(version, "t"), numbers(0))]
+    assert delta.size == sum(len(key) + len(block) for key, block in delta.topics + delta.forgotten_topics)
+
+
+def test_nothing_changed_is_nothing_sent_whatever_the_order() -> None:
+    handler = established()
+    for wants in (T, T[::-1], [T[1], T[2], T[0]]):
+        delta = handler.compare(listing(16, *wants))
+        assert delta is not None
+        assert (delta.topics, delta.forgotten_topics, delta.size) == ([], [], 0)
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_altered_entries_of_one_topic_go_together(version: int) -> None:
+    """librdkafka mixes topics; elements that are not next to each other would cost their key again."""
+    wants = [("t", 0), ("u", 0), ("t", 1), ("u", 1), ("t", 2)]
+    handler = established(version, *wants)
+    delta = handler.compare(listing(version, *((name, index, 9) for name, index in wants)))
+    assert delta is not None
+    assert delta.topics == [
+        element(version, "t", (0, 9), (1, 9), (2, 9)),
+        element(version, "u", (0, 9), (1, 9)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"current_leader_epoch": 3},
+        {"partition_max_bytes": 9},
+        {"last_fetched_epoch": 4},
+        {"log_start_offset": 0},
+    ],
+)
+def test_trap_26_every_field_of_an_entry_counts(values: dict[str, int]) -> None:
+    handler = established()
+    found = parsed(fetch(16, *T, values=values)).listing
+    assert found is not None
+    delta = handler.compare(found)
+    assert delta is not None
+    assert len(delta.altered) == 3
+
+
+def test_a_session_may_lose_everything_it_had() -> None:
+    handler = established()
+    what = listing(16, ("v", 0), ("v", 1))
+    delta = handler.compare(what)
+    assert delta is not None
+    assert delta.topics == [element(16, "v", (0, 0), (1, 0))]
+    assert delta.forgotten_topics == [(wire_key(16, "t"), numbers(0, 1)), (wire_key(16, "u"), numbers(0))]
+    assert handler.apply(what, delta)
+    assert handler.table is not None
+    assert handler.table.size == 2
+
+
+def test_case_56_comparing_changes_nothing_that_is_sent() -> None:
+    handler = established()
+    kept = Kept.of(handler)
+    first = handler.compare(listing(16, ("t", 0, 9), ("v", 1)))
+    second = handler.compare(listing(16, ("t", 0, 9), ("v", 1)))
+    assert first is not None
+    assert second is not None
+    assert (first.topics, first.forgotten_topics) == (second.topics, second.forgotten_topics)
+    assert (Kept.of(handler), state(handler)) == (kept, (77, 1))
+
+
+def test_case_56_the_epoch_is_not_advanced_by_asking() -> None:
+    handler = established()
+    assert handler.ask_incremental() == handler.ask_incremental() == (77, 1)
+
+
+@pytest.mark.parametrize(
+    "twice", [[("t", 0), ("t", 0)], [("t", 0), ("v", 0), ("v", 0)], [("v", 0), ("v", 0)]]
+)
+def test_a_partition_listed_twice_is_no_listing_for_a_session(twice: list[Want]) -> None:
+    handler = established()
+    assert handler.compare(listing(16, *twice)) is None
+    assert FetchSessionHandler().learn_listing(listing(16, *twice), 0) is False
+
+
+def test_trap_48_a_topic_in_two_elements_is_no_repetition() -> None:
+    handler = FetchSessionHandler()
+    assert handler.learn_listing(listing(16, ("t", 0), ("u", 0), ("t", 1)), 0)
+    assert handler.learn_listing(listing(16, ("t", 0), ("u", 0), ("t", 0)), 0) is False
+    assert handler.table is None
+
+
+def test_another_version_is_nothing_to_compare_with() -> None:
+    handler = established(16)
+    assert handler.compare(listing(12, *T)) is None
+    assert handler.compare(listing(17, *T)) is None
+    assert FetchSessionHandler().compare(listing(16, *T)) is None
+
+
+def test_sparse_partitions_are_not_taken_and_nothing_changes() -> None:
+    handler = established()
+    kept = Kept.of(handler)
+    what = listing(16, *T, ("t", 2**31 - 1))
+    delta = handler.compare(what)
+    assert delta is not None
+    assert handler.apply(what, delta) is False
+    assert Kept.of(handler) == kept
+    assert FetchSessionHandler().learn_listing(what, 0) is False
+
+
+# --- ending ---------------------------------------------------------------------------------------
+
+
+def test_trap_19_a_connection_that_ends_takes_all_with_it() -> None:
+    handler = established()
+    handler.drop()
+    assert (*state(handler), handler.table) == (0, 0, None)
+
+
+def test_a_session_that_is_renewed_is_named_to_be_dropped() -> None:
+    handler = established()
+    handler.renew()
+    assert (*state(handler), handler.table, handler.established) == (77, 0, None, False)
+    assert handler.learn_listing(listing(16, *T), 0)
+    assert handler.ask_full() == (77, 0)
+
+
+def test_a_full_fetch_begins_another_session_and_nothing_of_the_old_is_filled_in() -> None:
+    handler = established()
+    handler.ask_full()
+    assert handler.table is not None
+    assert handler.table.unknown().tolist() == [0, 1, 2]
+
+
+def test_nothing_is_asked_for_without_a_table() -> None:
+    with pytest.raises(RuntimeError):
+        FetchSessionHandler().ask_full()
+    assert repr(FetchSessionHandler()) == "<FetchSessionHandler 0 epoch=0 partitions=0>"
+
+
+# --- deltas, whatever is fetched ------------------------------------------------------------------
+
+WANTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 3)),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda want: want[:2],
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([7, 11, 12, 16]), st.lists(WANTS, min_size=2, max_size=5))
+def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
+    version: int, fetches: list[list[tuple[str, int, int]]]
+) -> None:
+    """Trap 28: neither a change nor a forget gets lost. The deltas are read by the other codec."""
+    handler = established(version, *fetches[0])
+    held = {(name, index): offset for name, index, offset in fetches[0]}
+    for wants in fetches[1:]:
+        request = parsed(fetch(version, *wants))
+        delta = again(handler, version, *wants)
+        frame = build_fetch_request(
+            request, LAYOUTS[version], handler.ask_incremental(), delta.topics, delta.forgotten_topics
+        )
+        sent = wire.decode_request(frame[4:])
+        changes = {
+            (topic.topic or topic.topic_id.rstrip(b"\0").decode(), part.partition): part.fetch_offset
+            for topic in sent.topics
+            for part in topic.partitions
+        }
+        for topic in sent.forgotten:
+            for index in topic.partitions:
+                del held[topic.topic or topic.topic_id.rstrip(b"\0").decode(), index]
+        assert all(held.get(key) != offset for key, offset in changes.items())
+        held |= changes
+        assert held == {(name, index): offset for name, index, offset in wants}
+        elements = [(name, [entry(index, 5)]) for name, index in held]
+        assert give(handler, version, *elements, session_id=77).use is Use.EXPAND
