@@ -6,7 +6,6 @@ and one through the gateway can be compared line by line:
     --bootstrap HOST:PORT --assign TOPIC:PARTITIONS[,...]           every partition, from its beginning
     --bootstrap HOST:PORT --subscribe TOPIC[,...] --group GROUP     a member of a consumer group (Python only)
     --isolation read_uncommitted|read_committed
-    --count N                                                       leave after N records (the others only)
 
 A line is one JSON object and its ``kind`` says what it is:
 
@@ -21,6 +20,6 @@ A line is one JSON object and its ``kind`` says what it is:
 - ``end``: the client was closed in good order.
 
 The Python programs (`tests.clients.python`) read commands as JSON lines from standard input (seek, pause,
-resume, watermarks, position, commit, stop) and stay until told to stop; the others (``go``, ``java``, ``js``)
-read to a count.
+resume, watermarks, position, commit, stop); the others (``go``, ``java``, ``js``) stop at any line. All read on
+until they are told to stop.
 """

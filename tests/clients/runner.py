@@ -102,7 +102,6 @@ class Run:
         subscribe: Topics to read as a member of ``group``.
         group: The consumer group.
         isolation: ``read_uncommitted`` or ``read_committed``.
-        count: For the programs that read to a count.
     """
 
     def __init__(
@@ -114,16 +113,14 @@ class Run:
         subscribe: Sequence[str] = (),
         group: str | None = None,
         isolation: str = "read_uncommitted",
-        count: int | None = None,
     ) -> None:
         arguments = ["--bootstrap", bootstrap, "--isolation", isolation]
         if assign:
             arguments += ["--assign", ",".join(f"{topic}:{number}" for topic, number in assign.items())]
         if subscribe:
             arguments += ["--subscribe", ",".join(subscribe), "--group", str(group)]
-        if count is not None:
-            arguments += ["--count", str(count)]
         self.program = program
+        self._bootstrap = bootstrap
         self.lines: list[Line] = []
         self._heard = threading.Condition()
         self._stderr: list[str] = []
@@ -158,7 +155,8 @@ class Run:
                 stream.close()
 
     def __repr__(self) -> str:
-        return f"<Run {self.program.name} records={len(self.of('record'))} pid={self._process.pid}>"
+        records = len(self.of("record"))
+        return f"<Run {self.program.name} at {self._bootstrap} records={records} pid={self._process.pid}>"
 
     def _hear(self) -> None:
         for text in self._process.stdout or ():
@@ -226,17 +224,12 @@ class Run:
         return self.of(kind)[before]
 
     def stop(self, *, seconds: float = 40) -> None:
-        """Have the program leave in good order, which it must."""
-        if self._process.poll() is None:
-            self.send("stop")
-        self.wait_end(seconds=seconds)
-
-    def wait_end(self, *, seconds: float = 40) -> None:
-        """Wait until the program has left by itself.
+        """Have the program leave in good order.
 
         Raises:
             AssertionError: it stays, or it left with an error.
         """
+        self.send("stop")
         self.wait(lambda run: bool(run.of("end")), "its end", seconds=seconds)
         if self._process.wait(seconds) != 0:
             raise AssertionError(f"{self} left with {self._process.returncode}: {self._tail()}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clients.comparing import Pair, assert_sessions, read_whole
+from tests.clients.comparing import Pair, assert_sessions, count_of, read_whole
 from tests.clients.dataset import (
     COMPACTED,
     FIRST_TIMESTAMP,
@@ -43,8 +43,7 @@ def test_every_record_is_the_same_in_the_same_order(
     program: Program, uncommitted: Pair, expected: Expected
 ) -> None:
     assert_same_records(uncommitted.direct, uncommitted.gateway)
-    count = expected.uncommitted + (0 if program.transactions else expected.markers)
-    assert len(uncommitted.gateway.of("record")) == count
+    assert len(uncommitted.gateway.of("record")) == count_of(program, expected, "read_uncommitted")
 
 
 def test_keys_headers_and_timestamps_are_those_produced(uncommitted: Pair) -> None:

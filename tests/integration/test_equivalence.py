@@ -202,22 +202,29 @@ def subscribed(program: Program, ways: Ways, topic: str) -> Iterator[tuple[Run, 
         yield direct, gateway
 
 
-def test_a_topic_deleted_and_created_anew_is_read_from_its_start(
+def test_a_topic_deleted_and_created_anew_is_read_on(
     program: Program, ways: Ways, topic: str, admin: Admin
 ) -> None:
     put(ways, topic, 4, 10)
-    with subscribed(program, ways, topic) as runs:
+    with side_by_side(program, ways, topic) as runs:
         for run in runs:
-            run.wait_records(40)
+            run.wait_ends({(topic, partition): 10 for partition in range(4)})
         admin.delete_topic(topic)
         time.sleep(SETTLE_SECONDS)
         admin.create_topic(topic, partitions=4, replication=3, config=KEEP)
-        put(ways, topic, 4, 3, first=100)
+        for end in (3, 6):
+            put(ways, topic, 4, 3, first=100 + end)
+            for run in runs:
+                run.wait_ends({(topic, partition): end for partition in range(4)})
         for run in runs:
-            run.wait_records(40 + 12)
             run.stop()
-    assert_same_records(*runs)
-    assert offsets(runs[1], topic, 3) == [*range(10), *range(3)]
+    if program.name == "kafka-python":
+        # It compares epochs; whether that or its out-of-range position comes first is up to chance, direct as
+        # well, and the first records of the new topic may be left out. Those after them may not.
+        assert [offsets(run, topic, 3)[-3:] for run in runs] == [[3, 4, 5]] * 2
+    else:
+        assert_same_records(*runs)
+        assert offsets(runs[1], topic, 3) == [*range(10), *range(6)]
     assert set(runs[1].errors()) <= {*runs[0].errors(), "UNKNOWN_TOPIC_OR_PART"}, runs[1].of("error")
 
 

@@ -97,7 +97,10 @@ class Aiokafka:
         self._consumer.seek(TopicPartition(topic, partition), offset)
 
     def pause(self, topic: str, partition: int) -> None:
-        self._consumer.pause(TopicPartition(topic, partition))
+        self._run(self._pause(TopicPartition(topic, partition)))
+
+    async def _pause(self, where: TopicPartition) -> None:
+        self._consumer.pause(where)  # not a coroutine, but it asks for the running loop
 
     def resume(self, topic: str, partition: int) -> None:
         self._consumer.resume(TopicPartition(topic, partition))

@@ -33,7 +33,7 @@ func main() {
 
 	records, errors := make(chan program.Record), make(chan error)
 	go poll(client, records, errors)
-	program.Print(options, "franz-go", "github.com/twmb/franz-go", records, errors, client.Close)
+	program.Print("franz-go", "github.com/twmb/franz-go", records, errors, client.Close)
 }
 
 func poll(client *kgo.Client, records chan<- program.Record, errors chan<- error) {

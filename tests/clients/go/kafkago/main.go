@@ -30,7 +30,7 @@ func main() {
 		})
 		go read(context, reader, records, errors)
 	}
-	program.Print(options, "kafka-go", "github.com/segmentio/kafka-go", records, errors, cancel)
+	program.Print("kafka-go", "github.com/segmentio/kafka-go", records, errors, cancel)
 }
 
 func read(context context.Context, reader *kafka.Reader, records chan<- program.Record, errors chan<- error) {

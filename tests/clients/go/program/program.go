@@ -1,5 +1,5 @@
-// Package program is what the Go consumer programs share: the command line, JSON lines out, and when to stop.
-// The form of both is told in tests/clients/__init__.py.
+// Package program is what the Go consumer programs share: the command line, JSON lines out, and when
+// to stop. The form of both is told in tests/clients/__init__.py.
 package program
 
 import (
@@ -19,17 +19,14 @@ import (
 // FetchMaxWait is short, so that a consumer at the end of its partitions makes many fetches in a test of seconds.
 const FetchMaxWait = 100 * time.Millisecond
 
-// lookOn is how long a program reads on after the last record it waits for, to see what should not come.
-const lookOn = 1500 * time.Millisecond
-
-const patience = 60 * time.Second
+// flushEvery bounds how long a line stays in the buffer.
+const flushEvery = 50 * time.Millisecond
 
 // Options is the command line.
 type Options struct {
 	Bootstrap []string
 	Assign    []Place
 	Committed bool
-	Count     int
 }
 
 // Place is a partition of a topic.
@@ -60,12 +57,10 @@ func Parse() Options {
 	bootstrap := flag.String("bootstrap", "", "HOST:PORT[,...]")
 	assign := flag.String("assign", "", "TOPIC:PARTITIONS[,...]")
 	isolation := flag.String("isolation", "read_uncommitted", "read_uncommitted or read_committed")
-	count := flag.Int("count", 0, "leave after so many records")
 	flag.Parse()
 	options := Options{
 		Bootstrap: strings.Split(*bootstrap, ","),
 		Committed: *isolation == "read_committed",
-		Count:     *count,
 	}
 	for _, item := range strings.Split(*assign, ",") {
 		topic, number, _ := strings.Cut(item, ":")
@@ -123,31 +118,35 @@ func version(module string) string {
 	return "unknown"
 }
 
-// Print writes what comes until the count is reached and a while longer, and what the client told as an error.
-// It leaves the program with 1 if the count is not reached in time.
-func Print(options Options, client, module string, records <-chan Record, errors <-chan error, close func()) {
+// stopped is closed when standard input brings a line or ends.
+func stopped() <-chan struct{} {
+	stop := make(chan struct{})
+	go func() {
+		bufio.NewReader(os.Stdin).ReadString('\n')
+		close(stop)
+	}()
+	return stop
+}
+
+// Print writes what comes, and what the client told as an error, until told to stop.
+func Print(client, module string, records <-chan Record, errors <-chan error, close func()) {
 	buffered := bufio.NewWriter(os.Stdout)
 	out := json.NewEncoder(buffered)
 	Check(out.Encode(map[string]any{"kind": "start", "client": client, "version": version(module)}))
-	seen, end := 0, time.After(patience)
+	stop, flush := stopped(), time.Tick(flushEvery)
 	for done := false; !done; {
 		select {
 		case record := <-records:
 			Check(out.Encode(line(record)))
-			if seen++; seen == options.Count {
-				end = time.After(lookOn)
-			}
 		case err := <-errors:
 			Check(out.Encode(map[string]any{"kind": "error", "code": fmt.Sprintf("%T", err), "text": err.Error()}))
-		case <-end:
+		case <-flush:
+			Check(buffered.Flush())
+		case <-stop:
 			done = true
 		}
 	}
 	close()
-	if seen < options.Count {
-		Check(buffered.Flush())
-		Check(fmt.Errorf("%d of %d records", seen, options.Count))
-	}
 	Check(out.Encode(map[string]any{"kind": "end"}))
 	Check(buffered.Flush())
 }

@@ -27,7 +27,7 @@ func main() {
 		go forward(partition, records, errors)
 	}
 	// Its consumer waits for partition consumers that nobody reads any more: the process ends without it.
-	program.Print(options, "Sarama", "github.com/IBM/sarama", records, errors, func() {})
+	program.Print("Sarama", "github.com/IBM/sarama", records, errors, func() {})
 }
 
 func forward(partition sarama.PartitionConsumer, records chan<- program.Record, errors chan<- error) {
