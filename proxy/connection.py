@@ -15,11 +15,13 @@ from typing import Final
 from proxy.events import ClientNamed, Event, Fault, Passthrough, Tally
 from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.fetches import Fetches
-from proxy.protocol import addresses, api_versions, produce
+from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve
-from proxy.protocol.api import ApiKey, request_header, response_header
+from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
-from proxy.protocol.primitives import ProtocolError, Truncated
+from proxy.protocol.primitives import ProtocolError
+from proxy.requests import READ_WITHIN, describe_length, wants_answer
+from proxy.rewriting import clamped, readdressed
 from proxy.session.savings import Sessions
 
 MAX_REQUEST_BYTES: Final = 104_857_600
@@ -33,12 +35,9 @@ _MAX_HELD_ANSWER: Final = 1 << 28
 _HEAD = Struct(">ihhi")  # length, api_key, api_version, correlation_id
 _HEAD_SIZE: Final = 12
 _ANSWER_HEAD_SIZE: Final = 8
-_READ_WITHIN: Final = 1 << 17
-"""What is looked for in a request other than a fetch lies within this many bytes."""
 _MIN_LENGTH: Final = 8
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 _GSSAPI_TOKEN: Final = 0x60
-_TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 class Connection:
@@ -246,7 +245,7 @@ class Connection:
         length: int
         length, api_key, version, _ = _HEAD.unpack_from(data)
         if not _MIN_LENGTH <= length <= self._max_request_bytes:
-            self._fail("client", _describe_length(data, length, self._max_request_bytes))
+            self._fail("client", describe_length(data, length, self._max_request_bytes))
             return len(data)
         size = 4 + length
         if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
@@ -257,12 +256,12 @@ class Connection:
         """Take a request that passes as it is; what becomes of its answer depends on it."""
         answered = True
         if api_key == ApiKey.PRODUCE:
-            wants = _wants_answer(data, size)
+            wants = wants_answer(data, size)
             if wants is None:
                 self._client_need = len(data) + 1
                 return 0
             answered = wants
-        elif api_key == ApiKey.API_VERSIONS and size < _READ_WITHIN:
+        elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
                 self._client_need = size
                 return 0
@@ -298,7 +297,7 @@ class Connection:
             len(data) >= 4
             and not 8 <= (length := int.from_bytes(data[:4], signed=True)) <= self._max_request_bytes
         ):
-            self._fail("client", _describe_length(data, length, self._max_request_bytes))
+            self._fail("client", describe_length(data, length, self._max_request_bytes))
             return True
         return False
 
@@ -514,25 +513,13 @@ class Connection:
         frame = b"".join(exchange.chunks)
         exchange.let_go()
         if exchange.api_key == ApiKey.API_VERSIONS:
-            body, self._fetches.features = _clamped(frame, exchange.version)
-            body_at = _ANSWER_HEAD_SIZE
-        else:
-            body_at, body = self._readdressed(frame, exchange)
-        return [(body_at - 4 + len(body)).to_bytes(4) + frame[4:body_at], body]
-
-    def _readdressed(self, frame: bytes, exchange: Exchange) -> tuple[int, bytes]:
-        """Return where the body of an answer begins, and the body with brokers where clients find them."""
-        api_key, version = exchange.api_key, exchange.version
-        resolve = self._resolve
-        if resolve is None or api_key == ApiKey.DESCRIBE_QUORUM:
-            # It names listeners of controllers, which are not to be reached through the gateway.
-            resolve = _nowhere
+            pieces, self._fetches.features = clamped(frame, exchange.version)
+            return pieces
         try:
-            _, at = response_header(frame, 4, api_key, version)
-            return at, addresses.rewrite(api_key, version, frame[at:], resolve)
+            return readdressed(frame, exchange.api_key, exchange.version, self._resolve)
         except ProtocolError:
             self._events.append(Passthrough(reason="an answer with addresses was not understood"))
-            return _ANSWER_HEAD_SIZE, frame[_ANSWER_HEAD_SIZE:]
+            return [frame]
 
     def _ours(self, exchange: Exchange, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Take the answer to what the gateway itself asked."""
@@ -541,43 +528,8 @@ class Connection:
         else:
             exchange.chunks.append(chunk)
             if last:
-                _, self._fetches.features = _clamped(b"".join(exchange.chunks), exchange.version)
+                _, self._fetches.features = clamped(b"".join(exchange.chunks), exchange.version)
         return []
 
 
 _FETCHED: Final = frozenset({Becomes.WALKED, Becomes.EXPANDED})
-
-
-def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
-    """Resolve a broker to no address at all."""
-
-
-def _clamped(frame: bytes, version: int) -> tuple[bytes, api_versions.Features | None]:
-    """Return the body of an ApiVersions answer with the gateway's limits, and what it tells of the broker."""
-    body = frame[_ANSWER_HEAD_SIZE:]
-    try:
-        return api_versions.clamp(body, version)
-    except ProtocolError:
-        return body, None
-
-
-def _wants_answer(data: bytes, size: int) -> bool | None:
-    """Whether a produce request of `size` bytes that begins with `data` is answered; None: not known yet."""
-    try:
-        _, version, _, _, at = request_header(data, 4)
-        acks = produce.acks(data, version, at)
-    except Truncated:
-        acks = None
-    except ProtocolError:
-        return True
-    if acks is None:
-        return None if len(data) < min(size, _READ_WITHIN) else True
-    return acks != 0
-
-
-def _describe_length(data: bytes, length: int, most: int) -> str:
-    if data[:2] == _TLS_HANDSHAKE:
-        return "TLS on a plaintext listener"
-    if length > most:
-        return f"a request of {length} bytes; max_request_bytes is {most}"
-    return f"a request of {length} bytes"
