@@ -1,4 +1,4 @@
-"""Answers that are held until they are whole, because brokers' addresses or versions stand in them. Sans-IO."""
+"""Answers held until they are whole, for brokers' addresses or versions stand in them. Sans-IO."""
 
 from typing import Final
 
