@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.bench import bulk, law6, micro, wire
+from tools.bench import bulk, idle, latency, law6, memory, micro, wire
 from tools.bench.figures import Table, document, markdown, show
 from tools.bench.stage import Stage
 
@@ -19,6 +19,9 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "bytes": wire.run,
     "law6": law6.run,
     "bulk": bulk.run,
+    "latency": latency.run,
+    "idle": idle.run,
+    "memory": memory.run,
 }
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0

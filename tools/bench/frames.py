@@ -15,7 +15,7 @@ Topics: TypeAlias = Sequence[tuple[bytes, Sequence[int]]]
 Key: TypeAlias = tuple[bytes, int]
 
 _FETCH: Final = b"\0\1" + VERSION.to_bytes(2)
-_LIMITS: Final = b"\0\0\1\xf4\0\0\0\1\3\x20\0\0\1"  # max_wait_ms, min_bytes, max_bytes, isolation_level
+_LIMITS: Final = b"\0\0\0\1\3\x20\0\0\1"  # min_bytes, max_bytes, isolation_level
 
 
 def fetch_request(
@@ -24,7 +24,7 @@ def fetch_request(
     *,
     session: tuple[int, int] = (0, -1),
     offsets: Mapping[Key, int] | None = None,
-    client_id: str = "rdkafka",
+    wait_ms: int = 500,
 ) -> bytes:
     """Build a whole request frame.
 
@@ -33,7 +33,7 @@ def fetch_request(
         topics: what it lists.
         session: session id and epoch; (0, -1) goes without.
         offsets: fetch offsets other than `OFFSET`.
-        client_id: as in its header.
+        wait_ms: how long the broker may wait for records.
     """
     known = offsets or {}
     listed = [
@@ -43,8 +43,10 @@ def fetch_request(
         for topic, each in topics
     ]
     ids = session[0].to_bytes(4) + session[1].to_bytes(4, signed=True)
-    body = _LIMITS + ids + compact_array(listed) + b"\1\1\0"  # nothing forgotten, no rack, no tags
-    return frame(_FETCH + correlation_id.to_bytes(4) + string(client_id) + b"\0" + body)
+    body = (
+        wait_ms.to_bytes(4) + _LIMITS + ids + compact_array(listed) + b"\1\1\0"
+    )  # nothing forgotten, no rack, no tags
+    return frame(_FETCH + correlation_id.to_bytes(4) + string("rdkafka") + b"\0" + body)
 
 
 def fetch_answer(
@@ -79,8 +81,9 @@ def rotated(topics: Topics, by: int) -> list[tuple[bytes, list[int]]]:
 
 
 def _asked(partition: int, offset: int) -> bytes:
+    # current_leader_epoch, 0 on a broker without a past, stands before the offset
     unset = b"\xff" * 12  # last_fetched_epoch, log_start_offset
-    return b"".join((partition.to_bytes(4), b"\0\0\0\5", offset.to_bytes(8), unset, b"\0\x10\0\0", b"\0"))
+    return b"".join((partition.to_bytes(4), bytes(4), offset.to_bytes(8), unset, b"\0\x10\0\0", b"\0"))
 
 
 def _told(partition: int, records: bytes) -> bytes:

@@ -163,6 +163,12 @@ class Load:
             raise RuntimeError(f"{self._process.args!r} ended before it was ready")
         return self
 
+    def go(self) -> None:
+        """Have it begin, where it waits for that."""
+        if self._process.stdin is not None:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+
     def result(self) -> dict[str, Any]:
         """Wait until it is done by itself; give what it tells.
 
