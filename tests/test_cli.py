@@ -6,12 +6,13 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from proxy.cli import main
 from proxy.config import OPTIONS
@@ -21,6 +22,13 @@ from tools.kafka.ports import free_ports
 from .shell import answer, client, frame, request, run, stub_cluster, until
 
 LIST_GROUPS = ApiKey.LIST_GROUPS
+
+
+@pytest.fixture(autouse=True)
+def _log_defaults() -> Iterator[None]:
+    """Take back what `main` set up: its stream is the captured one of one test."""
+    yield
+    structlog.reset_defaults()
 
 
 def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
