@@ -1,0 +1,248 @@
+"""Transcripts of one connection: what comes in from either side, and the exact bytes that have to come out.
+
+    play = Playbook()
+    play.client(request).to_broker(request)
+    play.broker(answer).to_client(answer)
+
+Every step is played at once. What comes out must be named before the next step: a byte too many is seen as
+well as one that is missing. A failure shows both sides frame by frame, fetches by what they say.
+"""
+
+from collections.abc import Iterable
+from itertools import count
+from typing import Any, Final, Self
+
+from proxy.connection import MAX_REQUEST_BYTES, Connection
+from proxy.events import Event
+from proxy.protocol.addresses import Resolve
+from proxy.session.savings import Sessions
+from tests.frames import Want, entry, fetch, framed, response
+from tests.model import wire
+from tests.model.broker import ModelBroker
+from tests.model.primitives import WireError
+
+SESSION_ID: Final = 77
+
+
+def request(api_key: int, version: int, correlation: int, body: bytes = b"", client: bytes = b"c") -> bytes:
+    """A request with header v1: of an API that is not flexible, or of which nobody looks further."""
+    head = api_key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4, signed=True)
+    return framed(head + len(client).to_bytes(2) + client + body)
+
+
+def answer(correlation: int, body: bytes = b"") -> bytes:
+    """An answer with header v0."""
+    return framed(correlation.to_bytes(4, signed=True) + body)
+
+
+def api_versions(release: str, correlation: int = 0, version: int = 0) -> tuple[bytes, bytes]:
+    """ApiVersions and its answer, as a broker of that release gives it."""
+    asked = request(18, version, correlation)
+    return asked, framed(ModelBroker(release).handle(asked[4:], 0.0))
+
+
+def split(data: bytes) -> list[bytes]:
+    """Frames as they follow each other; what is no whole frame comes last."""
+    frames = []
+    while data:
+        size = 4 + int.from_bytes(data[:4])
+        frames.append(data[:size])
+        data = data[size:]
+    return frames
+
+
+class Playbook:
+    """One connection, played step by step.
+
+    Args:
+        sessions: the switch and the slots; by default ten, on.
+        resolve: where brokers are told to be.
+        max_request_bytes: the longest frame taken from the client.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions | None = None,
+        *,
+        resolve: Resolve | None = None,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
+        self.sessions = sessions or Sessions(max_sessions=10)
+        self.connection = Connection(
+            sessions=self.sessions, resolve=resolve, max_request_bytes=max_request_bytes
+        )
+        self.now = 0.0
+        self._asked: dict[bytes, tuple[int, int]] = {}
+        self._sent = {"client": 0, "broker": 0}
+
+    # Steps
+
+    def client(self, *frames: bytes, chunk: int = 1 << 30) -> Self:
+        """The client sends; in chunks of so many bytes."""
+        data = self._settled(b"".join(frames))
+        self._sent["client"] += len(data)
+        for at in range(0, len(data), chunk):
+            self.connection.receive_client(data[at : at + chunk], self.now)
+        return self
+
+    def broker(self, *frames: bytes, chunk: int = 1 << 30) -> Self:
+        """The broker sends."""
+        data = self._settled(b"".join(frames))
+        self._sent["broker"] += len(data)
+        for at in range(0, len(data), chunk):
+            self.connection.receive_broker(data[at : at + chunk], self.now)
+        return self
+
+    def close(self) -> Self:
+        """The client has gone, or the gateway is about to."""
+        self._settled(b"")
+        self.connection.close_session(self.now)
+        return self
+
+    def to_broker(self, *frames: bytes, more: bool = False) -> Self:
+        """The broker has been sent exactly this, and the client nothing unless there is `more` to come."""
+        got = self.takes_broker()
+        for frame in split(got):
+            if len(frame) >= 12:
+                self._asked[frame[8:12]] = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
+        assert self._told_requests(got) == self._told_requests(b"".join(frames))
+        assert got == b"".join(frames)
+        return self if more else self._quiet("client")
+
+    def to_client(self, *frames: bytes, more: bool = False) -> Self:
+        """The client has been sent exactly this, and the broker nothing unless there is `more` to come."""
+        got = self.takes_client()
+        assert self._told_answers(got) == self._told_answers(b"".join(frames))
+        assert got == b"".join(frames)
+        return self if more else self._quiet("broker")
+
+    def nothing(self) -> Self:
+        """Nothing has gone to either side."""
+        return self._quiet("client")._quiet("broker")
+
+    def takes_broker(self) -> bytes:
+        """Give what is due to the broker, for tests that look into it."""
+        return b"".join(map(bytes, self.connection.take_broker()))
+
+    def takes_client(self) -> bytes:
+        """Give what is due to the client."""
+        return b"".join(map(bytes, self.connection.take_client()))
+
+    def events(self, *kinds: type[Any]) -> list[Event]:
+        """Give what was told since the last call, of some kinds."""
+        return [event for event in self.connection.take_events() if not kinds or isinstance(event, kinds)]
+
+    # What begins most transcripts
+
+    def knows(self, release: str = "4.3") -> Self:
+        """The client has asked for the broker's versions."""
+        asked, told = api_versions(release)
+        self.client(asked).to_broker(asked)
+        return self.broker(told).to_client(told)
+
+    def exchange(self, asked: bytes, told: bytes) -> Self:
+        """A request and its answer pass as they are."""
+        self.client(asked).to_broker(asked)
+        return self.broker(told).to_client(told)
+
+    def established(
+        self, version: int, wants: Iterable[Want], *, release: str = "4.3", session_id: int = SESSION_ID
+    ) -> Self:
+        """The client lists `wants` until there is a session; every high watermark is 5."""
+        wants = list(wants)
+        self.knows(release)
+        for correlation in (1, 2):
+            asked = fetch(version, *wants, correlation=correlation)
+            self.exchange(asked, full(version, wants, correlation_id=correlation))
+        self.client(fetch(version, *wants, correlation=3))
+        self.to_broker(asks(version, wants, (0, 0), correlation=3))
+        spoken = max(version, 7)
+        self.broker(full(spoken, wants, correlation_id=3, session_id=session_id))
+        return self.to_client(full(version, wants, correlation_id=3))
+
+    # What went wrong
+
+    def _settled(self, data: bytes) -> bytes:
+        self._quiet("client")._quiet("broker")
+        return data
+
+    def _quiet(self, side: str) -> Self:
+        take, tell = (
+            (self.takes_client, self._told_answers)
+            if side == "client"
+            else (self.takes_broker, self._told_requests)
+        )
+        left = take()
+        assert not left, f"the {side} was sent more: {tell(left)}"
+        return self
+
+    def _told_requests(self, data: bytes) -> list[str]:
+        return [_tell_request(frame) for frame in split(data)]
+
+    def _told_answers(self, data: bytes) -> list[str]:
+        return [_tell_answer(frame, *self._asked.get(frame[4:8], (-1, -1))) for frame in split(data)]
+
+
+def asks(
+    version: int,
+    wants: Iterable[Want],
+    session: tuple[int, int],
+    *,
+    forget: Iterable[tuple[str, int]] = (),
+    **fields: Any,
+) -> bytes:
+    """A fetch as the gateway sends it: v4 to v6 as v7."""
+    return fetch(max(version, 7), *wants, session=session, forget=forget, **fields)
+
+
+def full(version: int, wants: Iterable[Want], hw: int = 5, **fields: Any) -> bytes:
+    """A full answer to `wants`, neighbours of one topic in one element, all high watermarks the same."""
+    elements: list[tuple[str, list[wire.PartitionData]]] = []
+    for name, index, *_ in wants:
+        data = entry(index, hw) if version >= 5 else entry(index, hw, log_start_offset=-1)
+        if elements and elements[-1][0] == name:
+            elements[-1][1].append(data)
+        else:
+            elements.append((name, [data]))
+    return response(version, *elements, **fields)
+
+
+correlations = count(1000).__next__
+"""Gives correlation ids that no transcript has used."""
+
+
+def _tell_request(frame: bytes) -> str:
+    try:
+        asked = wire.decode_request(frame[4:])
+    except (WireError, ValueError, IndexError):
+        return f"{frame[:24].hex()}... ({len(frame)} bytes)"
+    listed = [
+        f"{topic.topic or topic.topic_id.rstrip(bytes(1)).decode()}-{part.partition}@{part.fetch_offset}"
+        for topic in asked.topics
+        for part in topic.partitions
+    ]
+    forgotten = [
+        f"{topic.topic or topic.topic_id.rstrip(bytes(1)).decode()}-{index}"
+        for topic in asked.forgotten
+        for index in topic.partitions
+    ]
+    session = asked.session_id, asked.session_epoch
+    return f"fetch v{asked.version} #{asked.correlation_id} {session} {listed} forget {forgotten}"
+
+
+def _tell_answer(frame: bytes, api_key: int, version: int) -> str:
+    correlation = int.from_bytes(frame[4:8], signed=True)
+    if api_key != wire.FETCH:
+        return f"#{correlation} {frame[8:24].hex()}... ({len(frame)} bytes)"
+    try:
+        told = wire.decode_response(frame[4:], version)
+    except (WireError, ValueError, IndexError):
+        return f"#{correlation} no fetch v{version}: {frame.hex()}"
+    entries = [
+        f"{topic.topic or topic.topic_id.rstrip(bytes(1)).decode()}-{data.partition_index} "
+        f"error={data.error_code} hw={data.high_watermark} records={len(data.records or b'')}"
+        for topic in told.topics
+        for data in topic.partitions
+    ]
+    head = f"error={told.error_code} id={told.session_id} throttle={told.throttle_time_ms}"
+    return f"#{correlation} {head} {entries}"
