@@ -20,6 +20,6 @@ A line is one JSON object and its ``kind`` says what it is:
 - ``end``: the client was closed in good order.
 
 The Python programs (`tests.clients.python`) read commands as JSON lines from standard input (seek, pause,
-resume, watermarks, position, commit, stop); the others (``go``, ``java``, ``js``) stop at any line. All read on
-until they are told to stop.
+resume, watermarks, position, commit, stop); the others (``go``, ``java``, ``js``) stop at any line. All read
+on until they are told to stop. A member of a group commits every second by itself.
 """

@@ -67,9 +67,7 @@ def read_whole(
     ):
         runs = (direct, through)
         for run in runs:
-            run.wait_ends(expected.ends) if commands else run.wait_records(
-                count_of(program, expected, isolation)
-            )
+            run.wait_ends(expected.ends) if commands else run.wait_records(count)
         time.sleep(LOOK_ON_SECONDS)
         fetches = fetches_of(gateway, program.client_id)
         watermarks = tuple(_watermarks(run) if commands else [] for run in runs)

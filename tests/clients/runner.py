@@ -170,6 +170,21 @@ class Run:
         for text in self._process.stderr or ():
             self._stderr.append(text)
 
+    def take(self) -> list[Line]:
+        """What was heard since the last time, which is then forgotten: for runs that last."""
+        with self._heard:
+            lines, self.lines = self.lines, []
+            return lines
+
+    @property
+    def running(self) -> bool:
+        """Whether the program has not ended."""
+        return self._process.poll() is None
+
+    def told_on_stderr(self) -> str:
+        """The last of what the program, or its client library, wrote for people."""
+        return "".join(self._stderr[-20:])
+
     def of(self, kind: str) -> list[Line]:
         """The lines of one kind, in order."""
         return [line for line in self.lines if line["kind"] == kind]
@@ -192,7 +207,7 @@ class Run:
         for line in self.lines:
             counts[line["kind"]] += 1
         last = "\n".join(map(str, self.lines[-5:]))
-        return f"{dict(counts)}\n{last}\n" + "".join(self._stderr[-20:])
+        return f"{dict(counts)}\n{last}\n" + self.told_on_stderr()
 
     def wait_records(self, count: int, *, seconds: float = 40) -> None:
         """Wait until ``count`` records were seen."""

@@ -8,6 +8,7 @@ import aiokafka  # type: ignore[import-untyped] # it carries no types
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from tests.clients.python.program import (
+    COMMIT_INTERVAL_MS,
     FETCH_MAX_WAIT_MS,
     METADATA_MAX_AGE_MS,
     POLL_SECONDS,
@@ -49,7 +50,8 @@ class Aiokafka:
             bootstrap_servers=given.bootstrap,
             client_id="aiokafka",
             group_id=given.group,
-            enable_auto_commit=False,
+            enable_auto_commit=given.group is not None,
+            auto_commit_interval_ms=COMMIT_INTERVAL_MS,
             auto_offset_reset="earliest",
             isolation_level=given.isolation,
             fetch_max_wait_ms=FETCH_MAX_WAIT_MS,

@@ -6,6 +6,7 @@ import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from tests.clients.python.program import (
+    COMMIT_INTERVAL_MS,
     FETCH_MAX_WAIT_MS,
     METADATA_MAX_AGE_MS,
     POLL_SECONDS,
@@ -26,7 +27,8 @@ class Librdkafka:
                 "bootstrap.servers": given.bootstrap,
                 "client.id": "librdkafka",
                 "group.id": given.group or "unused",
-                "enable.auto.commit": False,
+                "enable.auto.commit": given.group is not None,
+                "auto.commit.interval.ms": COMMIT_INTERVAL_MS,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "isolation.level": given.isolation,

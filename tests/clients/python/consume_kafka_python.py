@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from tests.clients.python.program import (
+    COMMIT_INTERVAL_MS,
     FETCH_MAX_WAIT_MS,
     METADATA_MAX_AGE_MS,
     POLL_SECONDS,
@@ -50,7 +51,8 @@ class KafkaPython:
             bootstrap_servers=given.bootstrap.split(","),
             client_id=f"kafka-python-{kafka.__version__.split('.')[0]}",
             group_id=given.group,
-            enable_auto_commit=False,
+            enable_auto_commit=given.group is not None,
+            auto_commit_interval_ms=COMMIT_INTERVAL_MS,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,

@@ -17,6 +17,7 @@ POLL_SECONDS = 0.05
 FETCH_MAX_WAIT_MS = 100
 """Short, so that a consumer at the end of its partitions makes many fetches in a test of seconds."""
 METADATA_MAX_AGE_MS = 500
+COMMIT_INTERVAL_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

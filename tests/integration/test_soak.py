@@ -1,0 +1,23 @@
+"""The soak (`make soak`), for seconds."""
+
+import pytest
+
+from tests.integration.gateway import GatewayProcess
+from tools.kafka import Cluster
+from tools.soak import soak
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+SECONDS = 16
+
+
+def test_groups_get_what_was_produced_while_leaders_move_and_a_broker_restarts(cluster: Cluster) -> None:
+    with GatewayProcess(cluster.bootstrap) as gateway:
+        outcome = soak(cluster, gateway.address, SECONDS, lambda *_: None)
+        broker = gateway.state()["totals"]["broker"]["fetches"]
+    assert outcome.problems() == []
+    assert len(outcome.groups) == 8
+    assert len(outcome.produced) > SECONDS * 100
+    assert outcome.moves >= 3
+    assert outcome.restarts == 1
+    assert broker["incremental"] > broker["full"] > 0

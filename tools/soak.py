@@ -1,0 +1,305 @@
+"""Consumer groups through the gateway for as long as asked, while leaders move and brokers restart.
+
+    python -m tools.soak --minutes 10
+
+Three brokers, the gateway, a producer, and for librdkafka, aiokafka and kafka-python (2.0.2 without sessions,
+3.x with its own) two groups each: one straight at the brokers, one through the gateway. In the end every
+group must have been given what was produced, byte for byte, and none behind the gateway may have told an error
+that the same client did not tell direct.
+"""
+
+import argparse
+import hashlib
+import sys
+import threading
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import psutil
+from confluent_kafka import KafkaError, Message, Producer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from tests.clients.runner import Program, Run, python_programs
+from tests.integration.gateway import GatewayProcess
+from tools.kafka import Cluster
+from tools.kafka.admin import Admin
+
+PARTITIONS = 12
+RECORDS_PER_SECOND = 200
+VALUE_BYTES = 200
+STEP_SECONDS = 0.1
+MOVE_SECONDS = 5.0
+"""Between two rounds of leader moves; a quarter of the partitions each."""
+RESTART_SECONDS = 60.0
+"""Between two restarts; there is one after half the time at least."""
+DOWN_SECONDS = 2.0
+CATCH_UP_SECONDS = 90.0
+DIRECT, GATEWAY = "direct", "gateway"
+
+
+@dataclass(slots=True)
+class Group:
+    """A consumer group of one member, and what it was given."""
+
+    name: str
+    way: str
+    run: Run
+    seen: dict[tuple[int, int], str] = field(default_factory=dict)
+    """The value's digest by partition and offset."""
+    repeated: int = 0
+    """Deliveries of a record it had before: after a rebalance, from the last commit on."""
+    wrong: int = 0
+    """Of those, the ones with another content."""
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def take(self) -> None:
+        """Count what has come."""
+        for line in self.run.take():
+            if line["kind"] == "record":
+                place = line["partition"], line["offset"]
+                before = self.seen.setdefault(place, line["value"])
+                if before is not line["value"]:
+                    self.repeated += 1
+                    self.wrong += before != line["value"]
+            elif line["kind"] == "error":
+                self.errors[line["code"]] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a soak has shown."""
+
+    produced: Mapping[tuple[int, int], str]
+    """The value's digest by partition and offset, of everything that was acknowledged."""
+    groups: list[Group]
+    moves: int
+    restarts: int
+
+    def missing(self, group: Group) -> int:
+        """How many records a group was not given, or with another content."""
+        return sum(group.seen.get(place) != value for place, value in self.produced.items())
+
+    def problems(self) -> list[str]:
+        """Why it failed; empty when it did not."""
+        direct = {group.name: group.errors for group in self.groups if group.way == DIRECT}
+        found = []
+        for group in self.groups:
+            if missing := self.missing(group):
+                found.append(f"{group.name} ({group.way}) lacks {missing} of {len(self.produced)} records")
+            if group.wrong:
+                found.append(f"{group.name} ({group.way}) was given {group.wrong} records changed")
+            if group.way == GATEWAY and (new := group.errors.keys() - direct[group.name].keys()):
+                found.append(f"{group.name} was told {sorted(new)} through the gateway alone")
+        return found
+
+
+class Stream:
+    """A steady producer that remembers where each record went."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.produced: dict[tuple[int, int], str] = {}
+        self._topic = topic
+        self._count = 0
+        self._began = time.monotonic()
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        self._producer = Producer(settings)
+
+    def go_on(self) -> None:
+        """Produce what is due by now."""
+        due = int((time.monotonic() - self._began) * RECORDS_PER_SECOND)
+        while self._count < due:
+            value = self._count.to_bytes(8) * (VALUE_BYTES // 8)
+            self._producer.produce(
+                self._topic, value=value, partition=self._count % PARTITIONS, on_delivery=self._delivered
+            )
+            self._count += 1
+        self._producer.poll(0)
+
+    def finish(self) -> None:
+        """Wait for the last acknowledgements."""
+        self._producer.flush(CATCH_UP_SECONDS)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        if error is not None or partition is None or offset is None or value is None:
+            raise RuntimeError(f"a record was not produced: {error}")
+        self.produced[partition, offset] = f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
+
+
+class Disturbance:
+    """Moves leaders, and restarts brokers in turn, in a thread of its own: both take seconds."""
+
+    def __init__(self, cluster: Cluster, topic: str, seconds: float) -> None:
+        self.moves = self.restarts = 0
+        self._cluster = cluster
+        self._topic = topic
+        self._move_every = min(MOVE_SECONDS, seconds / 6)
+        self._restart_every = min(RESTART_SECONDS, seconds / 2)
+
+    def run(self, ended: threading.Event) -> None:
+        """Go on until ``ended``; the cluster is whole when this returns."""
+        restart_at = time.monotonic() + self._restart_every
+        while not ended.wait(self._move_every):
+            if time.monotonic() >= restart_at:
+                self._restart(ended)
+                restart_at = time.monotonic() + self._restart_every
+            self._move()
+
+    def _restart(self, ended: threading.Event) -> None:
+        broker = self._cluster.brokers[self.restarts % len(self._cluster.brokers)]
+        self.restarts += 1
+        broker.stop()
+        ended.wait(DOWN_SECONDS)
+        broker.restart()
+
+    def _move(self) -> None:
+        with Admin(self._cluster.bootstrap) as admin:
+            leaders = admin.leaders(self._topic)
+            for partition in range(self.moves % 4, PARTITIONS, 4):
+                admin.move_leader(self._topic, partition, leaders[partition] % len(self._cluster.brokers) + 1)
+                self.moves += 1
+
+
+Watch: TypeAlias = Callable[[float, Stream, list[Group]], None]
+"""Is shown the seconds gone, what was produced and how far the groups are."""
+
+
+def soak(cluster: Cluster, gateway: str, seconds: float, watch: Watch) -> Outcome:
+    """Run everything for so many seconds, and until all have caught up.
+
+    Args:
+        cluster: Three brokers; its own state is restored, the topic is deleted.
+        gateway: Address of a gateway before them.
+        seconds: How long to produce and disturb.
+        watch: Called several times a second.
+    """
+    with ExitStack() as stack:
+        topic = stack.enter_context(_topic(cluster))
+        ways = ((DIRECT, cluster.bootstrap), (GATEWAY, gateway))
+        groups = [
+            Group(name, way, stack.enter_context(_member(program, bootstrap, topic, way)))
+            for name, program in python_programs().items()
+            for way, bootstrap in ways
+        ]
+        stream = Stream(cluster.bootstrap, topic)
+        disturbance = Disturbance(cluster, topic, seconds)
+        _produce(disturbance, stream, groups, seconds, watch)
+        outcome = Outcome(stream.produced, groups, disturbance.moves, disturbance.restarts)
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while time.monotonic() < deadline and any(map(outcome.missing, groups)):
+            _look(groups)
+            watch(seconds, stream, groups)
+        for group in groups:
+            group.run.stop()
+            group.take()
+        return outcome
+
+
+def _produce(
+    disturbance: Disturbance, stream: Stream, groups: list[Group], seconds: float, watch: Watch
+) -> None:
+    ended = threading.Event()
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        disturbing = pool.submit(disturbance.run, ended)
+        try:
+            while time.monotonic() < began + seconds and not disturbing.done():
+                stream.go_on()
+                _look(groups)
+                watch(time.monotonic() - began, stream, groups)
+        finally:
+            ended.set()
+        disturbing.result()
+    stream.finish()
+
+
+def _look(groups: list[Group]) -> None:
+    time.sleep(STEP_SECONDS)
+    for group in groups:
+        group.take()
+        if not group.run.running:
+            raise RuntimeError(f"{group.name} ({group.way}) has ended: {group.run.told_on_stderr()}")
+
+
+def _member(program: Program, bootstrap: str, topic: str, way: str) -> Run:
+    return Run(program, bootstrap, subscribe=[topic], group=f"{topic}-{program.name}-{way}")
+
+
+@contextmanager
+def _topic(cluster: Cluster) -> Iterator[str]:
+    name = f"soak-{uuid.uuid4().hex[:8]}"
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(name, partitions=PARTITIONS, replication=3, config={"min.insync.replicas": 2})
+    yield name
+    with Admin(cluster.bootstrap) as admin:
+        admin.delete_topic(name)
+
+
+def _table(outcome: Outcome) -> Table:
+    table = Table(
+        title=f"{len(outcome.produced)} records, {outcome.moves} leader moves, {outcome.restarts} restarts"
+    )
+    for heading in ("group", "way", "given", "missing", "changed", "repeated", "errors told"):
+        table.add_column(heading)
+    for group in outcome.groups:
+        numbers = len(group.seen), outcome.missing(group), group.wrong, group.repeated
+        table.add_row(group.name, group.way, *map(str, numbers), ", ".join(sorted(group.errors)))
+    return table
+
+
+def main() -> int:
+    """Run from the command line; 0 when nothing was lost, changed or told."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tools.soak", description=__doc__, formatter_class=raw)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    seconds = parser.parse_args().minutes * 60
+    console = Console()
+    counts = TextColumn("{task.completed:.0f}/{task.total:.0f}")
+    with (
+        Cluster(nodes=3) as cluster,
+        GatewayProcess(cluster.bootstrap) as gateway,
+        Progress(TextColumn("{task.description}"), BarColumn(), counts, console=console) as progress,
+    ):
+        process = psutil.Process(gateway.pid)
+        before = _held(process)
+        outcome = soak(cluster, gateway.address, seconds, _progress(progress, seconds))
+        held, totals = f"{before} before, {_held(process)} after", gateway.state()["totals"]
+    console.print(_table(outcome))
+    console.print(f"the gateway held {held}")
+    console.print(
+        f"fetches: {totals['client']['fetches']} of clients, {totals['broker']['fetches']} to brokers"
+    )
+    console.print(f"saved {totals['saved_bytes'] / 1e6:.1f} MB of the clients' fetches")
+    for problem in outcome.problems():
+        console.print(f"[red]{problem}[/red]")
+    return 1 if outcome.problems() else 0
+
+
+def _held(process: psutil.Process) -> str:
+    return f"{process.memory_info().rss / 1e6:.0f} MB and {process.num_fds()} descriptors"
+
+
+def _progress(progress: Progress, seconds: float) -> Watch:
+    clock = progress.add_task("seconds", total=seconds)
+    bars = defaultdict[str, TaskID](lambda: progress.add_task("", total=1))
+
+    def watch(gone: float, stream: Stream, groups: list[Group]) -> None:
+        progress.update(clock, completed=gone)
+        for group in groups:
+            name = f"{group.name}, {group.way}"
+            given, produced = len(group.seen), len(stream.produced)
+            progress.update(bars[name], description=name, completed=given, total=produced)
+
+    return watch
+
+
+if __name__ == "__main__":
+    sys.exit(main())
