@@ -2,9 +2,12 @@
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from proxy.connection import Connection
+from proxy.events import FetchKind, SideTally, Tally
 from tests.model.broker import ModelBroker
+from tests.model.wire import FETCH, decode_request, decode_response
 
 
 class GateError(AssertionError):
@@ -41,6 +44,30 @@ def cut(data: bytes, chance: random.Random | None) -> Iterable[bytes]:
         yield data
 
 
+def count(side: SideTally, request: bytes, answer: bytes) -> None:
+    """Add an exchange to a tally, if it is a fetch."""
+    if request[:2] != FETCH.to_bytes(2, "big"):
+        return
+    asked = decode_request(request)
+    told = decode_response(answer, asked.version)
+    side.fetch_request_bytes += 4 + len(request)
+    side.fetch_response_bytes += 4 + len(answer)
+    side.fetch_record_bytes += sum(
+        len(data.records or b"") for topic in told.topics for data in topic.partitions
+    )
+    side.partitions_requested += sum(len(topic.partitions) for topic in asked.topics)
+    side.partitions_answered += sum(len(topic.partitions) for topic in told.topics)
+    side.fetches[kind(asked.session_id, asked.session_epoch)] += 1
+
+
+def kind(session_id: int, epoch: int) -> FetchKind:
+    if epoch > 0:
+        return FetchKind.INCREMENTAL
+    if epoch == 0:
+        return FetchKind.FULL
+    return FetchKind.CLOSE if session_id > 0 else FetchKind.SESSIONLESS
+
+
 class Gate:
     """Pumps bytes until nothing moves any more; the broker answers at once."""
 
@@ -50,8 +77,8 @@ class Gate:
         self.connection = connection
         self.broker = broker
         self.chance = chance
-        self.asked: list[bytes] = []
-        """Frames that the broker got."""
+        self.counted = Tally()
+        """Whole fetch frames that crossed, counted here."""
         self.before: Callable[[bytes], None] = lambda _: None
         """Called with each frame before the broker answers it."""
         self._left = b""
@@ -64,7 +91,10 @@ class Gate:
         """
         for piece in cut(b"".join(map(framed, requests)), self.chance):
             self.connection.receive_client(piece, now)
-        return unframed(self.settle(now))
+        answers = unframed(self.settle(now))
+        for request, answer in zip(requests, answers, strict=False):
+            count(self.counted.client, request, answer)
+        return answers
 
     def settle(self, now: float) -> bytes:
         """Let the broker answer until it is asked no more."""
@@ -85,6 +115,21 @@ class Gate:
             raise GateError("not done with nothing in flight")
         self.connection.ended()
 
+    def check_tally(self) -> None:
+        """Hold what the connection counted of fetches against what was counted here.
+
+        Raises:
+            GateError: a number differs.
+        """
+        for name, ours in (("client", self.counted.client), ("broker", self.counted.broker)):
+            theirs = replace(getattr(self.connection.tally, name), bytes_in=0, bytes_out=0)
+            if name == "broker" and theirs.partitions_answered < ours.partitions_answered:
+                # Of an answer that is thrown away only the bytes are counted.
+                theirs.partitions_answered = ours.partitions_answered
+                theirs.fetch_record_bytes = ours.fetch_record_bytes
+            if theirs != ours:
+                raise GateError(f"{name} counted {theirs}, crossed {ours}")
+
     def _taken(self) -> bytes:
         return b"".join(map(bytes, self.connection.take_client()))
 
@@ -94,8 +139,9 @@ class Gate:
         if len(self._left) < 4 + size or not self._left:
             return False
         frame, self._left = self._left[4 : 4 + size], self._left[4 + size :]
-        self.asked.append(frame)
         self.before(frame)
-        for piece in cut(framed(self.broker.handle(frame, now)), self.chance):
+        answer = self.broker.handle(frame, now)
+        count(self.counted.broker, frame, answer)
+        for piece in cut(framed(answer), self.chance):
             self.connection.receive_broker(piece, now)
         return True
