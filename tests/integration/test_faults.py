@@ -4,13 +4,14 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from tests.integration.bystander import Scene, scene, until
 from tests.integration.faulty import reset
 from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher, contents
-from tests.integration.wire import Record, Wire, record_batch
+from tests.integration.producing import Producer
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.raw import FETCH, PRODUCE, RawConnection, frame, request, string
@@ -24,13 +25,12 @@ LARGE_RECORDS = 60
 
 @pytest.fixture(scope="module")
 def stage(broker: Broker) -> Iterator[Scene]:
-    with Admin(broker.address) as admin, Wire(broker.host, broker.port) as wire:
+    with Admin(broker.address) as admin, closing(Producer(broker.host, broker.port)) as producer:
         admin.create_topic(TOPIC, partitions=PARTITIONS)
         admin.create_topic(LARGE, partitions=4)
-        wire.produce(TOPIC, 3, record_batch([Record(value=b"three")]))
-        batch = record_batch([Record(value=b"l" * LARGE_RECORD)])
+        producer.produce(TOPIC, 3, [b"three"])
         for number in range(LARGE_RECORDS):
-            wire.produce(LARGE, number % 4, batch)
+            producer.produce(LARGE, number % 4, [b"l" * LARGE_RECORD])
     with scene(broker, "faults-bystander") as stage:
         yield stage
 

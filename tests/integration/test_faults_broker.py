@@ -1,0 +1,188 @@
+"""Brokers that are cut off, stall, answer nonsense, die and come back."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.integration.bystander import Bystander, Scene, scene, until
+from tests.integration.faulty import Corrupt, CutAfter, Fault, Relay, Stall
+from tests.integration.fetching import Fetcher, contents
+from tests.integration.gateway import GatewayProcess
+from tests.integration.producing import Producer
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+TOPIC = "cuts"
+PARTITIONS = 8
+FETCHES = 6
+Answers = list[dict[tuple[str, int], object]]
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[Relay]:
+    with Relay() as relay:
+        yield relay
+
+
+@pytest.fixture(scope="module")
+def stage(relay: Relay) -> Iterator[Scene]:
+    """The gateway reaches the broker only through the relay."""
+    with Broker(listeners={"VIA": ("127.0.0.1", relay.port)}) as broker:
+        relay.target = (broker.host, broker.port_of("VIA"))
+        with Admin(broker.address) as admin, closing(Producer(broker.host, broker.port)) as producer:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+            producer.produce(TOPIC, 2, [b"two"])
+        with scene(broker, "cuts-bystander", bootstrap=relay.address) as stage:
+            yield stage
+
+
+@pytest.fixture
+def expected(stage: Scene) -> Answers:
+    """What every fetch answers: nothing changes meanwhile."""
+    with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
+        return contents([direct.fetch()])
+
+
+def victim(stage: Scene) -> Fetcher:
+    return Fetcher(stage.gateway.address, TOPIC, PARTITIONS, client_id="victim")
+
+
+def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Answers:
+    """Fetch some times, or until the gateway closes; give the answers that came whole."""
+    answers: Answers = []
+    with victim(stage) as client:
+        client.socket.settimeout(timeout)
+        try:
+            client.hello()
+            for _ in range(FETCHES):
+                answers += contents([client.fetch()])
+        except (ConnectionError, TimeoutError):
+            pass
+    return answers
+
+
+def gone(stage: Scene) -> bool:
+    return all(link["client_id"] != "victim" for link in stage.gateway.state()["connections"])
+
+
+def test_the_broker_connection_may_be_cut_at_any_byte_of_its_answers(
+    stage: Scene, relay: Relay, expected: Answers
+) -> None:
+    """What came whole is right, what did not is not made up, and the client is closed."""
+    relay.fault = Fault()
+    assert fetch_until_cut(stage) == expected * FETCHES
+    size = relay.seen
+    lengths = []
+    with stage.unharmed():
+        for count in range(0, size, max(1, size // 150)):
+            relay.fault = Fault(to_client=CutAfter(count=count))
+            answers = fetch_until_cut(stage)
+            assert answers == expected * len(answers), f"cut after {count}"
+            lengths.append(len(answers))
+        until(lambda: gone(stage), "connections stay")
+        assert stage.gateway.state()["sessions"]["held"] <= 1
+    assert lengths == sorted(lengths)
+    assert (lengths[0], lengths[-1]) == (0, FETCHES - 1)
+
+
+def test_the_broker_connection_may_be_cut_at_any_byte_of_a_request(
+    stage: Scene, relay: Relay, expected: Answers
+) -> None:
+    with Fetcher(stage.gateway.address, TOPIC, PARTITIONS, client_id="victim") as client:
+        size = 28 + 3 * len(client.bytes_of(client.request()))
+    with stage.unharmed():
+        for count in range(0, size, 13):
+            relay.fault = Fault(to_broker=CutAfter(count=count))
+            answers = fetch_until_cut(stage)
+            assert answers == expected * len(answers), f"cut after {count}"
+        until(lambda: gone(stage), "connections stay")
+
+
+def test_a_broker_that_stalls_in_mid_answer_is_waited_for(
+    stage: Scene, relay: Relay, expected: Answers
+) -> None:
+    relay.fault = Fault()
+    fetch_until_cut(stage)
+    relay.fault = Fault(to_client=Stall(at=relay.seen - 10, seconds=2))
+    with stage.unharmed():
+        assert fetch_until_cut(stage) == expected * FETCHES
+        until(lambda: gone(stage), "connections stay")
+
+
+def test_an_answer_to_another_request_ends_the_connection_and_is_said_once(
+    stage: Scene, relay: Relay
+) -> None:
+    relay.fault = Fault(to_client=Corrupt(at=7))  # the lowest byte of the first answer's correlation id
+    with stage.unharmed() as said:
+        assert fetch_until_cut(stage) == []
+        until(lambda: "connection fault" in said(), said())
+        assert said().count("an answer to request 254 where 1 is due") == 1
+        assert said().count("connection fault") == 1
+        until(lambda: gone(stage), "connections stay")
+
+
+def test_a_negative_length_from_the_broker_ends_the_connection_and_is_said_once(
+    stage: Scene, relay: Relay
+) -> None:
+    relay.fault = Fault(to_client=Corrupt(at=0))
+    with stage.unharmed() as said:
+        assert fetch_until_cut(stage) == []
+        until(lambda: "connection fault" in said(), said())
+        assert said().count("connection fault") == said().count("an answer of -") == 1
+        until(lambda: gone(stage), "connections stay")
+
+
+def test_any_byte_of_what_a_session_answers_may_be_wrong(stage: Scene, relay: Relay) -> None:
+    """The client may be told what the broker is made to say, or be closed; the gateway stays whole."""
+    relay.fault = Fault()
+    fetch_until_cut(stage)
+    size = relay.seen
+    with stage.unharmed():
+        for at in range(size - 200, size, 3):
+            relay.fault = Fault(to_client=Corrupt(at=at, mask=0x81))
+            with victim(stage) as client:
+                client.socket.settimeout(0.5)
+                try:
+                    client.hello()
+                    for _ in range(FETCHES):
+                        client.send()
+                        client.connection.receive()
+                except (ConnectionError, TimeoutError):
+                    pass
+        relay.fault = Fault()
+        until(lambda: gone(stage), "connections stay")
+
+
+def test_a_broker_killed_and_started_again_costs_no_record_and_is_said_once(
+    stage: Scene, relay: Relay
+) -> None:
+    """Twice: behind the relay, where connections stand and are reset, and where nobody listens meanwhile."""
+    relay.fault = Fault()
+    with Admin(stage.broker.address) as admin:
+        admin.create_topic("away", partitions=20)
+    with (
+        GatewayProcess(stage.broker.address, "--log-level", "debug") as direct,
+        Bystander(stage.broker.address, direct.address, "away") as client,
+    ):
+        client.check()
+        stage.bystander.check()
+        logged = len(direct.log()), len(stage.gateway.log())
+        descriptors = stage.descriptors()
+        stage.broker.kill()
+        until(lambda: "bootstrap unreachable" in direct.log(), "nothing was said")
+        time.sleep(2)  # clients try again and again
+        stage.broker.restart()
+        client.check()
+        stage.bystander.check()
+        said = direct.log()[logged[0] :]
+        assert said.count("bootstrap unreachable") == 1
+        assert said.count("broker unreachable") == said.count("broker reachable again") <= 1
+        until(lambda: gone(stage), "connections stay")
+        until(lambda: stage.descriptors() <= descriptors, f"more than {descriptors} file descriptors")
+        said += stage.gateway.log()[logged[1] :]
+    assert "defect" not in said
+    assert "Traceback" not in said
+    stage.bystander.errors.clear()
+    assert len(fetch_until_cut(stage)) == FETCHES
