@@ -68,7 +68,7 @@ def run(stage: Stage) -> list[Table]:
         Row(name="growth under traffic", unit="MB", values={GATEWAY: grown}, limit=GROWTH_LIMIT),
     ]
     notes = [
-        f"Idle: of {IDLE}, each with its own connection to the broker. Partition: of {SESSION:,}, tracemalloc.",
+        f"Idle: of {IDLE}, each with one to the broker. Partition: of {SESSION:,}, by tracemalloc.",
         f"Growth: the last two thirds of {FLAT * stage.seconds:.0f} s; see --seconds for a longer watch.",
     ]
     return [Table(part="memory", title="Resident memory", rows=resident, notes=notes), _connections(busy)]

@@ -63,7 +63,10 @@ class Proxy:
         )
         reaper.watch(self._process.pid)
         self.meter = Meter(self._process.pid)
-        self._wait_listening()
+        if not self._listens():
+            text = self.log()
+            self.close()
+            raise RuntimeError(f"nothing listens on {self.address}:\n{text}")
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +95,8 @@ class Proxy:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
-    def _wait_listening(self) -> None:
+    def _listens(self) -> bool:
+        """Wait until it does; False when it ended or took too long."""
         until = time.monotonic() + START_SECONDS
         while self._process.poll() is None and time.monotonic() < until:
             try:
@@ -100,8 +104,8 @@ class Proxy:
             except OSError:
                 time.sleep(0.05)
             else:
-                return
-        raise RuntimeError(f"nothing listens on {self.address}:\n{self.log()}")
+                return True
+        return False
 
 
 class Gateway(Proxy):

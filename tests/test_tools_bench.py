@@ -1,0 +1,299 @@
+"""The benchmarks: what they count and how they judge it. What they measure is not for tests to hold."""
+
+import json
+import socket
+import sys
+import threading
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import parse_fetch_request
+from proxy.protocol.fetch_response import FetchResponseWalk
+from tools.bench import __main__ as program
+from tools.bench import bulk, idle, latency, law6, micro
+from tools.bench.counting import Counted, saved
+from tools.bench.figures import Row, Table, document, markdown, number, show
+from tools.bench.frames import VERSION, fetch_answer, fetch_request, rotated
+from tools.bench.passthrough import address
+from tools.bench.processes import HOST, Load, Proxy, haproxy_command
+from tools.bench.stage import Stage
+from tools.kafka import Broker
+from tools.kafka.ports import free_ports
+
+TOPIC, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
+
+
+def row(value: float, limit: float | None = None, *, least: bool = False) -> Row:
+    return Row(name="figure", unit="µs", values={"direct": 2.0, "gateway": value}, limit=limit, least=least)
+
+
+class TestFigures:
+    @pytest.mark.parametrize(
+        ("value", "least", "met"),
+        [(1.1, False, True), (1.2, False, True), (1.3, False, False), (1.1, True, False), (1.2, True, True)],
+    )
+    def test_a_limit_is_the_most_or_the_least(self, value: float, least: bool, met: bool) -> None:
+        assert row(value, 1.2, least=least).met is met
+
+    def test_without_a_limit_or_a_value_nothing_is_judged(self) -> None:
+        assert row(1.0).met is None
+        assert Row(name="figure", unit="", values={"Java": 3.0}, limit=1.0).met is None
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [(12345.6, "12,346"), (99.75, "99.8"), (1.234, "1.23"), (0.0123, "0.012"), (7.0, "7"), (0.0, "0")],
+    )
+    def test_numbers_have_three_digits_that_count(self, value: float, text: str) -> None:
+        assert number(value) == text
+
+    def test_columns_are_the_routes_that_were_measured_in_a_fixed_order(self) -> None:
+        table = Table(part="p", title="t", rows=[row(1.0), Row(name="n", unit="", values={"Java": 1.0})])
+        assert table.columns == ["direct", "Java", "gateway"]
+
+    def test_markdown_has_every_row_with_target_and_verdict(self) -> None:
+        table = Table(
+            part="p", title="Title", rows=[row(1.0, 1.2), row(3.0, 2.0, least=True)], notes=["Note."]
+        )
+        assert markdown([table]).splitlines() == [
+            "**Title**",
+            "",
+            "|  | unit | direct | gateway | target |  |",
+            "| --- | --- | ---: | ---: | ---: | ---: |",
+            "| figure | µs | 2 | 1 | ≤ 1.20 | met |",
+            "| figure | µs | 2 | 3 | ≥ 2 | met |",
+            "",
+            "Note.  ",
+        ]
+
+    def test_the_terminal_shows_a_miss(self) -> None:
+        console = Console(width=100, record=True, file=StringIO())
+        show(console, Table(part="p", title="Title", rows=[row(3.0, 1.2)], notes=["Note."]))
+        text = console.export_text()
+        assert "missed" in text
+        assert "Note." in text
+
+    def test_json_holds_values_limits_and_verdicts(self) -> None:
+        table = Table(part="p", title="Title", rows=[row(1.0, 1.2)], notes=["Note."])
+        told = json.loads(json.dumps(document([table])))
+        assert told == [
+            {
+                "part": "p",
+                "title": "Title",
+                "notes": ["Note."],
+                "rows": [
+                    {
+                        "name": "figure",
+                        "unit": "µs",
+                        "values": {"direct": 2.0, "gateway": 1.0},
+                        "limit": 1.2,
+                        "least": False,
+                        "met": True,
+                    }
+                ],
+            }
+        ]
+
+
+class TestFrames:
+    def test_a_request_is_one_that_the_gateway_parses_to_its_last_byte(self) -> None:
+        frame = fetch_request(7, [(TOPIC, [2, 0]), (OTHER, [1])], offsets={(OTHER, 1): 5}, wait_ms=250)
+        request = parse_fetch_request(frame, VERSION, 4 + 8 + 2 + len("rdkafka") + 1)
+        assert (request.session_id, request.session_epoch, request.partitions) == (0, -1, 3)
+        assert request.max_wait_ms == 250
+        assert request.listing is not None
+        assert request.listing.keys == [TOPIC, OTHER]
+        assert request.listing.counts == [2, 1]
+        assert frame[8:12] == b"\0\0\0\7"
+
+    def test_an_answer_is_one_that_the_gateway_walks_to_its_end(self) -> None:
+        frame = fetch_answer(7, [(TOPIC, [0, 1, 2])], session_id=9, records={(TOPIC, 1): b"r" * 200})
+        walk = FetchResponseWalk(LAYOUTS[VERSION], 1, keep=True)
+        walk.feed(frame)
+        assert walk.done
+        assert (walk.session_id, walk.partitions, walk.record_bytes) == (9, 3, 200)
+        assert [entry.ends_empty for entry in walk.answered] == [True, False, True]
+
+    def test_a_list_that_turns_splits_a_topic(self) -> None:
+        assert rotated([(TOPIC, [0, 1, 2]), (OTHER, [0])], 1) == [(TOPIC, [1, 2]), (OTHER, [0]), (TOPIC, [0])]
+
+
+class TestMicro:
+    @pytest.mark.parametrize("busy", [False, True])
+    @pytest.mark.parametrize(("topics", "partitions"), [(1, 100), (20, 1)])
+    def test_what_is_timed_is_an_incremental_exchange(self, topics: int, partitions: int, busy: bool) -> None:
+        assert micro.exchange(topics, partitions, rounds=3, busy=busy) > 0
+
+    def test_a_session_is_established_before_the_clock_starts(self) -> None:
+        core = micro.in_session(micro.listing(2, 10))
+        assert core.session_id == micro.SESSION_ID
+        assert core.session_partitions == 20
+
+    def test_memory_is_that_of_many_partitions(self) -> None:
+        assert 0 < micro.partition_bytes(2000) < 10_000
+
+
+def state(client: int, broker: int) -> dict[str, object]:
+    def side(fetches: int) -> dict[str, object]:
+        return {
+            "fetch_request_bytes": 100 * fetches,
+            "fetch_response_bytes": 80 * fetches + 50,
+            "fetch_record_bytes": 50,
+            "fetches": {"full": 1, "incremental": fetches - 1, "sessionless": 0, "close": 0},
+            "partitions_requested": 3 * fetches,
+        }
+
+    return {"totals": {"client": side(client), "broker": side(broker)}}
+
+
+class TestCounting:
+    def test_averages_are_of_what_was_counted_between_two_moments(self) -> None:
+        counted = Counted.of(state(30, 20), "broker") - Counted.of(state(30, 10), "broker")
+        assert (counted.fetches, counted.kinds["incremental"], counted.partitions) == (10, 10, 30)
+        assert (counted.request, counted.answer, counted.bare, counted.whole) == (100, 80, 180, 180)
+
+    def test_records_are_left_out_of_an_answer_and_not_of_the_whole(self) -> None:
+        counted = Counted.of(state(1, 1), "client")
+        assert (counted.answer, counted.bare, counted.whole, counted.total) == (80, 180, 230, 230)
+
+    def test_saved_is_in_percent_of_direct(self) -> None:
+        assert saved(200.0, 5.0) == 97.5
+        assert saved(0.0, 5.0) == 0.0
+
+
+class TestLaw6:
+    def test_the_dearest_window_counts_not_the_sum(self) -> None:
+        samples = [(0, 0), (100, 50), (200, 170), (300, 180)]
+        assert law6.dearest(samples, 1) == 1.2
+        assert law6.dearest(samples, 3) == 0.6
+
+    def test_a_window_without_traffic_is_no_window(self) -> None:
+        assert law6.dearest([(5, 5), (5, 5)], 1) == 0.0
+
+
+class TestRounds:
+    def test_each_round_begins_with_another_route(self) -> None:
+        orders = [latency.turned(["a", "b", "c"], number) for number in range(4)]
+        assert orders == [["a", "b", "c"], ["a", "c", "b"], ["c", "a", "b"], ["a", "b", "c"]]
+
+    def test_windows_are_compared_within_their_round(self) -> None:
+        own = {"0": {"p50": 3.0}, "1": {"p50": 5.0}, "2": {"p50": 9.0}}
+        other = {"0": {"p50": 1.0}, "1": {"p50": 2.0}}
+        assert latency.beside(own, other, "p50", difference=True) == [2.0, 3.0]
+        assert latency.beside(own, other, "p50", difference=False) == [3.0, 2.5]
+
+    def test_latency_tells_what_is_added_and_the_tail_in_the_floors(self) -> None:
+        measured = {
+            name: {"0": {"p50": p50, "p99": p99}}
+            for name, p50, p99 in (("direct", 1.0, 2.0), ("floor", 1.5, 4.0), ("gateway", 1.75, 3.0))
+        }
+        rows = {each.name: each for each in latency._table(500, 0.5, measured).rows}
+        assert rows["added to p50"].values == {"floor": 0.5, "gateway": 0.75}
+        assert rows["p99 in the floor's"].values == {"direct": 0.5, "gateway": 0.75}
+        assert (rows["added to p50"].met, rows["p99 in the floor's"].met) == (False, True)
+
+    def test_bulk_is_told_in_the_floors(self) -> None:
+        rounds = {
+            "direct": [bulk.Drained(0.0, 400.0)],
+            "floor": [bulk.Drained(0.5, 200.0)],
+            "gateway": [bulk.Drained(0.9, 100.0), bulk.Drained(0.55, 196.0), bulk.Drained(0.5, 200.0)],
+        }
+        cpu, times_cpu, pace, times_pace, resident = bulk._table(rounds, {"gateway": 50.0}, 2.0).rows
+        assert cpu.values == {"floor": 0.5, "gateway": 0.55}
+        assert pace.values["gateway"] == 196.0
+        assert (times_cpu.met, times_pace.met, resident.met) == (True, True, True)
+        assert "direct" not in times_cpu.values
+
+    def test_idle_holds_gateway_and_broker_against_the_broker_alone(self) -> None:
+        spent = {
+            "direct": [idle.Spent(0.0, 40.0)],
+            "floor": [idle.Spent(1.0, 40.0)],
+            "gateway": [idle.Spent(2.0, 37.0)],
+        }
+        proxy, _, both = idle._table(spent, 90.0).rows
+        assert (proxy.met, both.met, both.limit) == (True, True, 40.0)
+
+
+class TestFloor:
+    def test_bytes_pass_in_both_directions_and_the_end_with_them(self) -> None:
+        with socket.create_server((HOST, 0)) as server:
+            port = free_ports()
+            target = f"{HOST}:{server.getsockname()[1]}"
+            command = [sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target]
+            with Proxy(command, port) as proxy:
+                server.accept()[0].close()  # the look whether it listens
+                with socket.create_connection((HOST, port), timeout=10) as client:
+                    client.sendall(b"early")
+                    far, _ = server.accept()
+                    with far:
+                        far.settimeout(10)
+                        assert far.recv(5, socket.MSG_WAITALL) == b"early"
+                        self.pour(far, client, 3_000_000)
+                        self.pour(client, far, 3_000_000)
+                    assert client.recv(1) == b""
+                assert proxy.meter.resident > 0
+                assert proxy.meter.cpu >= 0
+
+    def pour(self, source: socket.socket, sink: socket.socket, size: int) -> None:
+        """Send more than the buffers between take."""
+        sender = threading.Thread(target=source.sendall, args=(b"x" * size,))
+        sender.start()
+        left = size
+        while left:
+            left -= len(sink.recv(left))
+        sender.join()
+
+    def test_an_address_is_host_and_port(self) -> None:
+        assert address("127.0.0.1:9092") == ("127.0.0.1", 9092)
+
+
+class TestProcesses:
+    def test_a_proxy_that_does_not_listen_says_what_it_wrote(self) -> None:
+        with pytest.raises(RuntimeError, match="out of paper"):
+            Proxy([sys.executable, "-c", "raise SystemExit('out of paper')"], free_ports())
+
+    def test_a_load_that_ends_before_it_is_ready_is_an_error(self) -> None:
+        with Load("tools.kafka.ports") as load, pytest.raises(RuntimeError, match="before it was ready"):
+            load.ready()
+
+    def test_haproxy_gets_one_thread_and_plain_tcp(self, tmp_path: Path) -> None:
+        command = haproxy_command("haproxy", tmp_path, 1, 2)
+        text = Path(command[2]).read_text()
+        assert "mode tcp" in text
+        assert "bind 127.0.0.1:1\n" in text
+        assert "server broker 127.0.0.1:2\n" in text
+
+
+class TestProgram:
+    def test_it_prints_and_writes_what_one_part_gave(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        page, data = tmp_path / "page.md", tmp_path / "data.json"
+        table = Table(part="micro", title="Title", rows=[row(3.0, 2.0)])
+        monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
+        arguments = ["bench", "--only", "micro", "--quick", "--json", str(data), "--markdown", str(page)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        program.main()
+        assert "| figure | µs | 2 | 3 | ≤ 2 | missed |" in page.read_text()
+        told = json.loads(data.read_text())
+        assert (told["seconds"], told["tables"][0]["rows"][0]["met"]) == (program.QUICK_SECONDS, False)
+
+    def test_an_unknown_part_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "argv", ["bench", "--only", "nothing"])
+        with pytest.raises(SystemExit, match="2"):
+            program.main()
+
+
+@pytest.mark.integration
+class TestLive:
+    def test_records_come_through_every_route_and_latencies_with_them(self) -> None:
+        with Stage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
+            assert isinstance(stage.broker, Broker)
+            windows = latency._measured(stage, 200)
+        assert set(windows) >= {"direct", "floor", "gateway"}
+        for found in windows.values():
+            assert set(found) == {"0", "1"}
+            assert all(each["count"] > 0 for each in found.values())
