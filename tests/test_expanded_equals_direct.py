@@ -5,6 +5,7 @@ The broker is the model, which live brokers have confirmed. Entries stand in req
 without a session orders them (errors that it finds before reading stand last there).
 """
 
+import os
 import random
 from typing import Any
 
@@ -29,6 +30,8 @@ from tests.model.wire import (
     encode_request,
 )
 
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
+"""Histories tried; a soak sets more."""
 RELEASES = ("1.0.2", "1.1.1", "2.0.1", "2.4.1", "2.8.2", "3.7.2", "3.9.1", "4.3.0")
 TOPICS = ("a", "b", "cc")
 PARTITIONS = 4
@@ -357,4 +360,4 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
 
 TestAnyClientAnyBroker = AnyClientAnyBroker.TestCase
-TestAnyClientAnyBroker.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestAnyClientAnyBroker.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
