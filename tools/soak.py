@@ -4,8 +4,8 @@
 
 Three brokers, the gateway, a producer, and for librdkafka, aiokafka and kafka-python (2.0.2 without sessions,
 3.x with its own) two groups each: one straight at the brokers, one through the gateway. In the end every
-group must have been given what was produced, byte for byte, and none behind the gateway may have told an error
-that the same client did not tell direct.
+group must have been given what was produced, byte for byte, and none behind the gateway may have told an
+error that the same client did not tell direct.
 """
 
 import argparse
@@ -32,12 +32,16 @@ from tests.integration.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 
-PARTITIONS = 12
-RECORDS_PER_SECOND = 200
+PARTITIONS = 48
+BUSY = range(0, PARTITIONS, 8)
+"""The partitions that are produced into; the others are idle, so that sessions pay."""
+RECORDS_PER_SECOND = 150
 VALUE_BYTES = 200
 STEP_SECONDS = 0.1
 MOVE_SECONDS = 5.0
-"""Between two rounds of leader moves; a quarter of the partitions each."""
+"""Between two rounds of leader moves."""
+MOVED = 8
+"""Partitions in each round, one of them busy."""
 RESTART_SECONDS = 60.0
 """Between two restarts; there is one after half the time at least."""
 DOWN_SECONDS = 2.0
@@ -117,9 +121,8 @@ class Stream:
         due = int((time.monotonic() - self._began) * RECORDS_PER_SECOND)
         while self._count < due:
             value = self._count.to_bytes(8) * (VALUE_BYTES // 8)
-            self._producer.produce(
-                self._topic, value=value, partition=self._count % PARTITIONS, on_delivery=self._delivered
-            )
+            partition = BUSY[self._count % len(BUSY)]
+            self._producer.produce(self._topic, value=value, partition=partition, on_delivery=self._delivered)
             self._count += 1
         self._producer.poll(0)
 
@@ -163,7 +166,8 @@ class Disturbance:
     def _move(self) -> None:
         with Admin(self._cluster.bootstrap) as admin:
             leaders = admin.leaders(self._topic)
-            for partition in range(self.moves % 4, PARTITIONS, 4):
+            for _ in range(MOVED):
+                partition = self.moves % PARTITIONS
                 admin.move_leader(self._topic, partition, leaders[partition] % len(self._cluster.brokers) + 1)
                 self.moves += 1
 

@@ -14,10 +14,11 @@ SECONDS = 16
 def test_groups_get_what_was_produced_while_leaders_move_and_a_broker_restarts(cluster: Cluster) -> None:
     with GatewayProcess(cluster.bootstrap) as gateway:
         outcome = soak(cluster, gateway.address, SECONDS, lambda *_: None)
-        broker = gateway.state()["totals"]["broker"]["fetches"]
+        totals = gateway.state()["totals"]
     assert outcome.problems() == []
     assert len(outcome.groups) == 8
     assert len(outcome.produced) > SECONDS * 100
-    assert outcome.moves >= 3
+    assert outcome.moves >= 8
     assert outcome.restarts == 1
-    assert broker["incremental"] > broker["full"] > 0
+    ours = totals["broker"]["fetches"]["incremental"] - totals["client"]["fetches"]["incremental"]
+    assert ours > SECONDS, "librdkafka, aiokafka and kafka-python 2.0.2 were given sessions"
