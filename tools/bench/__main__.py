@@ -25,12 +25,16 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
 }
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
+WIDTH: Final = 110
+"""Columns of what is written to a file or a pipe."""
 
 
 def main() -> None:
     """Measure, print, and write what was asked for."""
     options = _options()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     tables: list[Table] = []
     with Stage(seconds=seconds, quick=options.quick, console=console) as stage:

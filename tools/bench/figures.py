@@ -62,7 +62,7 @@ def number(value: float) -> str:
     size = abs(value)
     if size >= 100 or value == int(value):
         return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 20 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
 
 
 def _cells(table: Table, row: Row) -> list[str]:
