@@ -20,7 +20,7 @@ FETCHES_TO_SESSION = 4
 
 
 class Fetcher:
-    """Fetches all partitions of one topic again and again, each from the same offset.
+    """Fetches all partitions of one topic again and again, from offset 0 where nothing else is told.
 
     Args:
         address: "host:port".
@@ -36,17 +36,7 @@ class Fetcher:
         host, port = address.rsplit(":", 1)
         self.connection = RawConnection(host, int(port))
         self.template = FetchRequest(
-            version=version,
-            client_id=client_id,
-            max_bytes=1 << 26,
-            topics=(
-                FetchTopic(
-                    topic=topic,
-                    partitions=tuple(
-                        FetchPartition(partition=index, fetch_offset=0) for index in range(partitions)
-                    ),
-                ),
-            ),
+            version=version, client_id=client_id, max_bytes=1 << 26, topics=_topics(topic, [0] * partitions)
         )
         self._correlation_id = 100
 
@@ -60,6 +50,10 @@ class Fetcher:
     def socket(self) -> socket.socket:
         """Its socket."""
         return self.connection.socket
+
+    def seek(self, offsets: Sequence[int]) -> None:
+        """Fetch from these offsets, one for each partition, from now on."""
+        self.template = replace(self.template, topics=_topics(self.template.topics[0].topic, offsets))
 
     def close(self) -> None:
         """Close the socket."""
@@ -104,6 +98,14 @@ class Fetcher:
     def fetches(self, count: int = FETCHES_TO_SESSION) -> list[FetchResponse]:
         """Fetch several times."""
         return [self.fetch() for _ in range(count)]
+
+
+def _topics(topic: str, offsets: Sequence[int]) -> tuple[FetchTopic, ...]:
+    partitions = tuple(
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 26)
+        for index, offset in enumerate(offsets)
+    )
+    return (FetchTopic(topic=topic, partitions=partitions),)
 
 
 def same_content(answer: FetchResponse) -> dict[tuple[str, int], object]:

@@ -140,7 +140,7 @@ def test_any_byte_of_what_a_session_answers_may_be_wrong(stage: Scene, relay: Re
     fetch_until_cut(stage)
     size = relay.seen
     with stage.unharmed():
-        for at in range(size - 200, size, 3):
+        for at in range(size - 200, size, 4):
             relay.fault = Fault(to_client=Corrupt(at=at, mask=0x81))
             with victim(stage) as client:
                 client.socket.settimeout(0.5)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -19,6 +20,9 @@ SLOTS = 8
 LARGE = "slots-large"
 LARGE_RECORD = 900_000
 LARGE_RECORDS = 20
+LARGE_PARTITIONS = 40
+FILLED = 10
+"""Partitions with records; were all read anew, a delta would be no smaller than the full form."""
 FOLLOWER = 77
 Answers = list[dict[tuple[str, int], object]]
 
@@ -29,10 +33,10 @@ def stage() -> Iterator[Scene]:
     with Broker(properties={"max.incremental.fetch.session.cache.slots": SLOTS}) as broker:
         with Admin(broker.address) as admin, closing(Producer(broker.host, broker.port)) as producer:
             admin.create_topic(TOPIC, partitions=PARTITIONS)
-            admin.create_topic(LARGE, partitions=2)
+            admin.create_topic(LARGE, partitions=LARGE_PARTITIONS)
             producer.produce(TOPIC, 2, [b"two"])
             for number in range(LARGE_RECORDS):
-                producer.produce(LARGE, number % 2, [b"l" * LARGE_RECORD])
+                producer.produce(LARGE, number % FILLED, [b"l" * LARGE_RECORD])
         with scene(broker, "slots-bystander") as stage:
             yield stage
 
@@ -48,16 +52,9 @@ def through(stage: Scene, client_id: str) -> Fetcher:
     return Fetcher(stage.gateway.address, TOPIC, PARTITIONS, client_id=client_id).hello()
 
 
-def link(stage: Scene, client_id: str) -> dict[str, object]:
-    (found,) = [link for link in stage.gateway.state()["connections"] if link["client_id"] == client_id]
-    assert isinstance(found, dict)
-    return found
-
-
 def session_of(stage: Scene, client_id: str) -> int:
-    number = link(stage, client_id)["session_id"]
-    assert isinstance(number, int)
-    return number
+    (found,) = [link for link in _links(stage, client_id) if link["client_id"] == client_id]
+    return int(found["session_id"])
 
 
 def close_at_broker(stage: Scene, session_id: int) -> None:
@@ -91,9 +88,12 @@ def test_the_bystanders_own_session_may_be_closed_in_mid_stream(stage: Scene) ->
         assert said().count("session lost") >= 1
 
 
+def _links(stage: Scene, client_id: str) -> list[dict[str, Any]]:
+    return [link for link in stage.gateway.state()["connections"] if link["client_id"].startswith(client_id)]
+
+
 def _sessions(stage: Scene, client_id: str) -> list[int]:
-    links = [link for link in stage.gateway.state()["connections"] if link["client_id"] == client_id]
-    return [link["session_id"] for link in links if link["session_id"]]
+    return [link["session_id"] for link in _links(stage, client_id) if link["session_id"]]
 
 
 def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expected: Answers) -> None:
@@ -131,7 +131,7 @@ def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, 
         assert said().count("code=70") == 1 + ("client_id=bystander code=70" in said())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def narrow(stage: Scene) -> Iterator[Scene]:
     """A gateway that may hold one large answer, hardly more."""
     options = ("--max-inflight-bytes", "1000000")
@@ -139,8 +139,50 @@ def narrow(stage: Scene) -> Iterator[Scene]:
         yield narrow
 
 
+def test_large_answers_of_sessions_wait_for_each_other_under_the_budget(narrow: Scene) -> None:
+    """Case 91: they are held until they are whole; six of 18 MB each, with one MB to hold them in."""
+    starts = [0] * LARGE_PARTITIONS
+    ends = [LARGE_RECORDS // FILLED] * FILLED + starts[FILLED:]
+    with Fetcher(narrow.broker.address, LARGE, LARGE_PARTITIONS) as direct:
+        expected = contents([direct.fetch()])
+    with narrow.unharmed(), ExitStack() as stack:
+        clients = [stack.enter_context(_at_the_end(narrow, number, ends)) for number in range(6)]
+        standing = sum(map(bool, _sessions(narrow, "large-")))
+        assert standing >= 4
+        incremental = _incremental(narrow)
+        before = peak = narrow.rss()
+        answers: list[Answers] = [[] for _ in clients]
+        for client in clients:
+            client.seek(starts)
+            client.send()
+        threads = [
+            threading.Thread(target=lambda client=client, got=got: got.extend(contents([client.receive()])))
+            for client, got in zip(clients, answers, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            peak = max(peak, narrow.rss())
+            threads[0].join(0.02)
+        assert answers == [expected] * 6
+        assert peak - before < 64 << 20
+        assert _incremental(narrow) == incremental + standing
+
+
+def _incremental(narrow: Scene) -> int:
+    return sum(link["broker"]["fetches"]["incremental"] for link in _links(narrow, "large-"))
+
+
+def _at_the_end(narrow: Scene, number: int, ends: list[int]) -> Fetcher:
+    """Give a client whose session stands, with all partitions read."""
+    client = Fetcher(narrow.gateway.address, LARGE, LARGE_PARTITIONS, client_id=f"large-{number}").hello()
+    client.seek(ends)
+    client.fetches()
+    return client
+
+
 def test_large_answers_under_a_small_budget_reach_all_clients(narrow: Scene) -> None:
-    """Case 91: answers that need no expansion stream; those that do wait for each other under the budget."""
+    """Case 91: clients that catch up go without a session, and their answers stream."""
     got: dict[int, list[tuple[int, int]]] = {}
     with narrow.unharmed():
         before = peak = narrow.rss()
@@ -154,7 +196,7 @@ def test_large_answers_under_a_small_budget_reach_all_clients(narrow: Scene) -> 
             peak = max(peak, narrow.rss())
             threads[0].join(0.05)
             assert narrow.gateway.state()["inflight_bytes"] < 8_000_000
-    want = sorted((number % 2, number // 2) for number in range(LARGE_RECORDS))
+    want = sorted((number % FILLED, number // FILLED) for number in range(LARGE_RECORDS))
     assert [sorted(each) for each in got.values()] == [want] * 4
     assert peak - before < 64 << 20
 
@@ -172,7 +214,9 @@ def _read_large(narrow: Scene, got: list[tuple[int, int]]) -> None:
         }
     )
     places = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
-    consumer.assign([*places, *(TopicPartition(LARGE, partition, 0) for partition in range(2))])
+    consumer.assign(
+        [*places, *(TopicPartition(LARGE, partition, 0) for partition in range(LARGE_PARTITIONS))]
+    )
     while len(got) < LARGE_RECORDS:
         message = consumer.poll(30)
         assert message is not None
