@@ -17,7 +17,7 @@ from proxy.connection import Connection
 from proxy.session.savings import Sessions
 from tests.model.broker import ModelBroker
 from tests.model.compare import BIG, check
-from tests.model.gate import Gate
+from tests.model.gate import Gate, framed
 from tests.model.log import Partition
 from tests.model.sessions import CachedPartition
 from tests.model.wire import (
@@ -52,9 +52,18 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         version=st.integers(4, 18),
         max_sessions=st.sampled_from([10, 10, 10, 10, 0]),
         asks=st.booleans(),
+        leaves_midway=st.booleans(),
     )
     def begin(
-        self, release: str, slots: int, seed: int, cuts: bool, version: int, max_sessions: int, asks: bool
+        self,
+        release: str,
+        slots: int,
+        seed: int,
+        cuts: bool,
+        version: int,
+        max_sessions: int,
+        asks: bool,
+        leaves_midway: bool,
     ) -> None:
         self.broker = ModelBroker(release=release, slots=slots, seed=seed)
         self.broker.nodes = {n: NodeEndpoint(node_id=n, host=f"b{n}", port=9092) for n in (1, 2)}
@@ -65,6 +74,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.sessions = Sessions(max_sessions=max_sessions)
         connection = Connection(sessions=self.sessions, resolve=None)
         self.gate = Gate(connection, self.broker, random.Random(seed) if cuts else None)
+        self.leaves_midway = leaves_midway
         self.version = min(version, self.broker.quirks.fetch_versions[1])
         self.now = 1.0
         self.correlation = 0
@@ -84,10 +94,14 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         if not hasattr(self, "gate"):
             return
         self.broker.throttle_ms = self.broker.failure = 0
+        if self.leaves_midway:
+            frames = [encode_request(self.request()) for _ in range(2)]
+            self.gate.connection.receive_client(b"".join(map(framed, frames)), self.now)
         self.gate.close(self.now)
         assert set(self.broker.cache.sessions) <= self.others, "a session was left behind"
         assert self.sessions.held == 0
-        self.gate.check_tally()
+        if not self.leaves_midway:
+            self.gate.check_tally()
 
     # The world
 

@@ -31,7 +31,7 @@ RELEASES = {
     "1.1.1": (4, 6, 7),
 }
 """The Fetch versions that each is asked with."""
-STEPS = 100
+STEPS = 50
 """Requests at each version."""
 
 
