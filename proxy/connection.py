@@ -226,7 +226,6 @@ class Connection:
         self._client_left = max(left - len(data), 0)
         self._to_broker.append(data[:left])
         if not self._client_left:
-            self._half = None
             waiting, self._waiting = self._waiting, []
             for exchange, frame in waiting:
                 self._send(exchange, frame)
@@ -273,13 +272,13 @@ class Connection:
             self.tally.client.fetch_request_bytes += size
             self.tally.broker.fetch_request_bytes += size
             self.tally.passthrough["not looked into"] += 1
+        exchange = Exchange(api_key, version, data[8:12], self._becomes(api_key, version))
         if answered:
-            exchange = Exchange(api_key, version, data[8:12], self._becomes(api_key, version))
             self._answers.append(exchange)
             self._expected.append(exchange)
-            self._half = exchange
         self._to_broker.append(data if len(data) <= size else data[:size])
         self._client_left = max(size - len(data), 0)
+        self._half = exchange if answered and self._client_left else None
         if api_key >> 8 == _GSSAPI_TOKEN:
             # 0.9 clients begin with a bare GSSAPI token.
             self._go_opaque("GSSAPI token")

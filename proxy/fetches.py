@@ -31,6 +31,7 @@ from proxy.protocol.fetch_request import (
 )
 from proxy.protocol.fetch_response import FetchResponseWalk, answer_head, slices
 from proxy.protocol.primitives import ProtocolError
+from proxy.repeated import Repeated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
 from proxy.session.savings import Savings, Sessions
@@ -41,6 +42,7 @@ so that the answer streams."""
 _FENCING_VERSION: Final = 9
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Up to 3.9 a broker puts these in after the session's books are closed: a session forgets them."""
+_ONE_PARTITION: Final = "one partition"
 _NATIVE: Final = "native session"
 _NOT_UNDERSTOOD: Final = "an answer was not understood"
 _SPARSE: Final = "partitions listed twice or too sparse"
@@ -70,6 +72,7 @@ class Fetches:
         "_outstanding",
         "_passing",
         "_refused",
+        "_repeated",
         "_resolve",
         "_savings",
         "_send",
@@ -105,6 +108,7 @@ class Fetches:
         self._send = send
         self._savings = Savings()
         self._passing = Passing(resolve)
+        self._repeated = Repeated()
         self._slot = False
         self._outstanding = False
         self._native = False
@@ -125,7 +129,7 @@ class Fetches:
         client.fetch_request_bytes += len(frame)
         self.version = exchange.version
         try:
-            request = parse_fetch_request(frame, exchange.version, body)
+            request = self._repeated.request(frame) or parse_fetch_request(frame, exchange.version, body)
         except ProtocolError:
             self._tally.passthrough["not understood"] += 1
             self._tally.broker.fetch_request_bytes += len(frame)
@@ -137,8 +141,10 @@ class Fetches:
         client.partitions_requested += request.partitions
         reason = self._unfit(request, client_id, now) or self._take(exchange, request)
         if reason:
+            if reason == _ONE_PARTITION and request.session_epoch == SESSIONLESS_EPOCH:
+                self._repeated.note_request(request)
             self._tally.passthrough[reason] += 1
-            self._pass(exchange, request)
+            self._pass(exchange, request, frame)
 
     def close(self, *, silently: bool = False) -> None:
         """Close the session at the broker, (id, -1); one still being asked for is closed when it comes.
@@ -178,7 +184,7 @@ class Fetches:
         if request.odd:
             return request.odd
         if request.partitions < 2 and not (handler.established and request.partitions):
-            return "one partition"
+            return _ONE_PARTITION
         return self._unfit_broker(request) or self._unfit_now(now)
 
     def _unfit_broker(self, request: FetchRequest) -> str:
@@ -288,9 +294,9 @@ class Fetches:
         self._outstanding = True
         self._dispatch(exchange, frame, kind, partitions)
 
-    def _pass(self, exchange: Exchange, request: FetchRequest) -> None:
+    def _pass(self, exchange: Exchange, request: FetchRequest, frame: bytes) -> None:
         """Send a fetch as it came; one of a client that floods goes without its (0, 0)."""
-        frame, session_id, epoch = request.frame, request.session_id, request.session_epoch
+        session_id, epoch = request.session_id, request.session_epoch
         if self._floods and epoch == 0:
             session_id, epoch = 0, SESSIONLESS_EPOCH
             if not self.handler.established and not self._outstanding:
@@ -298,7 +304,7 @@ class Fetches:
             frame = request.patched(session_id, epoch)
         exchange.becomes = Becomes.WALKED
         exchange.asks_session = False
-        exchange.walk = FetchResponseWalk(LAYOUTS[exchange.version], request.isolation_level, keep=False)
+        exchange.walk = None
         self._dispatch(exchange, frame, _kind(session_id, epoch), request.partitions)
 
     def _close(self, reason: str) -> None:
@@ -336,6 +342,12 @@ class Fetches:
 
         If the answer has to be had again, `Exchange.repeat` is the frame to send when it has ended.
         """
+        whole = last and exchange.received == len(chunk)
+        if exchange.walk is None:
+            if whole and self._repeats_answer(exchange, chunk):
+                return [chunk]
+            isolation = exchange.request.isolation_level if exchange.request is not None else 0
+            exchange.walk = FetchResponseWalk(LAYOUTS[exchange.version], isolation, keep=False)
         if exchange.becomes is Becomes.WALKED:
             pieces = self._passing.receive(exchange, chunk, last=last)
         else:
@@ -345,6 +357,8 @@ class Fetches:
             self._large = exchange.received >= STREAM_FROM
             if exchange.becomes is Becomes.WALKED:
                 self._walked(exchange)
+                if whole and exchange.understood and not exchange.asks_session:
+                    self._repeated.note_answer(chunk, exchange.version, exchange.walk)
             else:
                 pieces = self._expanded(exchange, now)
             if self._closed and not self._outstanding:
@@ -355,6 +369,19 @@ class Fetches:
                 self.release()
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
+
+    def _repeats_answer(self, exchange: Exchange, frame: bytes) -> bool:
+        """Count an answer that says what the one before said; tell whether it does."""
+        partitions = self._repeated.answer(frame, exchange.version)
+        if partitions < 0:
+            return False
+        client, broker = self._tally.client, self._tally.broker
+        client.fetch_response_bytes += len(frame)
+        broker.fetch_response_bytes += len(frame)
+        client.partitions_answered += partitions
+        broker.partitions_answered += partitions
+        self._large = False
+        return True
 
     def _hold(self, exchange: Exchange, chunk: bytes) -> list[Buffer]:
         walk = exchange.walk
@@ -384,8 +411,8 @@ class Fetches:
                 self._asked_full(exchange, walk, self._judge(walk))
             else:
                 self.handler.renew(walk.session_id)
+        self._count_answered(walk, walk.partitions)
         if exchange.repeat is None:
-            self._count_answered(walk, walk.partitions)
             request = exchange.request
             if request is not None and request.session_epoch == 0 and not exchange.asks_session:
                 self._given = walk.session_id
@@ -426,6 +453,7 @@ class Fetches:
             self._have_again(exchange, walk.error_code, verdict)
         if verdict.use in _REPEATS:
             exchange.let_go()
+            self._count_answered(walk, 0)
             return []
         pieces, size, answered = self._expansion(exchange, walk, verdict)
         exchange.let_go()
@@ -486,7 +514,7 @@ class Fetches:
         if verdict.use is Use.REPEAT_FULL and again:
             exchange.repeat = lambda: self._ask_full(exchange, request)
         else:
-            exchange.repeat = lambda: self._pass(exchange, request)
+            exchange.repeat = lambda: self._pass(exchange, request, request.frame)
 
     def _note_uncached(self, walk: FetchResponseWalk) -> None:
         if any(entry.error_code in _UNCACHED_ERRORS for entry in walk.answered):
@@ -494,11 +522,13 @@ class Fetches:
             self._events.append(Passthrough(reason=self._never))
 
     def _count_answered(self, walk: FetchResponseWalk, partitions: int) -> None:
+        """Add what an answer told, `partitions` of it to the client; none if it is to be had again."""
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
-        client.partitions_answered += partitions
         broker.fetch_record_bytes += walk.record_bytes
-        client.fetch_record_bytes += walk.record_bytes
+        client.partitions_answered += partitions
+        if partitions:
+            client.fetch_record_bytes += walk.record_bytes
 
 
 _REPEATS: Final = frozenset({Use.REPEAT_FULL, Use.REPEAT_SESSIONLESS})

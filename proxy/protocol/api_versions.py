@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -102,6 +103,7 @@ class _Answer:
     flexible: bool
 
 
+@lru_cache(maxsize=16)  # all answers of one broker are the same
 def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
     """Cut the highest versions that a broker promises to those that are `UNDERSTOOD`.
 
