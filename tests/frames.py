@@ -60,7 +60,9 @@ def live() -> list[Exchange]:
 
 def topic_id(name: str) -> bytes:
     """An id for a topic; it ends in zero bytes, which must not get lost on the way."""
-    return name.encode().ljust(16, b"\0")
+    found = name.encode().ljust(16, b"\0")
+    assert len(found) == 16, name
+    return found
 
 
 def wire_key(version: int, name: str) -> bytes:

@@ -105,15 +105,19 @@ class Playbook:
         for frame in split(got):
             if len(frame) >= 12:
                 self._asked[frame[8:12]] = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
-        assert self._told_requests(got) == self._told_requests(b"".join(frames))
-        assert got == b"".join(frames)
+        due = b"".join(frames)
+        if got != due:
+            assert self._told_requests(got) == self._told_requests(due)
+            assert got == due
         return self if more else self._quiet("client")
 
     def to_client(self, *frames: bytes, more: bool = False) -> Self:
         """The client has been sent exactly this, and the broker nothing unless there is `more` to come."""
         got = self.takes_client()
-        assert self._told_answers(got) == self._told_answers(b"".join(frames))
-        assert got == b"".join(frames)
+        due = b"".join(frames)
+        if got != due:
+            assert self._told_answers(got) == self._told_answers(due)
+            assert got == due
         return self if more else self._quiet("broker")
 
     def nothing(self) -> Self:
