@@ -345,6 +345,7 @@ class Fetches:
         whole = last and exchange.received == len(chunk)
         if exchange.walk is None:
             if whole and self._repeats_answer(exchange, chunk):
+                self._end_of_answer(exchange)
                 return [chunk]
             isolation = exchange.request.isolation_level if exchange.request is not None else 0
             exchange.walk = FetchResponseWalk(LAYOUTS[exchange.version], isolation, keep=False)
@@ -361,14 +362,18 @@ class Fetches:
                     self._repeated.note_answer(chunk, exchange.version, exchange.walk)
             else:
                 pieces = self._expanded(exchange, now)
-            if self._closed and not self._outstanding:
-                self._end_session()
-            elif self.closing and self.handler.established:
-                self._close("the connection ends")
-            elif not self.handler.session_id and not self._outstanding and exchange.repeat is None:
-                self.release()
+            self._end_of_answer(exchange)
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
+
+    def _end_of_answer(self, exchange: Exchange) -> None:
+        """Close what is to be closed, and give back a slot that nothing needs."""
+        if self._closed and not self._outstanding:
+            self._end_session()
+        elif self.closing and self.handler.established:
+            self._close("the connection ends")
+        elif not self.handler.session_id and not self._outstanding and exchange.repeat is None:
+            self.release()
 
     def _repeats_answer(self, exchange: Exchange, frame: bytes) -> bool:
         """Count an answer that says what the one before said; tell whether it does."""
