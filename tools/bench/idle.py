@@ -17,7 +17,7 @@ PARTITIONS: Final = 1000
 RATE: Final = 100
 CPU_LIMIT: Final = 2.5
 """Percent of a core."""
-ROUNDS: Final = 3
+ROUNDS: Final = 2
 SETTLE_SECONDS: Final = 4.0
 """Until a consumer has its partitions, and its session."""
 

@@ -14,7 +14,7 @@ from tools.bench.load import WARM_UP as NOT_COUNTED
 from tools.bench.processes import Load
 from tools.bench.stage import Stage
 
-ROUNDS: Final = 5
+ROUNDS: Final = 4
 QUICK_ROUNDS: Final = 2
 SHARE: Final = 5
 """A window is so many times shorter than those of other parts: four seconds."""
