@@ -4,9 +4,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeAlias
 
+from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.session.partitions import Column32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -73,7 +73,7 @@ class Exchange:
         """A fetch that was understood."""
         self.listing: Listing | None = None
         """What it lists, as the session has it (v4 to v6 as v7)."""
-        self.rows: Column32 | None = None
+        self.rows: Rows | None = None
         """The session's row of each entry of `listing`."""
         self.asks_session = False
         """It goes through the session: full with epoch 0, or incremental."""

@@ -15,7 +15,7 @@ from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import Answered, answer_head, slices
-from proxy.session.partitions import Column32, PartitionTable
+from proxy.session.partitions import PartitionTable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -38,7 +38,7 @@ class Expansion:
     """The version that the client speaks; the table's may be v7 for a client of v4 to v6."""
     listing: Listing
     table: PartitionTable
-    rows: Column32
+    rows: Rows
     """The row of each entry of `listing`."""
     entries: Sequence[Answered]
     """What the broker sent and is told as it came."""
@@ -57,7 +57,7 @@ def expand(what: Expansion) -> tuple[list[Buffer], int]:
     The pieces refer to `what.chunks`; records are not copied.
     """
     order = _order(what)
-    rows: Column32 = what.rows
+    rows: Rows = what.rows
     positions = what.table.position.take(np.array(what.entry_rows, np.intp)).astype(np.intp)
     if order is None:
         keys, counts = what.listing.keys, what.listing.counts
@@ -102,7 +102,7 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
 
 
 def _template(
-    what: Expansion, keys: list[bytes], counts: list[int], rows: Column32
+    what: Expansion, keys: list[bytes], counts: list[int], rows: Rows
 ) -> tuple[bytearray, list[int]]:
     """Return the answer with every partition as its image, and where each topic's entries begin in it."""
     layout = what.layout

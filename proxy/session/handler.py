@@ -32,10 +32,10 @@ from typing import Final
 import numpy as np
 
 from proxy.protocol.api import ErrorCode
-from proxy.protocol.fetch_layout import Rows
+from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import Answered, FetchResponseWalk, Run
-from proxy.session.partitions import Column32, PartitionTable
+from proxy.session.partitions import PartitionTable
 
 MAX_EPOCH: Final = 0x7FFF_FFFF
 UNSHARDED_ID: Final = 2_147_483_640
@@ -61,7 +61,7 @@ class Use(Enum):
 class Delta:
     """What a fetch changes in the session."""
 
-    rows: Column32
+    rows: Rows
     """The row of each entry of the fetch, -1 where the table has none."""
     added: Rows
     """Positions of entries that the session does not have."""
@@ -137,7 +137,7 @@ class FetchSessionHandler:
             named = table.place(rows)
             if named != len(rows):
                 return None
-            altered = (listing.entries != table.requests.take(rows)).nonzero()[0]
+            altered = _differing(listing.entries, table.requests.take(rows))
             forgotten = table.unplaced() if named != table.size else _NONE
         if len(altered) > 1 and len(listing.keys) > 1:
             altered = altered[np.argsort(table.topic[rows[altered]], kind="stable")]
@@ -155,7 +155,7 @@ class FetchSessionHandler:
         self.table = None
         if _repeated(listing, everything) or not table.add(listing, everything):
             return False
-        table.place(everything.astype(np.int32))
+        table.place(everything)
         self.table = table
         return True
 
@@ -325,7 +325,7 @@ class FetchSessionHandler:
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code
 
-    def _take_run(self, table: PartitionTable, run: Run, rows: Column32) -> None:
+    def _take_run(self, table: PartitionTable, run: Run, rows: Rows) -> None:
         table.images[rows] = run.entries
         table.known[rows] = True
         table.refused[rows] = 0
@@ -342,6 +342,7 @@ class FetchSessionHandler:
         table.refused[row] = 0
 
 
+_FEW: Final = 256
 _NONE: Final[Rows] = np.zeros(0, np.intp)
 _SESSION_ERRORS: Final = frozenset(
     {
@@ -351,6 +352,22 @@ _SESSION_ERRORS: Final = frozenset(
     }
 )
 _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
+
+
+def _differing(entries: Entries, sent: Entries) -> Rows:
+    """Return where two columns of entries differ.
+
+    Bytes are compared all at once; only if they differ, and by what is fastest at that size, item by item.
+    """
+    ours, theirs = entries.tobytes(), sent.tobytes()
+    if ours == theirs:
+        return _NONE
+    if len(entries) <= _FEW:
+        few: Rows = (entries != sent).nonzero()[0]
+        return few
+    spots = (np.frombuffer(ours, np.uint8) != np.frombuffer(theirs, np.uint8)).nonzero()[0]
+    positions: Rows = spots // entries.dtype.itemsize
+    return positions[np.flatnonzero(np.diff(positions, prepend=-1))]
 
 
 def _repeated(listing: Listing, positions: Rows) -> bool:

@@ -14,7 +14,7 @@ from proxy.protocol.fetch_request import Listing
 
 MAX_LOOKUP: Final = 1 << 20
 """Partition numbers that one table may span over all its topics, beside eight for each partition it holds.
-The lookup has 4 bytes for each number from 0 to a topic's highest."""
+The lookup has 8 bytes for each number from 0 to a topic's highest."""
 
 _NO_TOPIC: Final = 0
 _NO_ROW: Final = -1
@@ -62,7 +62,7 @@ class PartitionTable:
         self._keys: list[bytes] = [b""]
         self._bases = np.zeros(1, np.intp)
         self._spans = np.zeros(1, np.intp)
-        self._lookup: Column32 = np.full(1, _NO_ROW, np.int32)
+        self._lookup: Rows = np.full(1, _NO_ROW, np.intp)
         self._free: list[int] = []
         self._top = 0
         self.size = 0
@@ -94,14 +94,14 @@ class PartitionTable:
         """Whether what was forgotten has come to outweigh what is held; a new table is due then."""
         return len(self._keys) > 4 * self.size + 1024 or len(self._lookup) > MAX_LOOKUP + 8 * self.size
 
-    def locate(self, listing: Listing) -> Column32:
+    def locate(self, listing: Listing) -> Rows:
         """Return the row of each entry, -1 where there is none."""
         partitions = listing.entries.view(self.layout.request_fields)["partition"]
         if len(listing.keys) == 1:
             number = self.numbers.get(listing.keys[0], _NO_TOPIC)
             base, span = int(self._bases[number]), int(self._spans[number])
             try:
-                rows: Column32 = self._lookup[base : base + span].take(partitions)
+                rows: Rows = self._lookup[base : base + span].take(partitions)
                 return rows  # noqa: TRY300 - the line that may raise is the one above
             except IndexError:  # a partition beyond the span: new to the table
                 return self._find(partitions, self._bases[number], self._spans[number])
@@ -117,17 +117,15 @@ class PartitionTable:
             return int(self._lookup[self._bases[number] + partition])
         return _NO_ROW
 
-    def rows(self, key: bytes, partitions: npt.NDArray[np.uint32]) -> Column32:
+    def rows(self, key: bytes, partitions: npt.NDArray[np.uint32]) -> Rows:
         """Return the rows of partitions of one topic, -1 where there is none."""
         number = self.numbers.get(key, _NO_TOPIC)
         return self._find(partitions, self._bases[number], self._spans[number])
 
-    def _find(
-        self, partitions: npt.NDArray[np.uint32], bases: Rows | np.intp, spans: Rows | np.intp
-    ) -> Column32:
+    def _find(self, partitions: npt.NDArray[np.uint32], bases: Rows | np.intp, spans: Rows | np.intp) -> Rows:
         # The sum is masked before it is used: slot 0 of the lookup belongs to no topic.
         slots = np.where(partitions < spans, bases + partitions.astype(np.intp), 0)
-        rows: Column32 = self._lookup.take(slots)
+        rows: Rows = self._lookup.take(slots)
         return rows
 
     def add(self, listing: Listing, positions: Rows) -> bool:
@@ -180,7 +178,7 @@ class PartitionTable:
         rows: Rows = unplaced.nonzero()[0]
         return rows
 
-    def place(self, rows: Column32) -> int:
+    def place(self, rows: Rows) -> int:
         """Number the rows of a fetch by their place in it; return how many rows it names."""
         position = self.position
         position.fill(-1)
@@ -240,7 +238,7 @@ class PartitionTable:
         self._bases = np.append(self._bases, np.zeros(lack, np.intp))
         self._spans = np.append(self._spans, np.zeros(lack, np.intp))
         at = len(self._lookup)
-        self._lookup = np.append(self._lookup, np.full(sum(extents.values()), _NO_ROW, np.int32))
+        self._lookup = np.append(self._lookup, np.full(sum(extents.values()), _NO_ROW, np.intp))
         for key, need in extents.items():
             number = self.numbers[key]
             base, span = int(self._bases[number]), int(self._spans[number])
