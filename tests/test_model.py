@@ -17,7 +17,7 @@ def fresh(version: int = 11, release: str = "4.3", **options: Any) -> tuple[Mode
     broker = ModelBroker(release=release, **options)
     for name, count in TOPICS.items():
         broker.create_topic(name, count)
-    return broker, Asker(broker, version).learn()
+    return broker, Asker(broker=broker, version=version).learn()
 
 
 def summary(answer: FetchResponse) -> tuple[int, int, int]:

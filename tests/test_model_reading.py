@@ -18,7 +18,7 @@ def filled(batches: list[int], partitions: int = 5, release: str = "4.3") -> tup
     for partition in broker.topics["t"].partitions.values():
         for size in batches:
             partition.append(bytes(size))
-    return broker, Asker(broker, 11)
+    return broker, Asker(broker=broker)
 
 
 def of_all(size: int, *, offset: int = 0, partitions: int = 5) -> list[Want]:

@@ -123,7 +123,7 @@ def test_case_09_anyone_evicts_a_stale_follower() -> None:
 def test_case_10_a_session_in_use_is_not_the_victim() -> None:
     broker = ModelBroker(slots=16)
     broker.create_topic("t", 2)
-    asker = Asker(broker)
+    asker = Asker(broker=broker)
     used = asker.fetch(("t", 0), session=(0, 0)).session_id
     for _ in range(7):
         broker.cache.create(0, parts(1))
@@ -163,7 +163,7 @@ def test_case_12_without_slots_fetches_work(slots: int) -> None:
     broker = ModelBroker(slots=slots)
     broker.create_topic("t")
 
-    answer = Asker(broker).fetch(("t", 0), session=(0, 0))
+    answer = Asker(broker=broker).fetch(("t", 0), session=(0, 0))
 
     assert answer.session_id == 0
     assert len(answer.topics) == 1
@@ -204,7 +204,7 @@ def test_up_to_2_4_a_session_in_use_looks_stale() -> None:
     """KAFKA-9137."""
     broker = ModelBroker(release="2.4.1", slots=1)
     broker.create_topic("t", 2)
-    asker = Asker(broker)
+    asker = Asker(broker=broker)
     session = asker.fetch(("t", 0), session=(0, 0)).session_id
     asker.now = 120.001
     asker.fetch(session=(session, 1))

@@ -84,7 +84,7 @@ def test_a_session_of_the_clients_own_is_left_alone(version: int, seed: int) -> 
     chance = random.Random(seed)
     connection = Connection(sessions=Sessions(max_sessions=10), resolve=None)
     gate = Gate(connection, brokers[1], chance)
-    client = Native(Asker(brokers[0], version).learn(), chance)
+    client = Native(Asker(broker=brokers[0], version=version).learn(), chance)
 
     for step in range(STEPS):
         request = client.request()

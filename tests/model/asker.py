@@ -21,19 +21,12 @@ Want = tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int]
 
 
 @dataclass
-class Asker:
-    """Fetches at one version; remembers topic ids, so that it can ask for what is deleted."""
+class Requests:
+    """What asks a broker at one Fetch version; a subclass says which broker, in `send`."""
 
-    broker: ModelBroker
     version: int = 11
     ids: dict[str, bytes] = field(default_factory=dict)
-    now: float = 0.0
     correlation: int = 0
-
-    def learn(self) -> "Asker":
-        """Take the topic ids that the broker has now."""
-        self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
-        return self
 
     def key(self, name: str) -> dict[str, Any]:
         return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name]}
@@ -70,9 +63,7 @@ class Asker:
         )
 
     def send(self, request: FetchRequest) -> FetchResponse:
-        answer = decode_response(self.broker.handle(encode_request(request), self.now), request.version)
-        assert answer.correlation_id == request.correlation_id
-        return answer
+        raise NotImplementedError
 
     def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
         """Ask for `wants`; `options` are those of `request`."""
@@ -86,6 +77,24 @@ class Asker:
             for topic in answer.topics
             for data in topic.partitions
         ]
+
+
+@dataclass
+class Asker(Requests):
+    """Asks a model broker; remembers topic ids, so that it can ask for what is deleted."""
+
+    broker: ModelBroker = field(default_factory=ModelBroker)
+    now: float = 0.0
+
+    def learn(self) -> "Asker":
+        """Take the topic ids that the broker has now."""
+        self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
+        return self
+
+    def send(self, request: FetchRequest) -> FetchResponse:
+        answer = decode_response(self.broker.handle(encode_request(request), self.now), request.version)
+        assert answer.correlation_id == request.correlation_id
+        return answer
 
 
 def entries(answer: FetchResponse) -> list[PartitionData]:

@@ -1,0 +1,321 @@
+"""Conformance cases of fetch sessions on a live broker, by their numbers, through the connection core.
+
+The client has sessions of its own, so the core passes them 1:1: what is shown is that it hides and changes
+nothing, and that the broker is what the model of it says. Cases that a single broker can't be brought to (a
+high watermark that goes back, divergence) are in test_model.py.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.integration.lockstep import SansIO
+from tests.integration.mirror import LIVE_PROPERTIES, Live
+from tests.model.asker import Requests, Want, entries, errors, sizes
+from tests.model.wire import ZERO_ID, FetchRequest, FetchResponse, decode_response, encode_request
+from tools.kafka import Broker
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+RATE = 50_000
+"""Bytes a second. A broker looks at ten seconds: a batch of 520 kB is just too much and waits for 0.4 s."""
+
+
+@dataclass
+class LiveAsker(Requests):
+    """Asks a live broker through the core. Topics are told by short names."""
+
+    live: Live = field(kw_only=True)
+    through: SansIO = field(kw_only=True)
+    suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+
+    def full(self, name: str) -> str:
+        return f"{name}-{self.suffix}"
+
+    def create(self, name: str, partitions: int) -> None:
+        self.live.create_topic(self.full(name), partitions)
+        self.ids[name] = self.live.topic_id(self.full(name)) if self.version >= 13 else ZERO_ID
+
+    def key(self, name: str) -> dict[str, Any]:
+        return {"topic": self.full(name)} if self.version <= 12 else {"topic_id": self.ids[name]}
+
+    def produce(self, name: str, partition: int, size: int = 10) -> None:
+        self.live.producer.produce(self.full(name), partition, [bytes(size)])
+
+    def send(self, request: FetchRequest) -> FetchResponse:
+        answer = decode_response(self.through.exchange(encode_request(request)), request.version)
+        assert answer.correlation_id == request.correlation_id
+        return answer
+
+    def names(self, answer: FetchResponse) -> list[tuple[str, int]]:
+        return [(name.removesuffix(f"-{self.suffix}"), index) for name, index in super().names(answer)]
+
+    def session(self, *wants: Want, **options: Any) -> "Session":
+        return Session(self, *wants, **options)
+
+
+class Session:
+    """A session under way: each call is the next incremental fetch."""
+
+    def __init__(self, asker: LiveAsker, *wants: Want, **options: Any) -> None:
+        self.asker = asker
+        self.options = options
+        self.first = asker.fetch(*wants, session=(0, 0), **options)
+        self.id = self.first.session_id
+        self.epoch = 0
+
+    def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
+        self.epoch += 1
+        return self.asker.fetch(*wants, session=(self.id, self.epoch), **(self.options | options))
+
+    def names(self, *wants: Want, **options: Any) -> list[tuple[str, int]]:
+        return self.asker.names(self.fetch(*wants, **options))
+
+
+def summary(answer: FetchResponse) -> tuple[int, int, int]:
+    """(error, session id, entries)."""
+    return answer.error_code, answer.session_id, len(entries(answer))
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with Broker(properties=LIVE_PROPERTIES) as broker, Live(broker) as connected:
+        yield connected
+
+
+@pytest.fixture(params=[7, 11, 12, 16, 18])
+def asker(request: pytest.FixtureRequest, live: Live) -> Iterator[LiveAsker]:
+    through = SansIO(live.broker.host, live.broker.port)
+    asker = LiveAsker(version=request.param, live=live, through=through)
+    asker.create("foo", 3)
+    asker.create("bar", 2)
+    yield asker
+    through.close()
+
+
+ALL_FOO = (("foo", 0), ("foo", 1), ("foo", 2))
+
+
+def test_case_14_sessionless_and_close(asker: LiveAsker) -> None:
+    assert summary(asker.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
+    assert summary(asker.fetch(("foo", 0), session=(-1, -1))) == (0, 0, 1)
+    made = asker.fetch(("foo", 0), session=(0, 0)).session_id
+    assert summary(asker.fetch(session=(made, -1))) == (0, 0, 0)
+    assert summary(asker.fetch(session=(made, 1))) == (70, 0, 0)
+
+
+def test_case_15_epoch_0_makes_a_session(asker: LiveAsker) -> None:
+    first = asker.fetch(("foo", 0), session=(0, 0)).session_id
+    second = asker.fetch(("foo", 0), session=(first, 0)).session_id
+    third = asker.fetch(("foo", 0), session=(77, 0)).session_id
+
+    assert len({0, first, second, third}) == 4
+    assert summary(asker.fetch(session=(first, 1))) == (70, 0, 0)
+    assert summary(asker.fetch(session=(second, 1))) == (0, second, 0)
+
+
+def test_case_16_wrong_epochs_and_ids(asker: LiveAsker) -> None:
+    made = asker.fetch(("foo", 0), session=(0, 0)).session_id
+
+    assert summary(asker.fetch(session=(made, 2))) == (71, 0, 0)
+    assert summary(asker.fetch(session=(made, -5))) == (71, 0, 0)
+    assert summary(asker.fetch(session=(made, 1))) == (0, made, 0)
+    assert summary(asker.fetch(session=(made ^ 1, 1))) == (70, 0, 0)
+    assert summary(asker.fetch(session=(0, 1))) == (70, 0, 0)
+
+
+def test_case_17_the_first_incremental_epoch_is_1(asker: LiveAsker) -> None:
+    session = asker.session(("foo", 0))
+
+    assert summary(asker.fetch(session=(session.id, 2))) == (71, 0, 0)
+    assert summary(asker.fetch(session=(session.id, 1))) == (0, session.id, 0)
+    assert summary(asker.fetch(session=(session.id, 2))) == (0, session.id, 0)
+
+
+def test_case_18_an_epoch_is_good_once(asker: LiveAsker) -> None:
+    session = asker.session(("foo", 0))
+
+    assert summary(asker.fetch(session=(session.id, 1))) == (0, session.id, 0)
+    assert summary(asker.fetch(session=(session.id, 1))) == (71, 0, 0)
+
+
+def test_case_19_names_and_ids_do_not_mix(asker: LiveAsker) -> None:
+    session = asker.session(("foo", 0))
+    version = asker.version
+
+    asker.version = 13 if version <= 12 else 12
+    assert summary(asker.fetch(session=(session.id, 1))) == (106, 0, 0)
+    asker.version = version
+    assert summary(asker.fetch(session=(session.id, 1))) == (0, session.id, 0)
+
+
+def test_case_20_versions_may_change_within_names_or_ids(asker: LiveAsker) -> None:
+    session = asker.session(("foo", 0))
+
+    for version in (7, 12, 9) if asker.version <= 12 else (17, 13, 18):
+        asker.version = version
+        assert summary(session.fetch()) == (0, session.id, 0)
+
+
+def test_case_21_no_change_no_entries(asker: LiveAsker) -> None:
+    session = asker.session(*ALL_FOO)
+
+    assert asker.names(session.first) == [*ALL_FOO]
+    assert summary(session.fetch()) == (0, session.id, 0)
+
+
+def test_case_22_each_change_alone_includes_the_entry(asker: LiveAsker) -> None:
+    session = asker.session(("foo", 0), ("foo", 1), isolation_level=1)
+    transaction = asker.live.producer.begin(asker.full("foo"))
+    asker.live.producer.join(transaction, asker.full("foo"), 1)
+    asker.live.producer.produce(asker.full("foo"), 1, [b"open"], transaction)
+
+    moved = session.fetch()
+    assert (asker.names(moved), sizes(moved), entries(moved)[0].high_watermark) == ([("foo", 1)], [0], 1)
+    assert session.names() == []
+    asker.live.end_transaction(transaction, asker.full("foo"), 1, commit=True)
+    data = session.fetch()
+    assert (asker.names(data), entries(data)[0].last_stable_offset, sizes(data) > [0]) == (
+        [("foo", 1)],
+        2,
+        True,
+    )
+    assert session.names(("foo", 1, 2)) == []
+    asker.live.admin.delete_records(asker.full("foo"), {1: 1})
+    assert [entry.log_start_offset for entry in entries(session.fetch())] == [1]
+    assert session.names() == []
+
+
+def test_case_23_what_the_broker_does_not_compare(asker: LiveAsker) -> None:
+    asker.produce("foo", 0)
+    asker.produce("foo", 0)
+    session = asker.session(("foo", 0, 2))
+
+    assert session.names(("foo", 0, 2, 1000)) == []
+    assert sizes(session.fetch(("foo", 0, 1))) > [0]
+    assert session.names(("foo", 0, 2)) == []
+    asker.produce("foo", 0)
+    assert session.names() == [("foo", 0)]
+
+
+@pytest.mark.parametrize("asker", [7, 12], indirect=True)
+def test_case_24_and_25_an_error_while_it_lasts_and_once_after_at_the_same_high_watermark(
+    asker: LiveAsker,
+) -> None:
+    session = asker.session(("foo", 0), ("bar", 0))
+    asker.live.delete_topic(asker.full("bar"))
+
+    assert errors(session.fetch()) == [3]
+    assert errors(session.fetch()) == [3]
+    asker.create("bar", 1)
+    back = session.fetch()
+    assert (errors(back), entries(back)[0].high_watermark) == ([0], 0)
+    assert session.names() == []
+
+
+def test_case_26_an_added_partition_is_told_once(asker: LiveAsker) -> None:
+    session = asker.session(("foo", 0))
+
+    assert session.names(("bar", 0)) == [("bar", 0)]
+    assert session.names() == []
+
+
+def test_case_27_30_and_48_throttled(asker: LiveAsker) -> None:
+    client_id = f"throttled-{asker.suffix}"
+    session = asker.session(("foo", 0), client_id=client_id)
+    asker.live.admin.set_quota(client_id, {"consumer_byte_rate": RATE})
+    asker.produce("foo", 0, 520_000)
+    throttled = session.fetch(("bar", 0))
+    asker.live.admin.set_quota(client_id, {"consumer_byte_rate": None})
+
+    assert (throttled.throttle_time_ms > 0, summary(throttled)) == (True, (0, session.id, 0))
+    assert session.names() == [("foo", 0), ("bar", 0)]
+
+
+def test_case_31_to_33_order(asker: LiveAsker) -> None:
+    session = asker.session(("bar", 1), ("foo", 0), ("foo", 1), ("bar", 9))
+
+    assert asker.names(session.first) == [("bar", 1), ("foo", 0), ("foo", 1), ("bar", 9)]
+    for name in ("foo", "bar"):
+        asker.produce(name, 1)
+    assert session.names() == [("bar", 1), ("foo", 1), ("bar", 9)]
+    asker.produce("foo", 0)
+    assert session.names() == [("foo", 0), ("bar", 1), ("foo", 1), ("bar", 9)]
+    assert session.names(("foo", 2)) == [("foo", 0), ("bar", 1), ("foo", 1), ("foo", 2), ("bar", 9)]
+
+
+def test_case_34_and_35_forgotten_and_listed_twice(asker: LiveAsker) -> None:
+    for index in range(2):
+        asker.produce("foo", index)
+    session = asker.session(("foo", 0), ("foo", 1))
+
+    assert session.names(forget=[("foo", 0)]) == [("foo", 1)]
+    assert session.names(("foo", 0)) == [("foo", 1), ("foo", 0)]
+    assert session.names(("bar", 0), forget=[("bar", 0), ("foo", 0), ("foo", 1)]) == [("bar", 0)]
+    assert summary(session.fetch()) == (70, 0, 0)
+    twice = asker.fetch(("foo", 0, 1), ("bar", 0), ("foo", 0, 0))
+    assert (asker.names(twice), sizes(twice)[0] > 0) == ([("foo", 0), ("bar", 0)], True)
+
+
+def test_case_36_only_neighbours_share_a_topic_element(asker: LiveAsker) -> None:
+    answer = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
+
+    assert [len(topic.partitions) for topic in answer.topics] == [1, 1, 2]
+
+
+def test_case_37_to_39_forgetting(asker: LiveAsker) -> None:
+    session = asker.session(("foo", 0), ("foo", 1))
+
+    assert session.names(("bar", 0), forget=[("foo", 0)]) == [("bar", 0)]
+    answer = session.fetch(("bar", 1), forget=[("foo", 1), ("bar", 0)])
+    assert (answer.session_id, asker.names(answer)) == (session.id, [("bar", 1)])
+    assert summary(session.fetch(forget=[("bar", 1)])) == (0, 0, 0)
+    assert summary(session.fetch()) == (70, 0, 0)
+
+
+def test_case_40_an_empty_session(asker: LiveAsker) -> None:
+    session = asker.session()
+
+    assert session.id > 0
+    assert summary(session.fetch()) == (0, 0, 0)
+    assert summary(session.fetch()) == (70, 0, 0)
+
+
+@pytest.mark.parametrize("asker", [16], indirect=True)
+def test_case_43_to_46_topic_ids(asker: LiveAsker) -> None:
+    asker.ids["new"] = uuid.uuid4().bytes
+    session = asker.session(("foo", 0), ("new", 0), ("bar", 0))
+    assert (errors(session.first), session.id > 0) == ([0, 0, 100], True)
+    assert errors(session.fetch()) == [100]
+    assert errors(session.fetch(forget=[("new", 0)])) == []
+
+    asker.live.delete_topic(asker.full("bar"))
+    assert errors(session.fetch()) == [3]
+    assert errors(asker.fetch(("bar", 0))) == [100]
+    asker.live.create_topic(asker.full("bar"), 1)
+    assert errors(session.fetch()) == [103]
+    old = asker.ids["bar"]
+    asker.ids |= {"old": old, "bar": asker.live.topic_id(asker.full("bar"))}
+    again = session.fetch(("bar", 0), forget=[("old", 0)])
+    assert (asker.names(again), errors(again)) == ([("bar", 0)], [0])
+
+
+def test_case_58_and_59_limits(asker: LiveAsker) -> None:
+    for index in range(3):
+        asker.produce("foo", index, 500)
+    whole = sizes(asker.fetch(*ALL_FOO))
+
+    assert min(whole) > 500
+    assert sizes(asker.fetch(*(("foo", i, 0, 10) for i in range(3)))) == [whole[0], 0, 0]
+    assert sizes(asker.fetch(*ALL_FOO, max_bytes=whole[0] + 10)) == [whole[0], 0, 0]
+    assert sizes(asker.fetch(*ALL_FOO, max_bytes=sum(whole[:2]))) == [*whole[:2], 0]
+
+
+def test_case_96_an_id_outside_the_shards(asker: LiveAsker) -> None:
+    answer = asker.fetch(("foo", 0), session=(2_147_483_640, 0))
+
+    assert (answer.error_code, answer.session_id) == (-1, 2_147_483_640)
+    assert errors(answer) == ([-1] if asker.version <= 12 else [])
