@@ -34,6 +34,8 @@ WRITE_HIGH_WATER: Final = 1_048_576
 """Bytes waiting for one peer from which on the other side is not read."""
 CONNECT_SECONDS: Final = 10.0
 """For one address of a broker."""
+UNREACHABLE_SECONDS: Final = 0.5
+"""How long a client is kept whose broker can't be reached."""
 CLOSE_SECONDS: Final = 10.0
 """What a session's close at the broker, and then the last bytes for a slow peer, may take each."""
 LINGER_SECONDS: Final = 1.0
@@ -235,6 +237,8 @@ class Link:
             return
         self._host.unreachable(self.node_id, reason)
         self.last_event = "broker unreachable"
+        # To a client an accepted connection is a success: closed at once, it comes back at once, for ever.
+        await asyncio.sleep(UNREACHABLE_SECONDS)
         self.finish()
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
