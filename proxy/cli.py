@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration.
 
 import argparse
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -152,6 +153,8 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
         except OSError as error:
             gateway.close()
             return _unbound("--admin", config.admin, error)
+    gc.collect()
+    gc.freeze()  # what was made until here stays: no collection needs to look at it again
     log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(config.admin or "off"))
     await _until_stopped(gateway, config, arguments)
     admin.close()

@@ -19,7 +19,7 @@ from proxy.config import OPTIONS
 from proxy.protocol.api import ApiKey
 from tools.kafka.ports import free_ports
 
-from .shell import answer, client, frame, request, run, stub_cluster, until
+from .shell import WAIT_SECONDS, answer, client, frame, request, run, stub_cluster, until
 
 LIST_GROUPS = ApiKey.LIST_GROUPS
 
@@ -144,7 +144,7 @@ class Process:
         self._process.send_signal(number)
 
     async def left(self) -> int:
-        return await asyncio.wait_for(self._process.wait(), 15)
+        return await asyncio.wait_for(self._process.wait(), WAIT_SECONDS)
 
     async def get(self, path: str) -> tuple[int, Any]:
         async with client(self.admin) as (reader, writer):
@@ -163,8 +163,7 @@ async def _process(*arguments: str) -> AsyncIterator[Process]:
     gate = Process(process, port)
     reading = asyncio.create_task(gate.read_lines())
     try:
-        async with asyncio.timeout(15):
-            await until(lambda: gate.said("started"))
+        await until(lambda: gate.said("started"))
         yield gate
     finally:
         if process.returncode is None:
@@ -183,7 +182,8 @@ def test_sigterm_drains_and_leaves_with_0() -> None:
                 gate.signal(signal.SIGTERM)
                 await until(lambda: gate.said("draining"))
                 assert await gate.get("/readyz") == (503, {"state": "draining", "reasons": []})
-                cluster.writers[0].write(answer(1, b"late"))
+                for broker in cluster.writers:
+                    broker.write(answer(1, b"late"))
                 assert await frame(reader) == struct.pack(">i", 1) + b"late"
                 assert await reader.read() == b""
                 writer.close()
