@@ -18,8 +18,8 @@ RATE: Final = 100
 CPU_LIMIT: Final = 2.5
 """Percent of a core."""
 ROUNDS: Final = 2
-SETTLE_SECONDS: Final = 4.0
-"""Until a consumer has its partitions, and its session."""
+SETTLE_SECONDS: Final = 3.0
+"""From a consumer's first record until it has all partitions, and its session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ def fill(options: argparse.Namespace) -> Result:
 def consume(options: argparse.Namespace) -> Result:
     """Consume all partitions from their ends until told to end; note latencies by window."""
     consumer = _consumer(options, OFFSET_END)
-    _say_ready()
+    if not options.first:
+        _say_ready()
     latencies: dict[int, list[int]] = {}
     seen = 0
     while not _told_to_end():
@@ -84,6 +85,8 @@ def consume(options: argparse.Namespace) -> Result:
         if window != WARM_UP:
             latencies.setdefault(window, []).append(now - made)
         seen += 1
+        if options.first and seen == 1:
+            _say_ready()
     consumer.close()
     return {"consumed": seen, "windows": {window: _told(values) for window, values in latencies.items()}}
 
@@ -203,6 +206,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=0)
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--stay", action="store_true")
+    parser.add_argument("--first", action="store_true", help="be ready when the first record has come")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     print(json.dumps(_KINDS[options.kind](options)), flush=True)
