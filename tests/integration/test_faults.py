@@ -196,6 +196,22 @@ def test_half_requests_wait_without_harm(stage: Scene) -> None:
             peer.close()
 
 
+@pytest.mark.xfail(reason="what a closed connection held waits for the garbage collector", strict=False)
+def test_half_requests_are_let_go_when_their_clients_leave(stage: Scene) -> None:
+    """Four rounds of 60 MB: what one round holds may stay with the allocator, what four hold may not."""
+    with stage.unharmed():
+        for _ in range(4):
+            peers = [connect(stage.gateway.address) for _ in range(10)]
+            for peer in peers:
+                peer.sendall(
+                    struct.pack(">ihhi", 8_000_000, FETCH, 11, 1) + string("half") + bytes(6_000_000)
+                )
+            for peer in peers:
+                peer.close()
+            until(lambda: _connections(stage, "half") == 0, "connections stay")
+            time.sleep(0.2)
+
+
 def test_a_long_fetch_that_comes_byte_by_byte_costs_no_more_than_its_size(stage: Scene) -> None:
     with stage.unharmed():
         peer = connect(stage.gateway.address)
