@@ -11,7 +11,9 @@ bytes, time and ids come in as arguments, bytes and events go out.
   its ``fetches`` decide what goes through the session. It reports *events*, which are rare, and a *tally*,
   to which every fetch adds.
 - **routing** (sans-IO): which broker is reached at which port, and what addresses clients are told.
-- **server, transports, admin, config, cli**: the shell; the only modules that touch sockets, clocks, files.
+- **budget** (sans-IO): which brokers are not read while too many bytes of answers are held.
+- **server, transports, listeners, bootstrap, admin, metrics, logs, config, cli**: the shell; the only modules
+  that touch sockets, clocks and files.
 
 Imports go one way: protocol <- session <- connection <- server <- cli. When in doubt, a connection is a wire.
 """

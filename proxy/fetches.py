@@ -416,7 +416,7 @@ class Fetches:
                 self._asked_full(exchange, walk, self._judge(walk))
             else:
                 self.handler.renew(walk.session_id)
-        self._count_answered(walk, walk.partitions)
+        self._count_answered(walk, 0 if exchange.repeat is not None else walk.partitions)
         if exchange.repeat is None:
             request = exchange.request
             if request is not None and request.session_epoch == 0 and not exchange.asks_session:
