@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 STAMP: Final = struct.Struct(">qi")
 WARM_UP: Final = -1
@@ -68,8 +68,8 @@ def fill(options: argparse.Namespace) -> Result:
 
 
 def consume(options: argparse.Namespace) -> Result:
-    """Consume all partitions from their ends until told to end; note latencies by window."""
-    consumer = _consumer(options, OFFSET_END)
+    """Consume all partitions until told to end; note latencies by window."""
+    consumer = _consumer(options)
     if not options.first:
         _say_ready()
     latencies: dict[int, list[int]] = {}
@@ -93,7 +93,7 @@ def consume(options: argparse.Namespace) -> Result:
 
 def slow(options: argparse.Namespace) -> Result:
     """Consume from the beginning, slower than records come, with a queue so small that lists churn."""
-    consumer = _consumer(options, OFFSET_BEGINNING)
+    consumer = _consumer(options)
     _say_ready()
     seen = 0
     while not _told_to_end():
@@ -110,7 +110,7 @@ def single(options: argparse.Namespace) -> Result:
     consumers = []
     for partition in range(options.partitions):
         consumer = Consumer(_settings(options))
-        consumer.assign([TopicPartition(topic, partition, OFFSET_END) for topic in options.topics])
+        consumer.assign([TopicPartition(topic, partition, 0) for topic in options.topics])
         consumers.append(consumer)
     _say_ready()
     seen = 0
@@ -124,7 +124,7 @@ def single(options: argparse.Namespace) -> Result:
 
 def drain(options: argparse.Namespace) -> Result:
     """Consume a number of records from the beginning; tell seconds from the first to the last, and bytes."""
-    consumer = _consumer(options, OFFSET_BEGINNING)
+    consumer = _consumer(options)
     _say_ready()
     seen = taken = 0
     began = 0.0
@@ -152,12 +152,11 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return {"bootstrap.servers": options.bootstrap, **own, **dict(pairs)}
 
 
-def _consumer(options: argparse.Namespace, offset: int) -> Consumer:
+def _consumer(options: argparse.Namespace) -> Consumer:
+    """Follow all partitions from offset 0: asking for their ends first would be work of another kind."""
     consumer = Consumer(_settings(options))
     listed = [
-        TopicPartition(topic, number, offset)
-        for topic in options.topics
-        for number in range(options.partitions)
+        TopicPartition(topic, number, 0) for topic in options.topics for number in range(options.partitions)
     ]
     consumer.assign(listed)
     return consumer

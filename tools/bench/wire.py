@@ -85,7 +85,7 @@ def _measured(stage: Stage, workload: Workload) -> dict[str, Counted]:
 
 
 def consumer(address: str, topics: str, partitions: int) -> Load:
-    """Start a confluent-kafka consumer of all partitions, from their ends; ready when it has a record."""
+    """Start a confluent-kafka consumer of all partitions; ready when it has a record."""
     return Load("tools.bench.load", "consume", address, topics, f"--partitions={partitions}", "--first")
 
 
