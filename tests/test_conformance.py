@@ -13,7 +13,7 @@ import pytest
 
 from proxy.connection import Connection
 from proxy.session.savings import Sessions
-from tests.cases import CLIENTS, ELSEWHERE, REQUIRED, numbered_cases, numbers, names_by_path
+from tests.cases import CLIENTS, ELSEWHERE, REQUIRED, names_by_path, numbered_cases, numbers
 from tests.frames import entry, fetch, response
 from tests.model.asker import Asker, Want, entries, errors, lines, sizes
 from tests.model.broker import ModelBroker
