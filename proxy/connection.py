@@ -329,7 +329,7 @@ class Connection:
                 return size
             self._header, self._header_version = frame[_HEAD_SIZE:body], version
             self.client_id = self.client_id or (client_id or b"").decode(errors="replace")
-            if self._fetches.features is None and not self._probed:
+            if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
         self._answers.append(exchange)
         body = _HEAD_SIZE + len(self._header)
@@ -512,7 +512,7 @@ class Connection:
         frame = b"".join(exchange.chunks)
         exchange.let_go()
         if exchange.api_key == ApiKey.API_VERSIONS:
-            pieces, self._fetches.features = clamped(frame, exchange.version)
+            pieces, self._fetches.eligibility.features = clamped(frame, exchange.version)
             return pieces
         try:
             return readdressed(frame, exchange.api_key, exchange.version, self._resolve)
@@ -527,7 +527,7 @@ class Connection:
         else:
             exchange.chunks.append(chunk)
             if last:
-                _, self._fetches.features = clamped(b"".join(exchange.chunks), exchange.version)
+                _, self._fetches.eligibility.features = clamped(b"".join(exchange.chunks), exchange.version)
         return []
 
 

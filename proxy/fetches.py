@@ -6,6 +6,7 @@ A fetch passes as it is unless everything speaks for the session; each reason no
 from collections.abc import Callable
 from typing import Final
 
+from proxy.eligibility import ONE_PARTITION, Eligibility
 from proxy.events import (
     Event,
     FetchKind,
@@ -20,7 +21,6 @@ from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.passing import Passing, rewritten_tags
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, ErrorCode
-from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
@@ -34,16 +34,13 @@ from proxy.protocol.primitives import ProtocolError
 from proxy.repeated import Repeated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
-from proxy.session.savings import Savings, Sessions
+from proxy.session.savings import Sessions
 
 STREAM_FROM: Final = 1 << 20
 """A client whose last answer was this large (bytes) is catching up: its next fetch goes without the session,
 so that the answer streams."""
-_FENCING_VERSION: Final = 9
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Up to 3.9 a broker puts these in after the session's books are closed: a session forgets them."""
-_ONE_PARTITION: Final = "one partition"
-_NATIVE: Final = "native session"
 _NOT_UNDERSTOOD: Final = "an answer was not understood"
 _SPARSE: Final = "partitions listed twice or too sparse"
 
@@ -64,23 +61,17 @@ class Fetches:
         "_close_id_at",
         "_closed",
         "_events",
-        "_floods",
-        "_given",
-        "_large",
-        "_native",
-        "_never",
         "_outstanding",
         "_passing",
         "_refused",
         "_repeated",
         "_resolve",
-        "_savings",
         "_send",
         "_sessions",
         "_slot",
         "_tally",
         "closing",
-        "features",
+        "eligibility",
         "handler",
         "version",
     )
@@ -95,8 +86,7 @@ class Fetches:
         send: Callable[[Exchange, bytes], None],
     ) -> None:
         self.handler = FetchSessionHandler()
-        self.features: Features | None = None
-        """What the broker's ApiVersions told; None until then."""
+        self.eligibility = Eligibility(sessions)
         self.closing = False
         """No more fetches come: what is repeated goes without a session."""
         self.version = -1
@@ -106,17 +96,12 @@ class Fetches:
         self._tally = tally
         self._events = events
         self._send = send
-        self._savings = Savings()
         self._passing = Passing(resolve)
         self._repeated = Repeated()
         self._slot = False
         self._outstanding = False
-        self._native = False
-        self._floods = False
-        self._given = 0
         self._refused = False
-        self._large = False
-        self._never = ""
+        self.eligibility.large = False
         self._closed = False
         self._close_frame = b""
         self._close_id_at = 0
@@ -141,7 +126,7 @@ class Fetches:
         client.partitions_requested += request.partitions
         reason = self._unfit(request, client_id, now) or self._take(exchange, request)
         if reason:
-            if reason == _ONE_PARTITION and request.session_epoch == SESSIONLESS_EPOCH:
+            if reason == ONE_PARTITION and request.session_epoch == SESSIONLESS_EPOCH:
                 self._repeated.note_request(request)
             self._tally.passthrough[reason] += 1
             self._pass(exchange, request, frame)
@@ -169,49 +154,16 @@ class Fetches:
     def _unfit(self, request: FetchRequest, client_id: str, now: float) -> str:
         """Return why a fetch does not go through the session, or nothing."""
         handler = self.handler
-        if request.session_id > 0 or request.session_epoch > 0:
-            self._native = True
-        if request.session_epoch < SESSIONLESS_EPOCH or (
-            request.session_id < 0 and request.session_epoch != SESSIONLESS_EPOCH
+        reason = self.eligibility.unfit(request, client_id, handler, busy=self._outstanding, now=now)
+        if (
+            reason
+            and self.eligibility.off
+            and handler.session_id
+            and self._close_frame
+            and not self._outstanding
         ):
-            self._native = True
-        if self._native or (request.session_epoch == 0 and not self._flooding()):
-            return _NATIVE
-        if off := self._never or ("" if self._sessions.allowed(client_id) else "sessions off"):
-            if handler.session_id and self._close_frame and not self._outstanding:
-                self._close(off)
-            return off
-        if request.odd:
-            return request.odd
-        if request.partitions < 2 and not (handler.established and request.partitions):
-            return _ONE_PARTITION
-        return self._unfit_broker(request) or self._unfit_now(now)
-
-    def _unfit_broker(self, request: FetchRequest) -> str:
-        features = self.features
-        if features is None:
-            return "broker not known yet"
-        if not features.has_sessions:
-            return "broker without sessions"
-        return "" if features.keeps_leader_epoch or not _fences(request) else "leader epochs"
-
-    def _unfit_now(self, now: float) -> str:
-        if self._outstanding:
-            return "session busy"
-        if self._large:
-            return "catching up"
-        return "resting" if self._savings.resting(now) else ""
-
-    def _flooding(self) -> bool:
-        """Whether (0, 0) comes from a client that asks for a session each time and uses none.
-
-        The first one passes, for a native client begins so too. If the broker gave it an id and the next
-        fetch is (0, 0) all the same, it was not meant; the id is taken over, so that no session stays behind.
-        """
-        if not self._floods and self._given:
-            self._floods = True
-            self.handler.session_id = self._given
-        return self._floods
+            self._close(reason)
+        return reason
 
     def _take(self, exchange: Exchange, request: FetchRequest) -> str:
         """Send a fetch through the session; return why not, if not."""
@@ -236,7 +188,7 @@ class Fetches:
             listing, request.isolation_level
         ):
             return _SPARSE
-        if not self._savings.promising(worth):
+        if not self.eligibility.savings.promising(worth):
             return "no session yet"
         if not self._slot and not self._sessions.take():
             return "no slot left"
@@ -297,7 +249,7 @@ class Fetches:
     def _pass(self, exchange: Exchange, request: FetchRequest, frame: bytes) -> None:
         """Send a fetch as it came; one of a client that floods goes without its (0, 0)."""
         session_id, epoch = request.session_id, request.session_epoch
-        if self._floods and epoch == 0:
+        if self.eligibility.floods and epoch == 0:
             session_id, epoch = 0, SESSIONLESS_EPOCH
             if not self.handler.established and not self._outstanding:
                 session_id, self.handler.session_id = self.handler.session_id, 0
@@ -355,7 +307,7 @@ class Fetches:
             pieces = self._hold(exchange, chunk)
         if last:
             self._tally.broker.fetch_response_bytes += exchange.received
-            self._large = exchange.received >= STREAM_FROM
+            self.eligibility.large = exchange.received >= STREAM_FROM
             if exchange.becomes is Becomes.WALKED:
                 self._walked(exchange)
                 if whole and exchange.understood and not exchange.asks_session:
@@ -385,7 +337,7 @@ class Fetches:
         broker.fetch_response_bytes += len(frame)
         client.partitions_answered += partitions
         broker.partitions_answered += partitions
-        self._large = False
+        self.eligibility.large = False
         return True
 
     def _hold(self, exchange: Exchange, chunk: bytes) -> list[Buffer]:
@@ -420,10 +372,10 @@ class Fetches:
         if exchange.repeat is None:
             request = exchange.request
             if request is not None and request.session_epoch == 0 and not exchange.asks_session:
-                self._given = walk.session_id
+                self.eligibility.given = walk.session_id
 
     def _judge(self, walk: FetchResponseWalk) -> Verdict:
-        features = self.features
+        features = self.eligibility.features
         return self.handler.handle(walk, empties=features is None or features.throttles_by_emptying)
 
     def _asked_full(self, exchange: Exchange, walk: FetchResponseWalk, verdict: Verdict) -> None:
@@ -467,7 +419,7 @@ class Fetches:
             self._note_uncached(walk)
             request = exchange.request
             asked = len(request.frame) if request is not None else 0
-            self._savings.settle(asked - exchange.sent + size - exchange.received, now)
+            self.eligibility.savings.settle(asked - exchange.sent + size - exchange.received, now)
         return pieces
 
     def _expansion(
@@ -523,8 +475,8 @@ class Fetches:
 
     def _note_uncached(self, walk: FetchResponseWalk) -> None:
         if any(entry.error_code in _UNCACHED_ERRORS for entry in walk.answered):
-            self._never = "errors that a session forgets"
-            self._events.append(Passthrough(reason=self._never))
+            self.eligibility.never = "errors that a session forgets"
+            self._events.append(Passthrough(reason=self.eligibility.never))
 
     def _count_answered(self, walk: FetchResponseWalk, partitions: int) -> None:
         """Add what an answer told, `partitions` of it to the client; none if it is to be had again."""
@@ -545,12 +497,3 @@ def _kind(session_id: int, epoch: int) -> FetchKind:
     if epoch == 0:
         return FetchKind.FULL
     return FetchKind.CLOSE if session_id > 0 else FetchKind.SESSIONLESS
-
-
-def _fences(request: FetchRequest) -> bool:
-    """Whether any entry carries a leader epoch for the broker to check (v9 and later)."""
-    listing = request.listing
-    if listing is None or request.layout.version < _FENCING_VERSION:
-        return False
-    epochs = listing.entries.view(listing.layout.request_fields)["epoch"]
-    return bool((epochs >= 0).any())
