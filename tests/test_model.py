@@ -1,29 +1,12 @@
 """The model broker passes the conformance cases of fetch sessions: 14-49. (1-13: slots; 58-65: reading.)"""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tests.model.asker import Asker, entries, errors, sizes
-from tests.model.broker import ConnectionClosedError, ModelBroker
-from tests.model.wire import FetchResponse, NodeEndpoint, diverging_epoch_tag, find_tag, node_endpoints_tag
-
-TOPICS = {"foo": 3, "bar": 2, "zar": 2}
-NODE = NodeEndpoint(node_id=2, host="b2", port=9092)
-
-
-def fresh(version: int = 11, release: str = "4.3", **options: Any) -> tuple[ModelBroker, Asker]:
-    broker = ModelBroker(release=release, **options)
-    for name, count in TOPICS.items():
-        broker.create_topic(name, count)
-    return broker, Asker(broker=broker, version=version).learn()
-
-
-def summary(answer: FetchResponse) -> tuple[int, int, int]:
-    """(error, session id, entries)."""
-    return answer.error_code, answer.session_id, len(entries(answer))
-
+from tests.model.asker import Session, entries, errors, sizes, summary
+from tests.model.wire import diverging_epoch_tag
+from tests.model.world import fresh
 
 EVERY_VERSION = pytest.mark.parametrize("version", range(7, 19))
 
@@ -105,30 +88,6 @@ def test_case_20_versions_may_change_within_names_or_ids() -> None:
 
 
 # Inclusion
-
-
-class Session:
-    """An asker with a session under way: each call is the next incremental fetch."""
-
-    def __init__(self, asker: Asker, *wants: Any, **options: Any) -> None:
-        self.asker = asker
-        self.first = asker.fetch(*wants, session=(0, 0), **options)
-        self.id = self.first.session_id
-        self.epoch = 0
-        self.options = options
-
-    def fetch(self, *wants: Any, **options: Any) -> FetchResponse:
-        self.epoch += 1
-        return self.asker.fetch(*wants, session=(self.id, self.epoch), **(self.options | options))
-
-    def names(self, *wants: Any, **options: Any) -> list[tuple[str, int]]:
-        """Which partitions the next answer lists."""
-        return self.asker.names(self.fetch(*wants, **options))
-
-    @property
-    def order(self) -> list[tuple[str, int]]:
-        session = self.asker.broker.cache.sessions[self.id]
-        return [(held.topic or "", held.entry.partition) for held in session.partitions.values()]
 
 
 ALL_FOO = (("foo", 0), ("foo", 1), ("foo", 2))
@@ -539,137 +498,3 @@ def test_1_1_sends_all_and_late() -> None:
     assert (session.first.throttle_time_ms, asker.names(session.first)) == (30, [("foo", 0)])
     assert session.id > 0
     assert summary(asker.fetch(session=(session.id, 9))) == (71, 0, 0)
-
-
-# Unexpected failures and old brokers
-
-
-@pytest.mark.parametrize(
-    ("release", "version", "records", "aborted"),
-    [("2.8", 12, b"", None), ("3.9", 12, None, ()), ("4.3", 12, b"", ()), ("3.9", 11, None, ())],
-)
-def test_an_unexpected_failure_lists_the_request(
-    release: str, version: int, records: bytes | None, aborted: tuple[()] | None
-) -> None:
-    broker, asker = fresh(version, release)
-    session = Session(asker, ("foo", 0), ("bar", 0))
-    broker.failure = -1
-
-    answer = session.fetch(("bar", 0, 7))
-
-    assert (answer.error_code, answer.session_id, asker.names(answer)) == (-1, session.id, [("bar", 0)])
-    assert [(data.error_code, data.records, data.aborted) for data in entries(answer)] == [
-        (-1, records, aborted)
-    ]
-
-
-@pytest.mark.parametrize(("release", "error"), [("3.7", 70), ("3.8", -1), ("4.3", -1)])
-def test_case_96_ids_that_no_shard_owns(release: str, error: int) -> None:
-    _, asker = fresh(13, release)
-
-    assert asker.fetch(session=(2_147_483_640, 1)).error_code == error
-    full = asker.fetch(("foo", 0), session=(2_147_483_640, 0))
-    assert (full.error_code, len(full.topics)) == ((0, 1) if error == 70 else (-1, 0))
-
-
-@pytest.mark.parametrize(
-    ("release", "error", "records"), [("2.8", 76, b""), ("3.9", 76, None), ("4.3", 0, b"data")]
-)
-def test_zstd_below_v10_is_an_error_that_the_session_never_hears_of(
-    release: str, error: int, records: bytes | None
-) -> None:
-    broker, asker = fresh(9, release)
-    broker.topics["foo"].zstd = True
-    broker.partition("foo").append(b"data")
-    session = Session(asker, ("foo", 0))
-
-    data = entries(session.first)[0]
-    assert (data.error_code, data.records) == (error, records)
-    assert session.names(("foo", 0, 1)) == []
-    assert errors(asker.fetch(("foo", 0, 1))) == [error]
-
-
-@pytest.mark.parametrize(("version", "error"), [(4, 6), (5, 6), (6, 56), (11, 56)])
-def test_a_storage_error_is_another_one_up_to_v5(version: int, error: int) -> None:
-    broker, asker = fresh(version)
-    broker.partition("foo").error = 56
-
-    assert errors(asker.fetch(("foo", 0))) == [error]
-
-
-@pytest.mark.parametrize(("release", "lso"), [("2.0", -1), ("2.4", 1), ("4.3", 1)])
-def test_old_brokers_keep_the_last_stable_offset_to_themselves(release: str, lso: int) -> None:
-    broker, asker = fresh(7, release)
-    broker.partition("foo").append(b"data")
-
-    assert entries(asker.fetch(("foo", 0)))[0].last_stable_offset == lso
-    assert entries(asker.fetch(("foo", 0), isolation_level=1))[0].last_stable_offset == 1
-
-
-def test_up_to_1_1_an_unknown_partition_is_answered_in_its_place() -> None:
-    for release, order in (("1.1", [("foo", 9), ("bar", 0)]), ("2.0", [("bar", 0), ("foo", 9)])):
-        _, asker = fresh(7, release)
-
-        answer = asker.fetch(("foo", 9), ("bar", 0))
-
-        assert (asker.names(answer), sorted(errors(answer))) == (order, [0, 3])
-
-
-@pytest.mark.parametrize(("release", "error"), [("2.4", 0), ("2.5", 74)])
-def test_case_68_old_brokers_forget_to_fence_in_sessions(release: str, error: int) -> None:
-    broker, asker = fresh(11, release)
-    broker.partition("foo").leader_epoch = 5
-    session = Session(asker, ("foo", 0), values={"current_leader_epoch": 5})
-
-    assert errors(session.fetch(("foo", 0, 0, 9), values={"current_leader_epoch": 4})) == (
-        [error] if error else []
-    )
-    assert errors(asker.fetch(("foo", 0), values={"current_leader_epoch": 4})) == [74]
-    assert errors(asker.fetch(("foo", 0), values={"current_leader_epoch": 6})) == [75]
-
-
-def test_case_69_an_epoch_never_seen_is_out_of_range() -> None:
-    _, asker = fresh(12)
-
-    assert errors(asker.fetch(("foo", 0), values={"last_fetched_epoch": 7})) == [1]
-
-
-@pytest.mark.parametrize(("release", "version"), [("4.3", 3), ("3.9", 18), ("1.0", 7), ("2.8", 13)])
-def test_a_version_the_broker_lacks_closes_the_connection(release: str, version: int) -> None:
-    _, asker = fresh(version, release)
-
-    with pytest.raises(ConnectionClosedError):
-        asker.fetch(("foo", 0))
-
-
-def test_api_versions_at_an_unknown_version() -> None:
-    request = bytes.fromhex("0012006300000007000473706563000261026200")
-    vectors = {"2.8.2": "00000007002300000001001200000003", "4.3.0": "00000007002300000001001200000004"}
-
-    assert {r: ModelBroker(release=r).handle(request, 0.0).hex() for r in vectors} == vectors
-    assert ModelBroker(release="1.1.1").handle(request, 0.0).hex() == "00000007002300000000"
-
-
-def test_throttled_answers_still_tell_where_the_leader_is() -> None:
-    broker, asker = fresh(16, throttle_ms=5)
-    broker.partition("foo").hosted = False
-    broker.partition("foo").leader = 2
-
-    assert asker.fetch(("foo", 0)).tags == ()
-    broker.nodes = {2: NODE}
-    answer = asker.fetch(("foo", 0))
-    assert (answer.topics, find_tag(answer.tags, 0)) == ((), node_endpoints_tag([NODE])[1])
-
-
-def test_unknown_ids_stand_before_other_errors_found_unread() -> None:
-    """Seen on 4.3.0: ids are looked up for the whole fetch before anything else."""
-    broker, asker = fresh(16)
-    broker.delete_topic("bar")
-
-    answer = asker.fetch(("foo", 9), ("bar", 0), ("zar", 0))
-
-    assert list(zip(asker.names(answer), errors(answer), strict=True)) == [
-        (("zar", 0), 0),
-        (("bar", 0), 100),
-        (("foo", 9), 3),
-    ]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.lockstep import SansIO
 from tests.integration.mirror import LIVE_PROPERTIES, Live
-from tests.model.asker import Requests, Want, entries, errors, sizes
+from tests.model.asker import Requests, Want, entries, errors, sizes, summary
 from tests.model.wire import ZERO_ID, FetchRequest, FetchResponse, decode_response, encode_request
 from tools.kafka import Broker
 
@@ -73,11 +73,6 @@ class Session:
 
     def names(self, *wants: Want, **options: Any) -> list[tuple[str, int]]:
         return self.asker.names(self.fetch(*wants, **options))
-
-
-def summary(answer: FetchResponse) -> tuple[int, int, int]:
-    """(error, session id, entries)."""
-    return answer.error_code, answer.session_id, len(entries(answer))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@
 - **sessions**: the fetch session cache of KIP-227: slots, shards, eviction.
 - **reading**: one partition read by KIP-74's limits.
 - **broker**: a request frame in, the answer's frame out.
-- **asker**: the client's half, in few words.
+- **asker**, **world**: the client's half in few words, and a small world to begin with.
 - **gate**: a gateway's connection between a client and the model, no socket anywhere.
 - **compare**: what came through a gateway against a direct answer.
 

@@ -97,6 +97,30 @@ class Asker(Requests):
         return answer
 
 
+class Session:
+    """An asker with a session under way: each call is the next incremental fetch."""
+
+    def __init__(self, asker: Asker, *wants: Any, **options: Any) -> None:
+        self.asker = asker
+        self.first = asker.fetch(*wants, session=(0, 0), **options)
+        self.id = self.first.session_id
+        self.epoch = 0
+        self.options = options
+
+    def fetch(self, *wants: Any, **options: Any) -> FetchResponse:
+        self.epoch += 1
+        return self.asker.fetch(*wants, session=(self.id, self.epoch), **(self.options | options))
+
+    def names(self, *wants: Any, **options: Any) -> list[tuple[str, int]]:
+        """Which partitions the next answer lists."""
+        return self.asker.names(self.fetch(*wants, **options))
+
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        session = self.asker.broker.cache.sessions[self.id]
+        return [(held.topic or "", held.entry.partition) for held in session.partitions.values()]
+
+
 def entries(answer: FetchResponse) -> list[PartitionData]:
     return [data for topic in answer.topics for data in topic.partitions]
 
@@ -120,3 +144,8 @@ def lines(answer: FetchResponse) -> list[str]:
         for number, topic in enumerate(answer.topics)
         for data in topic.partitions
     ]
+
+
+def summary(answer: FetchResponse) -> tuple[int, int, int]:
+    """(error, session id, entries)."""
+    return answer.error_code, answer.session_id, len(entries(answer))
