@@ -33,6 +33,16 @@ def until(true: Callable[[], object], what: str, *, patience: float = PATIENCE) 
         time.sleep(0.05)
 
 
+def fill(address: str, topic: str, records: int, partitions: int, size: int) -> None:
+    """Write large records in turn to the first partitions of a topic, a batch each."""
+    producer = Producer(
+        {"bootstrap.servers": address, "message.max.bytes": 2 * size, "batch.num.messages": 1}
+    )
+    for number in range(records):
+        producer.produce(topic, b"l" * size, partition=number % partitions)
+    assert producer.flush(PATIENCE) == 0
+
+
 class Bystander:
     """A confluent-kafka consumer through the gateway, and a producer that writes for it to the broker."""
 

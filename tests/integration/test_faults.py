@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.integration.bystander import Scene, scene, until
+from tests.integration.bystander import Scene, fill, scene, until
 from tests.integration.faulty import reset
 from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher, contents
 from tests.integration.producing import Producer
@@ -29,8 +29,7 @@ def stage(broker: Broker) -> Iterator[Scene]:
         admin.create_topic(TOPIC, partitions=PARTITIONS)
         admin.create_topic(LARGE, partitions=4)
         producer.produce(TOPIC, 3, [b"three"])
-        for number in range(LARGE_RECORDS):
-            producer.produce(LARGE, number % 4, [b"l" * LARGE_RECORD])
+    fill(broker.address, LARGE, LARGE_RECORDS, 4, LARGE_RECORD)
     with scene(broker, "faults-bystander") as stage:
         yield stage
 
