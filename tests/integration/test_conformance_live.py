@@ -161,20 +161,21 @@ def test_case_63_errors_cost_nothing(client: Client) -> None:
 def test_case_22_to_27_changes_through_a_session(client: Client) -> None:
     """Records, log start, offsets, an error and its end, a partition more: each alone, at all versions."""
     client.create("t", [[10]] * 3)
-    wants: list[Want] = [("t", 0, 1), ("t", 1, 1)]
+    client.create("idle", [[]] * len(IDLE))
+    wants: list[Want] = [("t", 0, 1), ("t", 1, 1), *IDLE]
     client.established(*wants)
     client.live.producer.produce(client.full("t"), 1, [b"news"])
-    assert sizes(client.same(*wants)) == [0, len(record_batch([b"news"]))]
+    assert sizes(client.same(*wants))[:2] == [0, len(record_batch([b"news"]))]
     client.live.admin.delete_records(client.full("t"), {0: 1})
     assert entries(client.same(*wants))[0].log_start_offset == (1 if client.version >= 5 else -1)
     wants[1] = ("t", 1, 2)
-    assert sizes(client.same(*wants)) == [0, 0]
-    assert errors(client.same(("t", 0, 0), wants[1])) == [1, 0]
+    assert sizes(client.same(*wants))[:2] == [0, 0]
+    assert errors(client.same(("t", 0, 0), *wants[1:]))[:2] == [1, 0]
     for _ in range(2):
-        assert errors(client.same(*wants)) == [0, 0]
+        assert errors(client.same(*wants))[:2] == [0, 0]
     for _ in range(2):
         client.same(*wants, ("t", 2, 1))
-    assert client.incremental >= 5
+    assert client.incremental == 8
 
 
 # --- 64 to 69: three brokers ----------------------------------------------------------------------
@@ -270,17 +271,15 @@ def moved(first: Live, cluster: Cluster) -> Iterator[tuple[Client, int]]:
     through = SansIO(first.broker.host, first.broker.port)
     client = Client(version=16, live=first, through=through)
     name = client.full("t")
-    first.admin.create_topic(name, assignment={0: [1, 2], 1: [1], 2: [1], 3: [1]})
-    client.learn("t")
     with ExitStack() as stack:
         stack.callback(through.close)
+        first.admin.create_topic(name, assignment={index: [1, 2] for index in range(4)})
+        client.learn("t")
         for node in (1, 2, 1):
-            if node != 1 or cluster is None:
+            if first.admin.leaders(name)[0] != node:
                 first.admin.move_leader(name, 0, node)
             producer = Producer(cluster.broker(node).host, cluster.broker(node).port)
             stack.callback(producer.close)
-            if first.admin.leaders(name)[0] != node:
-                first.admin.move_leader(name, 0, node)
             for _ in range(2):
                 producer.produce(name, 0, [b"x"])
         until(lambda: first.peek(name, 0, 6).high_watermark == 6, "all six replicated")
