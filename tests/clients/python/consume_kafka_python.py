@@ -28,10 +28,11 @@ else:
 import kafka  # type: ignore[import-untyped] # it carries no types
 from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
 
-METADATA_MAX_AGE_MS = 2000
-"""Asked for twice a second, 3.0.12 is seen to lose its way while it joins a group again: it stays without
-partitions, direct as well."""
 SINCE_3 = int(kafka.__version__.split(".")[0]) >= 3
+METADATA_MAX_AGE_MS = 2000
+POLL_MS = 500 if SINCE_3 else round(POLL_SECONDS * 1000)
+"""3.0.12 is seen to stay without partitions, direct as well, when short polls or frequent metadata disturb it
+while it joins its group again."""
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
@@ -68,7 +69,7 @@ class KafkaPython:
 
     def poll(self) -> None:
         try:
-            batches = self._consumer.poll(timeout_ms=round(POLL_SECONDS * 1000), max_records=5000)
+            batches = self._consumer.poll(timeout_ms=POLL_MS, max_records=5000)
         except kafka.errors.KafkaError as error:
             emit("error", code=type(error).__name__, text=str(error))
             return
