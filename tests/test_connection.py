@@ -200,7 +200,7 @@ PASSED = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(PASSED, min_size=1, max_size=8), st.integers(1, 40), st.integers(1, 40))
 def test_frames_pass_whatever_they_hold_and_however_they_come(
     frames: list[tuple[int, bytes, bytes]], client_chunk: int, broker_chunk: int

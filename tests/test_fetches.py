@@ -381,7 +381,6 @@ def test_trap_6_a_second_failure_goes_without_a_session(second: int) -> None:
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
 
 
-@pytest.mark.xfail(strict=True, reason="an answer that repeats the last one does not give the slot back")
 def test_a_slot_is_given_back_after_an_answer_that_repeats_the_last() -> None:
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).takes_broker()

@@ -205,7 +205,7 @@ def merged(request: wire.FetchRequest) -> wire.FetchRequest:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_build_then_parse_is_the_identity(version: int) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(requests(version))
     def check(request: wire.FetchRequest) -> None:
         view = parsed(framed(wire.encode_request(request)))
@@ -224,7 +224,7 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_raised_to_v7_says_the_same(version: int) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(requests(version))
     def check(request: wire.FetchRequest) -> None:
         view = parsed(framed(wire.encode_request(request)))

@@ -177,7 +177,7 @@ def wire_without_log_start(data: wire.PartitionData) -> wire.PartitionData:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(responses(version), st.lists(st.integers(1, 300), max_size=8), st.integers(0, 1))
     def check(message: wire.FetchResponse, sizes: list[int], isolation: int) -> None:
         frame = framed(wire.encode_response(message))

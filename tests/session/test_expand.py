@@ -263,7 +263,7 @@ LISTED = st.lists(
 
 @pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12, 13, 18])
 def test_expanded_is_direct_whatever_the_order_and_the_news(version: int) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(LISTED, st.integers(0, 1), st.data(), st.integers(1, 200))
     def check(wants: list[tuple[str, int]], isolation: int, data: st.DataObject, chunk: int) -> None:
         session = Session(version, wants, isolation).establish()

@@ -564,7 +564,7 @@ WANTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from([7, 11, 12, 16]), st.lists(WANTS, min_size=2, max_size=5))
 def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
     version: int, fetches: list[list[tuple[str, int, int]]]

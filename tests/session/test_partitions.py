@@ -110,7 +110,7 @@ class TableAgainstDict(RuleBasedStateMachine):
 
 
 TestTableAgainstDict = TableAgainstDict.TestCase
-TestTableAgainstDict.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestTableAgainstDict.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.parametrize("version", range(7, 19))
