@@ -200,8 +200,8 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
             on_delivery=delivered,
         )
         _check(readers)
-        got = " and ".join(f"{len(reader.records):,} {reader.name}" for reader in readers)
-        step.reached(number / RECORDS_PER_SECOND, f"{number + 1:,} records written, read {got}")
+        got = ", ".join(f"{len(reader.records):,} {reader.name}" for reader in readers)
+        step.reached(number / RECORDS_PER_SECOND, f"{number + 1:,} written, {got}")
     if producer.flush(CATCH_UP_SECONDS) or refused:
         raise RuntimeError(f"the broker did not take all records: {(refused or ['no answer'])[0]}")
     return count
@@ -264,7 +264,7 @@ def run(seconds: float, steps: Steps) -> Outcome:
                 admin.create_topic(TOPIC, partitions=PARTITIONS)
             gateway = stack.enter_context(Gateway(broker.address))
             wire = stack.enter_context(Gateway(broker.address, "--sessions", "off"))
-        with steps.step(f"Reading for {seconds:g} s, direct and through", total=seconds) as step:
+        with steps.step(f"Reading for {seconds:g} s", total=seconds) as step:
             return read_side_by_side(broker.address, wire, gateway, seconds, step)
 
 
