@@ -14,7 +14,7 @@ from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk
 from tools.bench import __main__ as program
-from tools.bench import bulk, idle, latency, law6, micro
+from tools.bench import bulk, idle, latency, law6, micro, wire
 from tools.bench.counting import Counted, saved
 from tools.bench.figures import Row, Table, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_answer, fetch_request, rotated
@@ -38,6 +38,11 @@ class TestFigures:
     )
     def test_a_limit_is_the_most_or_the_least(self, value: float, least: bool, met: bool) -> None:
         assert row(value, 1.2, least=least).met is met
+
+    def test_what_is_judged_is_what_is_shown(self) -> None:
+        assert row(93.97, 94.0, least=True).met is True
+        assert row(93.94, 94.0, least=True).met is False
+        assert row(175.4, 175.1).met is True
 
     def test_without_a_limit_or_a_value_nothing_is_judged(self) -> None:
         assert row(1.0).met is None
@@ -162,6 +167,33 @@ class TestCounting:
     def test_saved_is_in_percent_of_direct(self) -> None:
         assert saved(200.0, 5.0) == 97.5
         assert saved(0.0, 5.0) == 0.0
+
+
+class TestBytes:
+    def test_what_passed_is_told_by_its_reason(self) -> None:
+        before = {"totals": {"passthrough": {"resting": 2, "one partition": 1}}}
+        after = {"totals": {"passthrough": {"resting": 5, "one partition": 1, "session busy": 4}}}
+        assert wire.passed(before, after) == {"resting": 3, "session busy": 4}
+
+    def test_java_is_the_limit_where_it_was_there(self) -> None:
+        counted = {
+            "direct": Counted(1000, 1300, 100, 10, 1000, {}),
+            "Java": Counted(100, 150, 100, 10, 10, {}),
+            "gateway": Counted(100, 160, 100, 10, 10, {}),
+        }
+        workload = wire.Workload("w", 100, 1, 50, 90.0, 90.0, mark=True)
+        rows = {each.name: each for each in wire._table(workload, counted, {"resting": 3}).rows}
+        assert rows["both"].values == {"direct": 220.0, "Java": 15.0, "gateway": 16.0}
+        assert (rows["both"].limit, rows["both"].met) == (15.0, False)
+        assert rows["below direct"].values["gateway"] == pytest.approx(92.727, abs=0.001)
+        assert rows["records included"].values["gateway"] == pytest.approx(88.696, abs=0.001)
+        del counted["Java"]
+        table = wire._table(workload, counted, {"resting": 3})
+        assert {each.name: each for each in table.rows}["both"].limit is None
+        assert table.notes[2:] == [
+            "Fetches that the gateway passed without a session: resting (3).",
+            "Java: not there, nothing to compare with.",
+        ]
 
 
 class TestLaw6:

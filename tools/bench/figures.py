@@ -27,11 +27,11 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Tell whether the gateway's value keeps its limit; None where there is none, or no value."""
-        value = self.values.get(GATEWAY)
-        if self.limit is None or value is None:
+        """Tell whether the gateway's value keeps its limit, both as they are shown; None without either."""
+        if self.limit is None or GATEWAY not in self.values:
             return None
-        return value >= self.limit if self.least else value <= self.limit
+        value, limit = shown(self.values[GATEWAY]), shown(self.limit)
+        return value >= limit if self.least else value <= limit
 
     @property
     def target(self) -> str:
@@ -65,6 +65,11 @@ def number(value: float) -> str:
     return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
 
 
+def shown(value: float) -> float:
+    """Return a value with the digits that a reader sees."""
+    return float(number(value).replace(",", ""))
+
+
 def _cells(table: Table, row: Row) -> list[str]:
     values = [number(row.values[name]) if name in row.values else "-" for name in table.columns]
     verdict = {None: "", True: "met", False: "missed"}[row.met]
@@ -77,14 +82,14 @@ def _head(table: Table) -> list[str]:
 
 def show(console: Console, table: Table) -> None:
     """Print a table for the terminal."""
-    shown = RichTable(title=table.title, title_justify="left", title_style="bold")
+    printed = RichTable(title=table.title, title_justify="left", title_style="bold")
     for place, name in enumerate(_head(table)):
-        shown.add_column(name, justify="left" if place < 2 else "right")
+        printed.add_column(name, justify="left" if place < 2 else "right")
     for row in table.rows:
         cells = _cells(table, row)
         style = {None: "", True: "green", False: "red"}[row.met]
-        shown.add_row(*cells[:-1], f"[{style}]{cells[-1]}[/]" if style else cells[-1])
-    console.print(shown)
+        printed.add_row(*cells[:-1], f"[{style}]{cells[-1]}[/]" if style else cells[-1])
+    console.print(printed)
     for note in table.notes:
         console.print(f"  {note}", style="dim", highlight=False)
     console.print()

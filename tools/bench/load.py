@@ -20,13 +20,15 @@ STAMP: Final = struct.Struct(">qi")
 WARM_UP: Final = -1
 """The window of records that are not measured."""
 POLL: Final = 0.1
+ERRORS: Final = 3
+"""librdkafka's level: it warns of topics that are seconds old."""
 
 Result = dict[str, Any]
 
 
 def produce(options: argparse.Namespace) -> Result:
     """Produce at an even pace for some seconds, or until told to end; linger 0."""
-    producer = Producer({"bootstrap.servers": options.bootstrap, "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": options.bootstrap, "linger.ms": 0, "log_level": ERRORS})
     chance = random.Random(options.partitions)  # noqa: S311 - the same order on every run
     filler = bytes(options.bytes - STAMP.size)
     _say_ready()
@@ -49,7 +51,7 @@ def produce(options: argparse.Namespace) -> Result:
 def fill(options: argparse.Namespace) -> Result:
     """Produce a number of records as fast as it goes, in large batches, evenly over partitions."""
     settings = {"linger.ms": 20, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 262_144}
-    producer = Producer({"bootstrap.servers": options.bootstrap, **settings})
+    producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
     value = random.Random(1).randbytes(options.bytes)  # noqa: S311 - filler that does not compress
     topic = options.topics[0]
     _say_ready()
@@ -148,7 +150,12 @@ def drain(options: argparse.Namespace) -> Result:
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     pairs = (pair.split("=", 1) for pair in options.set)
-    own = {"group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    own = {
+        "group.id": "bench",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "log_level": ERRORS,
+    }
     return {"bootstrap.servers": options.bootstrap, **own, **dict(pairs)}
 
 

@@ -5,11 +5,11 @@ All three consume the same records at the same time.
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tools.bench.counting import Counted, saved
 from tools.bench.figures import GATEWAY, Row, Table
@@ -20,7 +20,7 @@ from tools.kafka.jars import classpath
 from tools.kafka.process import JavaProcess
 
 WIRE: Final = ("--sessions", "off")
-SETTLED_FETCHES: Final = 30
+SETTLED_FETCHES: Final = 50
 """After so many fetches a client has its partitions, and its session."""
 SETTLE_SECONDS: Final = 60.0
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -53,11 +53,11 @@ WORKLOADS: Final = (
 
 def run(stage: Stage) -> list[Table]:
     """Measure all workloads."""
-    return [_table(workload, _measured(stage, workload)) for workload in WORKLOADS]
+    return [_table(workload, *_measured(stage, workload)) for workload in WORKLOADS]
 
 
-def _measured(stage: Stage, workload: Workload) -> dict[str, Counted]:
-    """Give what the broker's side of each route carried in one and the same window."""
+def _measured(stage: Stage, workload: Workload) -> tuple[dict[str, Counted], dict[str, int]]:
+    """Give what the broker's side of each route carried in one window, and why fetches passed the gateway."""
     stage.say(f"bytes: {workload.name}, direct, Java and through at once ...")
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(workload.partitions))
@@ -72,16 +72,27 @@ def _measured(stage: Stage, workload: Workload) -> dict[str, Counted]:
         java = stack.enter_context(_java(routes["Java"].address, topic))
         for name in ("direct", GATEWAY):
             stack.enter_context(consumer(routes[name].address, topic, workload.partitions)).ready()
-        if java is None or not _settled(routes["Java"], java):
+        if java is None or not _java_settled(routes["Java"], java):
             stage.say("The Java consumer is not there: no mark of its sessions.")
             del routes["Java"]
-        for gateway in routes.values():
-            _settled(gateway, None)
-        before = {name: Counted.of(gateway.state(), "broker") for name, gateway in routes.items()}
+        for name in ("direct", GATEWAY):
+            _settle(routes[name], workload.partitions)
+        states = {name: gateway.state() for name, gateway in routes.items()}
         time.sleep(stage.seconds)
-        return {
-            name: Counted.of(gateway.state(), "broker") - before[name] for name, gateway in routes.items()
-        }
+        later = {name: gateway.state() for name, gateway in routes.items()}
+    counted = {
+        name: Counted.of(later[name], "broker") - Counted.of(states[name], "broker") for name in routes
+    }
+    return counted, passed(states[GATEWAY], later[GATEWAY])
+
+
+def passed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """Tell which fetches a gateway let pass between two states, by reason."""
+    earlier = before["totals"]["passthrough"]
+    counts = {
+        reason: count - earlier.get(reason, 0) for reason, count in after["totals"]["passthrough"].items()
+    }
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def consumer(address: str, topics: str, partitions: int) -> Load:
@@ -107,17 +118,29 @@ def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
             process.end(kill=True)
 
 
-def _settled(gateway: Gateway, java: JavaProcess | None) -> bool:
-    """Wait until a client is past its beginning; False when it never gets there."""
+def _java_settled(gateway: Gateway, java: JavaProcess) -> bool:
+    """Wait until the Java consumer is in its session; False when it does not come to that."""
     until = time.monotonic() + SETTLE_SECONDS
-    while time.monotonic() < until and (java is None or java.running):
-        if Counted.of(gateway.state(), "broker").fetches >= SETTLED_FETCHES:
+    while time.monotonic() < until and java.running:
+        if Counted.of(gateway.state(), "broker").kinds["incremental"] >= SETTLED_FETCHES:
             return True
         time.sleep(0.2)
     return False
 
 
-def _table(workload: Workload, counted: dict[str, Counted]) -> Table:
+def _settle(gateway: Gateway, partitions: int) -> None:
+    """Wait, for so long as makes sense, until a client lists all its partitions on every fetch."""
+    until = time.monotonic() + SETTLE_SECONDS
+    before = Counted.of(gateway.state(), "client")
+    while time.monotonic() < until:
+        time.sleep(1)
+        now = Counted.of(gateway.state(), "client")
+        lately, before = now - before, now
+        if lately.fetches and lately.partitions >= lately.fetches * partitions:
+            return
+
+
+def _table(workload: Workload, counted: Mapping[str, Counted], without: Mapping[str, int]) -> Table:
     direct, mark = counted["direct"], counted.get("Java")
     others = {name: each for name, each in counted.items() if each is not direct}
     bare = {name: each.bare for name, each in counted.items()}
@@ -150,6 +173,9 @@ def _table(workload: Workload, counted: dict[str, Counted]) -> Table:
         "Averages over the fetches of one window, records left out unless said.",
         "Direct and Java are counted by a gateway with --sessions off, a plain wire.",
     ]
+    if without:
+        told = ", ".join(f"{reason} ({count})" for reason, count in without.items())
+        notes.append(f"Fetches that the gateway passed without a session: {told}.")
     if mark is None:
         notes.append("Java: not there, nothing to compare with.")
     return Table(part="bytes", title=f"Broker's side: {workload.name}", rows=rows, notes=notes)
