@@ -38,10 +38,8 @@ BUSY = range(0, PARTITIONS, 8)
 RECORDS_PER_SECOND = 150
 VALUE_BYTES = 200
 STEP_SECONDS = 0.1
-MOVE_SECONDS = 5.0
-"""Between two rounds of leader moves."""
-MOVED = 8
-"""Partitions in each round, one of them busy."""
+MOVE_SECONDS = 0.5
+"""Between two leader moves, each of which takes about as long."""
 RESTART_SECONDS = 60.0
 """Between two restarts; there is one after half the time at least."""
 DOWN_SECONDS = 2.0
@@ -144,13 +142,12 @@ class Disturbance:
         self.moves = self.restarts = 0
         self._cluster = cluster
         self._topic = topic
-        self._move_every = min(MOVE_SECONDS, seconds / 6)
         self._restart_every = min(RESTART_SECONDS, seconds / 2)
 
     def run(self, ended: threading.Event) -> None:
         """Go on until ``ended``; the cluster is whole when this returns."""
         restart_at = time.monotonic() + self._restart_every
-        while not ended.wait(self._move_every):
+        while not ended.wait(MOVE_SECONDS):
             if time.monotonic() >= restart_at:
                 self._restart(ended)
                 restart_at = time.monotonic() + self._restart_every
@@ -165,11 +162,10 @@ class Disturbance:
 
     def _move(self) -> None:
         with Admin(self._cluster.bootstrap) as admin:
-            leaders = admin.leaders(self._topic)
-            for _ in range(MOVED):
-                partition = self.moves % PARTITIONS
-                admin.move_leader(self._topic, partition, leaders[partition] % len(self._cluster.brokers) + 1)
-                self.moves += 1
+            partition = (7 * self.moves) % PARTITIONS  # a busy one now and then
+            leader = admin.leaders(self._topic)[partition]
+            admin.move_leader(self._topic, partition, leader % len(self._cluster.brokers) + 1)
+            self.moves += 1
 
 
 Watch: TypeAlias = Callable[[float, Stream, list[Group]], None]

@@ -18,7 +18,7 @@ def test_groups_get_what_was_produced_while_leaders_move_and_a_broker_restarts(c
     assert outcome.problems() == []
     assert len(outcome.groups) == 8
     assert len(outcome.produced) > SECONDS * 100
-    assert outcome.moves >= 8
+    assert outcome.moves >= 3
     assert outcome.restarts == 1
     ours = totals["broker"]["fetches"]["incremental"] - totals["client"]["fetches"]["incremental"]
     assert ours > SECONDS, "librdkafka, aiokafka and kafka-python 2.0.2 were given sessions"
