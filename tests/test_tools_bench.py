@@ -190,7 +190,7 @@ class TestBytes:
         del counted["Java"]
         table = wire._table(workload, counted, {"resting": 3})
         assert {each.name: each for each in table.rows}["both"].limit is None
-        assert table.notes[2:] == [
+        assert table.notes[3:] == [
             "Fetches that the gateway passed without a session: resting (3).",
             "Java: not there, nothing to compare with.",
         ]

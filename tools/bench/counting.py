@@ -62,6 +62,11 @@ class Counted:
         return (self.answers - self.records) / max(self.fetches, 1)
 
     @property
+    def carried(self) -> float:
+        """Bytes of records in an answer, on average."""
+        return self.records / max(self.fetches, 1)
+
+    @property
     def whole(self) -> float:
         """Bytes of a fetch, request and answer with its records, on average."""
         return self.total / max(self.fetches, 1)
