@@ -35,7 +35,7 @@ class Admin:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._open = 0
         self._routes: dict[str, Callable[[], Answer]] = {
             "/livez": lambda: (HTTPStatus.OK, "text/plain", b"alive\n"),
@@ -47,12 +47,13 @@ class Admin:
     async def start(self, sockets: list[socket]) -> None:
         """Serve on listening sockets."""
         for sock in sockets:
-            self._server = await asyncio.start_server(self._client, sock=sock, limit=MAX_REQUEST_BYTES)
+            server = await asyncio.start_server(self._client, sock=sock, limit=MAX_REQUEST_BYTES)
+            self._servers.append(server)
 
     def close(self) -> None:
         """Serve no more."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1

@@ -32,7 +32,8 @@ class Budget:
 
     Over the limit, brokers whose answers are held are not read, except that of the connection which has held
     longest and whose client takes its answers: one always goes on, so that all do, one after the other. An
-    answer that is complete but lies in the write buffer of a client that does not read counts as well.
+    answer that is complete but lies in the write buffer of a client that does not read counts as well; when
+    such answers alone reach the limit all wait, until the clients read or are given up.
     """
 
     __slots__ = ("_holders", "_waiting", "limit", "total")
@@ -82,7 +83,9 @@ class Budget:
         if not self.over and not self._waiting:
             return
         able = [holder for holder in self._holders if holder.can_go_on] if self.over else []
-        waiting = set(able[1:])
+        # Answers that are complete but not taken must leave room, or each that goes on adds one more to them.
+        lying = self.total - sum(self._holders[holder] for holder in able)
+        waiting = set(able[1:] if lying < self.limit else able)
         for holder in self._waiting - waiting:
             holder.wait_for_budget(False)
         for holder in waiting - self._waiting:

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from proxy import logs
@@ -200,7 +201,13 @@ def _reload(gateway: Gateway, before: Config, arguments: dict[str, Any]) -> Conf
     gateway.set_sessions(on=after.sessions, off_for=after.sessions_off_for)
     logs.configure(style=before.log_format, level=after.log_level)
     gateway.log.info("reloaded", applied=applied, needs_restart=restart)
-    return after
+    # What needs a restart is as it was, for the next reload to tell.
+    return replace(
+        before,
+        sessions=after.sessions,
+        sessions_off_for=after.sessions_off_for,
+        log_level=after.log_level,
+    )
 
 
 def _unbound(flag: str, address: Address, error: OSError) -> int:

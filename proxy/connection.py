@@ -28,10 +28,13 @@ MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
 MAX_IN_FLIGHT: Final = 1024
 """Unanswered requests of one client; at more it is not read."""
-_MAX_FETCH_REQUEST: Final = 1 << 24
-"""A fetch request beyond this passes unread: some 500,000 partitions."""
+_MAX_FETCH_REQUEST: Final = 1 << 20
+"""A fetch request beyond this passes unread: some 31,000 partitions."""
 _MAX_HELD_ANSWER: Final = 1 << 28
 """An answer with addresses that is larger passes unread."""
+_MAX_PROBE_ANSWER: Final = 1 << 16
+_MAX_NAME: Final = 256
+"""What is kept of a name that a client gives itself."""
 _HEAD = Struct(">ihhi")  # length, api_key, api_version, correlation_id
 _HEAD_SIZE: Final = 12
 _ANSWER_HEAD_SIZE: Final = 8
@@ -51,11 +54,12 @@ class Connection:
 
     __slots__ = (
         "_answers",
+        "_begun",
         "_broker_left",
         "_broker_parts",
         "_client_left",
         "_client_need",
-        "_client_parts",
+        "_client_part",
         "_closing",
         "_events",
         "_expected",
@@ -102,7 +106,7 @@ class Connection:
         self._to_broker: list[Buffer] = []
         self._answers: deque[Exchange] = deque()
         self._expected: deque[Exchange] = deque()
-        self._client_parts: list[bytes] = []
+        self._client_part = bytearray()
         self._client_need = 0
         self._client_left = 0
         self._broker_parts = b""
@@ -111,6 +115,7 @@ class Connection:
         self._opaque = False
         self._closing = False
         self._probed = False
+        self._begun = False
         self._half: Exchange | None = None
         self._waiting: list[tuple[Exchange, bytes]] = []
         self._header = b""
@@ -195,7 +200,15 @@ class Connection:
 
     def ended(self) -> None:
         """Note that the broker connection is gone, and with it all that was in flight."""
-        self._fetches.release()
+        self._fetches.end()
+        # What is kept goes now: this object is part of a cycle, which may wait long for its collection.
+        self._client_part = bytearray()
+        self._broker_parts = b""
+        self._to_client, self._to_broker, self._waiting = [], [], []
+        self._answers.clear()
+        self._expected.clear()
+        self._half = None
+        self.held = 0
 
     # From the client
 
@@ -207,18 +220,27 @@ class Connection:
             return
         if self._client_left:
             data = self._client_passes(data)
-        if self._client_parts:
-            self._client_parts.append(data)
-            if sum(map(len, self._client_parts)) < self._client_need:
+        if self._client_part:
+            self._client_part += data
+            if len(self._client_part) < self._client_need:
                 return
-            data = b"".join(self._client_parts)
-            self._client_parts = []
-        while data:
-            taken = self._client_frame(data)
-            if not taken:
-                self._client_parts = [data]
-                return
-            data = data[taken:]
+            data = bytes(self._client_part)
+            self._client_part.clear()
+        at = 0
+        while at < len(data) and self.fault is None:
+            at += self._client_piece(data, at)
+
+    def _client_piece(self, data: bytes, at: int) -> int:
+        """Take the frame that begins at an offset, or what there is of it; return how many bytes that is."""
+        end = at + 4 + int.from_bytes(data[at : at + 4]) if len(data) - at >= 4 else len(data)
+        if self._opaque or end > len(data):
+            end = len(data)
+        piece = data if at == 0 and end == len(data) else data[at:end]
+        if self._opaque:
+            self._to_broker.append(piece)
+        elif not self._client_frame(piece):
+            self._client_part += piece
+        return len(piece)
 
     def _client_passes(self, data: bytes) -> bytes:
         """Pass on the rest of a frame that is not looked into; return what follows it."""
@@ -233,9 +255,6 @@ class Connection:
 
     def _client_frame(self, data: bytes) -> int:
         """Take the frame that `data` begins with; return how many bytes were used, 0 if more are needed."""
-        if self._opaque:
-            self._to_broker.append(data)
-            return len(data)
         if len(data) < _HEAD_SIZE:
             if self._short_garbage(data):
                 return len(data)
@@ -257,7 +276,7 @@ class Connection:
         if api_key == ApiKey.PRODUCE:
             wants = wants_answer(data, size)
             if wants is None:
-                self._client_need = len(data) + 1
+                self._client_need = min(size, 2 * len(data))
                 return 0
             answered = wants
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
@@ -269,17 +288,14 @@ class Connection:
                 self._refuse(data[8:12])
                 return size
         elif api_key == ApiKey.FETCH:
-            self.tally.client.fetch_request_bytes += size
-            self.tally.broker.fetch_request_bytes += size
-            self.tally.passthrough["not looked into"] += 1
+            self._fetches.count_unread(size, version, "not looked into")
         exchange = Exchange(api_key, version, data[8:12], self._becomes(api_key, version))
         if answered:
             self._answers.append(exchange)
             self._expected.append(exchange)
-        self._to_broker.append(data if len(data) <= size else data[:size])
-        self._client_left = max(size - len(data), 0)
+        self._begin_frame(data, size)
         self._half = exchange if answered and self._client_left else None
-        if api_key >> 8 == _GSSAPI_TOKEN:
+        if api_key >> 8 == _GSSAPI_TOKEN and len(self._expected) == 1 and not self._begun:
             # 0.9 clients begin with a bare GSSAPI token.
             self._go_opaque("GSSAPI token")
             self._expected.clear()
@@ -288,6 +304,7 @@ class Connection:
             # From here on tokens travel without Kafka's framing, in both directions, until the broker is
             # satisfied.
             self._go_opaque("SASL handshake v0")
+        self._begun = True
         return min(size, len(data))
 
     def _short_garbage(self, data: bytes) -> bool:
@@ -317,6 +334,7 @@ class Connection:
             self._client_need = size
             return 0
         frame = data if len(data) == size else data[:size]
+        self._begun = True
         exchange = Exchange(ApiKey.FETCH, version, frame[8:12], Becomes.WALKED)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, _HEAD_SIZE):
@@ -325,10 +343,11 @@ class Connection:
             except ProtocolError:
                 exchange.becomes = Becomes.PASSED
                 self._answers.append(exchange)
+                self._fetches.count_unread(size, version, "not understood")
                 self._send(exchange, frame)
                 return size
             self._header, self._header_version = frame[_HEAD_SIZE:body], version
-            self.client_id = self.client_id or (client_id or b"").decode(errors="replace")
+            self.client_id = self.client_id or _name(client_id)
             if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
         self._answers.append(exchange)
@@ -358,9 +377,10 @@ class Connection:
             software = api_versions.read_client_software(frame, body)[0] if version >= 3 else None
         except ProtocolError:
             return
-        self.client_id = (client_id or b"").decode(errors="replace")
+        self.client_id = _name(client_id)
         if software is not None:
-            self.software_name, self.software_version = software.name, software.version
+            self.software_name = _name(software.name.encode())
+            self.software_version = _name(software.version.encode())
         self._events.append(
             ClientNamed(
                 client_id=self.client_id,
@@ -399,21 +419,22 @@ class Connection:
         if self._broker_parts:
             data = self._broker_parts + data
             self._broker_parts = b""
-        while data:
+        at = 0
+        while at < len(data):
             if not self._broker_left:
                 if not self._expected and self._opaque:
-                    self._to_client.append(data)
+                    self._to_client.append(data[at:])
                     return
-                if len(data) < _ANSWER_HEAD_SIZE:
-                    self._broker_parts = data
+                if len(data) - at < _ANSWER_HEAD_SIZE:
+                    self._broker_parts = data[at:]
                     return
-                if not self._answer_begins(data):
+                if not self._answer_begins(data[at : at + _ANSWER_HEAD_SIZE]):
                     return
             left = self._broker_left
-            chunk = data if len(data) <= left else data[:left]
+            chunk = data if at == 0 and len(data) <= left else data[at : at + left]
             self._broker_left = left - len(chunk)
             self._answer(self._expected[0], chunk, last=not self._broker_left)
-            data = data[left:]
+            at += len(chunk)
 
     def _records_pass(self, data: bytes) -> bool:
         """Pass on bytes that lie within the records of an answer: most of what a catching-up client gets."""
@@ -426,6 +447,7 @@ class Connection:
         exchange.passed_on += size
         self._broker_left -= size
         self.tally.client.fetch_response_bytes += size
+        self.tally.broker.fetch_response_bytes += size
         self._to_client.append(data)
         return True
 
@@ -524,7 +546,7 @@ class Connection:
         """Take the answer to what the gateway itself asked."""
         if exchange.api_key == ApiKey.FETCH:
             self.tally.broker.fetch_response_bytes += len(chunk)
-        else:
+        elif exchange.received <= _MAX_PROBE_ANSWER:
             exchange.chunks.append(chunk)
             if last:
                 _, self._fetches.eligibility.features = clamped(b"".join(exchange.chunks), exchange.version)
@@ -532,3 +554,9 @@ class Connection:
 
 
 _FETCHED: Final = frozenset({Becomes.WALKED, Becomes.EXPANDED})
+
+
+def _name(client_id: bytes | None) -> str:
+    """Return what a client calls itself, fit to be shown: a terminal may obey what is not printable."""
+    text = (client_id or b"")[:_MAX_NAME].decode(errors="replace")
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

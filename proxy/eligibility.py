@@ -8,7 +8,13 @@ from proxy.session.handler import FetchSessionHandler
 from proxy.session.savings import Savings, Sessions
 
 ONE_PARTITION: Final = "one partition"
-_NATIVE: Final = "native session"
+NATIVE: Final = "native session"
+_BUSY: Final = "session busy"
+_CATCHING_UP: Final = "catching up"
+_MEMORY: Final = "memory"
+_RESTING: Final = "resting"
+PASSING_REASONS: Final = frozenset({_BUSY, _CATCHING_UP, _MEMORY, _RESTING})
+"""Reasons that pass by themselves: the session stays."""
 _FENCING_VERSION: Final = 9
 
 
@@ -52,7 +58,7 @@ class Eligibility:
         """
         self.off = False
         if self._is_native(request) or (request.session_epoch == 0 and not self._flooding(handler)):
-            return _NATIVE
+            return NATIVE
         if off := self.never or ("" if self._sessions.allowed(client_id) else "sessions off"):
             self.off = True
             return off
@@ -90,10 +96,12 @@ class Eligibility:
 
     def _unfit_now(self, *, busy: bool, now: float) -> str:
         if busy:
-            return "session busy"
+            return _BUSY
         if self.large:
-            return "catching up"
-        return "resting" if self.savings.resting(now) else ""
+            return _CATCHING_UP
+        if self._sessions.crowded:
+            return _MEMORY
+        return _RESTING if self.savings.resting(now) else ""
 
 
 def _fences(request: FetchRequest) -> bool:

@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientNamed:
-    """The client told its software in ApiVersions (KIP-511) or its client id in a first request."""
+    """The client told its client id and its software in ApiVersions (KIP-511)."""
 
     client_id: str
     software_name: str

@@ -6,7 +6,7 @@ A fetch passes as it is unless everything speaks for the session; each reason no
 from collections.abc import Callable
 from typing import Final
 
-from proxy.eligibility import ONE_PARTITION, Eligibility
+from proxy.eligibility import NATIVE, ONE_PARTITION, PASSING_REASONS, Eligibility
 from proxy.events import (
     Event,
     FetchKind,
@@ -39,6 +39,8 @@ from proxy.session.savings import Sessions
 STREAM_FROM: Final = 1 << 20
 """A client whose last answer was this large (bytes) is catching up: its next fetch goes without the session,
 so that the answer streams."""
+_UNUSED_FETCHES: Final = 8
+"""After so many fetches in a row that had no use for it a session is closed."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Up to 3.9 a broker puts these in after the session's books are closed: a session forgets them."""
 _NOT_UNDERSTOOD: Final = "an answer was not understood"
@@ -70,6 +72,7 @@ class Fetches:
         "_sessions",
         "_slot",
         "_tally",
+        "_unused",
         "closing",
         "eligibility",
         "handler",
@@ -101,7 +104,7 @@ class Fetches:
         self._slot = False
         self._outstanding = False
         self._refused = False
-        self.eligibility.large = False
+        self._unused = 0
         self._closed = False
         self._close_frame = b""
         self._close_id_at = 0
@@ -110,26 +113,34 @@ class Fetches:
 
     def request(self, exchange: Exchange, frame: bytes, body: int, client_id: str, now: float) -> None:
         """Take a fetch of v4 to v18, whole, and send what the broker is to see of it."""
-        client = self._tally.client
-        client.fetch_request_bytes += len(frame)
         self.version = exchange.version
         try:
             request = self._repeated.request(frame) or parse_fetch_request(frame, exchange.version, body)
         except ProtocolError:
-            self._tally.passthrough["not understood"] += 1
-            self._tally.broker.fetch_request_bytes += len(frame)
+            self.count_unread(len(frame), exchange.version, "not understood")
             exchange.becomes = Becomes.PASSED
             self._send(exchange, frame)
             return
         exchange.request = request
+        client = self._tally.client
+        client.fetch_request_bytes += len(frame)
         client.fetches[_kind(request.session_id, request.session_epoch)] += 1
         client.partitions_requested += request.partitions
         reason = self._unfit(request, client_id, now) or self._take(exchange, request)
         if reason:
+            self._leave_unused(reason)
             if reason == ONE_PARTITION and request.session_epoch == SESSIONLESS_EPOCH:
                 self._repeated.note_request(request)
             self._tally.passthrough[reason] += 1
             self._pass(exchange, request, frame)
+
+    def count_unread(self, size: int, version: int, reason: str) -> None:
+        """Count a fetch that passes unread: of another version, larger than any, or not understood."""
+        self._tally.passthrough[reason] += 1
+        for side in (self._tally.client, self._tally.broker):
+            side.fetch_request_bytes += size
+            if version < SESSION_VERSION:
+                side.fetches[FetchKind.SESSIONLESS] += 1
 
     def close(self, *, silently: bool = False) -> None:
         """Close the session at the broker, (id, -1); one still being asked for is closed when it comes.
@@ -145,8 +156,14 @@ class Fetches:
         ):
             self._close("the connection ends")
 
-    def release(self) -> None:
-        """Give the slot back: the connection has ended, and with it its session is nobody's."""
+    def end(self) -> None:
+        """Let go of all: the connection has ended, and with it its session is nobody's."""
+        self.handler.drop()
+        self._repeated = Repeated()
+        self._close_frame = b""
+        self._release()
+
+    def _release(self) -> None:
         if self._slot:
             self._slot = False
             self._sessions.release()
@@ -164,6 +181,18 @@ class Fetches:
         ):
             self._close(reason)
         return reason
+
+    def _leave_unused(self, reason: str) -> None:
+        """Close a session that the connection has turned away from: others may need its slot."""
+        if (
+            reason in PASSING_REASONS
+            or self._outstanding
+            or not (self.handler.session_id and self._close_frame)
+        ):
+            return
+        self._unused += 1
+        if self._unused >= _UNUSED_FETCHES or reason == NATIVE:
+            self._close(reason)
 
     def _take(self, exchange: Exchange, request: FetchRequest) -> str:
         """Send a fetch through the session; return why not, if not."""
@@ -203,7 +232,7 @@ class Fetches:
         frame = build_fetch_request(
             request,
             listing.layout,
-            (handler.session_id, handler.epoch),
+            handler.ask_incremental(),
             delta.topics,
             delta.forgotten_topics,
         )
@@ -211,7 +240,6 @@ class Fetches:
             return "delta not smaller"
         if not handler.apply(listing, delta):
             return _SPARSE
-        handler.ask_incremental()
         exchange.rows = delta.rows
         exchange.becomes = Becomes.EXPANDED
         self._ask(exchange, frame, FetchKind.INCREMENTAL, len(delta.added) + len(delta.altered))
@@ -240,6 +268,7 @@ class Fetches:
         listing, request = exchange.listing, exchange.request
         if listing is None or request is None:
             raise RuntimeError("only a fetch that was understood goes through a session")
+        self._unused = 0
         exchange.asks_session = True
         exchange.session_id = self.handler.session_id
         exchange.walk = FetchResponseWalk(listing.layout, request.isolation_level, keep=True)
@@ -277,7 +306,7 @@ class Fetches:
     def _end_session(self) -> None:
         self._closed = False
         self.handler.drop()
-        self.release()
+        self._release()
 
     def _dispatch(self, exchange: Exchange, frame: bytes, kind: FetchKind, partitions: int) -> None:
         broker = self._tally.broker
@@ -294,6 +323,7 @@ class Fetches:
 
         If the answer has to be had again, `Exchange.repeat` is the frame to send when it has ended.
         """
+        self._tally.broker.fetch_response_bytes += len(chunk)
         whole = last and exchange.received == len(chunk)
         if exchange.walk is None:
             if whole and self._repeats_answer(exchange, chunk):
@@ -306,7 +336,6 @@ class Fetches:
         else:
             pieces = self._hold(exchange, chunk)
         if last:
-            self._tally.broker.fetch_response_bytes += exchange.received
             self.eligibility.large = exchange.received >= STREAM_FROM
             if exchange.becomes is Becomes.WALKED:
                 self._walked(exchange)
@@ -325,7 +354,7 @@ class Fetches:
         elif self.closing and self.handler.established:
             self._close("the connection ends")
         elif not self.handler.session_id and not self._outstanding and exchange.repeat is None:
-            self.release()
+            self._release()
 
     def _repeats_answer(self, exchange: Exchange, frame: bytes) -> bool:
         """Count an answer that says what the one before said; tell whether it does."""
@@ -334,7 +363,6 @@ class Fetches:
             return False
         client, broker = self._tally.client, self._tally.broker
         client.fetch_response_bytes += len(frame)
-        broker.fetch_response_bytes += len(frame)
         client.partitions_answered += partitions
         broker.partitions_answered += partitions
         self.eligibility.large = False
@@ -419,7 +447,8 @@ class Fetches:
             self._note_uncached(walk)
             request = exchange.request
             asked = len(request.frame) if request is not None else 0
-            self.eligibility.savings.settle(asked - exchange.sent + size - exchange.received, now)
+            if self.eligibility.savings.settle(asked - exchange.sent + size - exchange.received, now):
+                self._events.append(Passthrough(reason="resting: sessions cost more than they saved"))
         return pieces
 
     def _expansion(

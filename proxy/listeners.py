@@ -182,7 +182,12 @@ def bind(address: Address) -> list[socket.socket]:
     Raises:
         OSError: an IP is taken, or none could be bound.
     """
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except UnicodeError as error:
+        raise OSError(errno.EINVAL, f"{address.host[:64]!r} is no host name") from error
     if address.port == 0:
         found = found[:1]  # a free port is free for one family only
     bound: list[socket.socket] = []

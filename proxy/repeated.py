@@ -31,16 +31,16 @@ class Repeated:
         self._partitions = 0
 
     def request(self, frame: bytes) -> FetchRequest | None:
-        """Return the last fetch, whose correlation id alone is another one, or None."""
+        """Return the last fetch with another correlation id, if that is what the frame is."""
         last = self._request
-        same = last is not None and frame[_BODY:] == self._tail and frame[_KIND] == last.frame[_KIND]
-        return last if same else None
+        if last is None or frame[_BODY:] != self._tail or frame[_KIND] != last.frame[_KIND]:
+            return None
+        return last.again(frame)
 
     def note_request(self, request: FetchRequest) -> None:
         """Keep a fetch that passed as it came and will do so if it comes again."""
-        if request is not self._request:
-            self._request = request
-            self._tail = request.frame[_BODY:]
+        self._request = request
+        self._tail = request.frame[_BODY:]
 
     def answer(self, frame: bytes, version: int) -> int:
         """Return how many partitions an answer names that repeats the last one, or -1."""

@@ -25,6 +25,7 @@ from proxy.connection import Connection
 from proxy.events import Event, Fault
 from proxy.logs import reason_of, write_event
 from proxy.routing import Address
+from proxy.session.savings import Sessions
 
 RECEIVE_BYTES: Final = 262_144
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
@@ -50,6 +51,8 @@ PEER_FULL: Final = 4
 """Either: the other side does not take what it has been sent."""
 BUDGET: Final = 8
 """Broker: too many bytes of incomplete answers are held in the process."""
+OWN_FULL: Final = 32
+"""Client: it does not take what it has been sent."""
 CLOSING: Final = 16
 """Client: the gateway is leaving."""
 HOLDS: Final = {
@@ -57,6 +60,7 @@ HOLDS: Final = {
     CORE: "core",
     PEER_FULL: "peer_full",
     BUDGET: "budget",
+    OWN_FULL: "own_full",
     CLOSING: "closing",
 }
 
@@ -79,6 +83,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     log: FilteringBoundLogger
     budget: Budget
+    sessions: Sessions
 
     def make_core(self, reached_at: str) -> Connection:
         """Give a core for a new connection; `reached_at` is the gateway's address as the client found it."""
@@ -199,8 +204,10 @@ class Link:
         """Take note whether the client's write buffer is beyond its high-water mark."""
         if full:
             self.hold_broker(PEER_FULL)
+            self.hold_client(OWN_FULL)  # what the gateway itself answers must be taken, too
         else:
             self.release_broker(PEER_FULL)
+            self.release_client(OWN_FULL)
         self.count_held()
         self._host.budget.settle()
 
@@ -233,7 +240,8 @@ class Link:
                 self.broker_address = address
                 self._host.connected(self.node_id, address)
                 self.release_client(CONNECTING)
-                self.pump()  # uvloop may have read the client once before it could be told not to
+                # uvloop may have read the client once before it could be told not to.
+                self.client_received(b"")
             return
         self._host.unreachable(self.node_id, reason)
         self.last_event = "broker unreachable"
@@ -389,6 +397,7 @@ class Link:
             self._held = held
             self.held_changed_at = monotonic()
             self._host.budget.update(self, held)
+            self._host.sessions.crowded = self._host.budget.over
 
     def _report(self, events: list[Event]) -> None:
         for event in events:
@@ -422,6 +431,7 @@ class Link:
         if self._held:
             self._held = 0
             self._host.budget.update(self, 0)
+            self._host.sessions.crowded = self._host.budget.over
         self._host.closed(self)
 
 

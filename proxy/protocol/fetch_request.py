@@ -22,7 +22,6 @@ from proxy.protocol.primitives import (
     skip_tags,
 )
 
-FULL_EPOCH: Final = 0
 SESSIONLESS_EPOCH: Final = -1
 
 _SESSION = Struct(">ii")
@@ -31,6 +30,8 @@ _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
+_MAX_BARE_TOPICS: Final = 256
+"""A client has no reason to name topics without partitions at all."""
 _STRIDE_WORTH: Final = 8
 """From this many topics on it pays to look whether they all have one shape."""
 
@@ -78,6 +79,22 @@ class FetchRequest:
     odd: str
     tail: int
     """Offset of what follows the forgotten topics: rack and tags."""
+
+    def again(self, frame: bytes) -> "FetchRequest":
+        """Return the same fetch as another frame has it, which differs in its correlation id alone."""
+        return FetchRequest(
+            frame,
+            self.body,
+            self.layout,
+            self.max_wait_ms,
+            self.isolation_level,
+            self.session_id,
+            self.session_epoch,
+            self.partitions,
+            self.listing,
+            self.odd,
+            self.tail,
+        )
 
     def patched(self, session_id: int, session_epoch: int) -> bytes:
         """Return the frame with another session id and epoch (v7 and later)."""
@@ -138,7 +155,7 @@ def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
 class _TopicsWalk:
     """The walk over ``topics``: blocks of entries, each a stride."""
 
-    __slots__ = ("blocks", "counts", "frame", "keys", "layout", "partitions", "tagged")
+    __slots__ = ("bare", "blocks", "counts", "frame", "keys", "layout", "partitions", "tagged")
 
     def __init__(self, frame: bytes, layout: FetchLayout) -> None:
         self.frame = frame
@@ -147,6 +164,7 @@ class _TopicsWalk:
         self.counts: list[int] = []
         self.blocks: list[Entries] = []
         self.partitions = 0
+        self.bare = 0
         self.tagged = False
 
     def topics(self, at: int) -> int:
@@ -186,6 +204,9 @@ class _TopicsWalk:
         elif end > len(frame):
             raise Truncated("fetch request", at)
         if not count:  # a broker answers no topic without partitions
+            self.bare += 1
+            if self.bare > _MAX_BARE_TOPICS:
+                raise Malformed(f"a fetch of {self.bare} topics without partitions")
             return end
         self.partitions += count
         if self.keys and self.keys[-1] == key:

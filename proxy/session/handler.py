@@ -167,7 +167,7 @@ class FetchSessionHandler:
         return self.session_id, 0
 
     def ask_incremental(self) -> tuple[int, int]:
-        """Return the (id, epoch) of the incremental fetch that carries the delta applied last."""
+        """Return the (id, epoch) that an incremental fetch carries now."""
         self._asked_full = False
         return self.session_id, self.epoch
 
@@ -256,27 +256,29 @@ class FetchSessionHandler:
         table = self._held()
         told: list[Answered] = []
         told_rows: list[int] = []
-        count = 0
+        count, named = 0, np.zeros(len(table.topic), np.bool_)
         for run in walk.runs:
             rows = table.rows(run.key, run.entries.view(table.layout.answer_fields)["partition"])
             if (rows < 0).any():
                 return self._other_partitions()
             self._take_run(table, run, rows)
+            named[rows] = True
             count += len(rows)
         for entry in walk.answered:
             row = table.row(entry.key, entry.partition)
             if row < 0:
                 return self._other_partitions()
             self._take_entry(table, entry, row)
+            named[row] = True
             table.refused[row] = entry.error_code
             if not entry.ends_empty or entry.error_code:
                 told.append(entry)
                 told_rows.append(row)
             count += 1
-        if count != table.size:
+        if count != table.size or np.count_nonzero(named) != count:
             return self._other_partitions()
-        self.session_id = walk.session_id
-        self.epoch = 1 if walk.session_id else 0
+        self.session_id = max(walk.session_id, 0)
+        self.epoch = 1 if self.session_id else 0
         return Verdict(Use.COMPLETE, "", told, told_rows)
 
     def _other_partitions(self) -> Verdict:
@@ -287,6 +289,7 @@ class FetchSessionHandler:
         table = self._held()
         told: list[Answered] = []
         told_rows: list[int] = []
+        seen: set[int] = set()
         for run in walk.runs:
             rows = table.rows(run.key, run.entries.view(table.layout.answer_fields)["partition"])
             if (rows < 0).any():
@@ -294,8 +297,9 @@ class FetchSessionHandler:
             self._take_run(table, run, rows)
         for entry in walk.answered:
             row = table.row(entry.key, entry.partition)
-            if row < 0:
+            if row < 0 or row in seen:
                 return self._foreign()
+            seen.add(row)
             if entry.error_code and self._names_stuck(table, entry, row):
                 self.epoch = 0
                 return Verdict(Use.REPEAT_FULL, f"topic gone or made anew (error {entry.error_code})")
@@ -303,10 +307,9 @@ class FetchSessionHandler:
             if not entry.ends_empty or entry.error_code:
                 told.append(entry)
                 told_rows.append(row)
-        for row in table.unknown().tolist():
-            if row not in told_rows:
-                self.epoch = 0
-                return Verdict(Use.REPEAT_FULL, "a partition that the broker has not described")
+        if not seen.issuperset(table.unknown().tolist()):
+            self.epoch = 0
+            return Verdict(Use.REPEAT_FULL, "a partition that the broker has not described")
         if walk.session_id:
             self._advance()
         else:

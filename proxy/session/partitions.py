@@ -12,7 +12,7 @@ import numpy.typing as npt
 from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 
-MAX_LOOKUP: Final = 1 << 20
+MAX_LOOKUP: Final = 1 << 17
 """Partition numbers that one table may span over all its topics, beside eight for each partition it holds.
 The lookup has 8 bytes for each number from 0 to a topic's highest."""
 

@@ -68,7 +68,7 @@ class Sessions:
         off_for: client ids whose fetches pass as they are.
     """
 
-    __slots__ = ("held", "max_sessions", "off_for", "on")
+    __slots__ = ("crowded", "held", "max_sessions", "off_for", "on")
 
     def __init__(self, *, max_sessions: int, on: bool = True, off_for: frozenset[str] = frozenset()) -> None:
         self.max_sessions = max_sessions
@@ -76,6 +76,9 @@ class Sessions:
         self.off_for = off_for
         self.held = 0
         """Slots held or being asked for."""
+        self.crowded = False
+        """The process holds as many bytes of answers as it may: fetches go without sessions, so that their
+        answers stream."""
 
     def __repr__(self) -> str:
         return f"<Sessions held={self.held}/{self.max_sessions} on={self.on}>"
