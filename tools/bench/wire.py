@@ -171,8 +171,8 @@ def _table(workload: Workload, counted: Mapping[str, Counted], without: Mapping[
         ),
     ]
     notes = [
-        "Averages over the fetches of one window, records left out unless said. One record is 270 bytes; on a",
-        "busy machine a fetch brings several, and what sessions save is less of the whole.",
+        "Averages over the fetches of one window, records left out unless said. One record takes 270 bytes;",
+        "where a busy machine has a fetch bring several, sessions save less of the whole.",
         "Direct and Java are counted by a gateway with --sessions off, a plain wire.",
     ]
     if without:
