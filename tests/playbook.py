@@ -9,6 +9,7 @@ well as one that is missing. A failure shows both sides frame by frame, fetches 
 """
 
 from collections.abc import Iterable
+from difflib import ndiff
 from itertools import count
 from typing import Any, Final, Self
 
@@ -107,8 +108,7 @@ class Playbook:
                 self._asked[frame[8:12]] = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
         due = b"".join(frames)
         if got != due:
-            assert self._told_requests(got) == self._told_requests(due)
-            assert got == due
+            raise AssertionError(_difference(self._told_requests(due), self._told_requests(got), due, got))
         return self if more else self._quiet("client")
 
     def to_client(self, *frames: bytes, more: bool = False) -> Self:
@@ -116,8 +116,7 @@ class Playbook:
         got = self.takes_client()
         due = b"".join(frames)
         if got != due:
-            assert self._told_answers(got) == self._told_answers(due)
-            assert got == due
+            raise AssertionError(_difference(self._told_answers(due), self._told_answers(got), due, got))
         return self if more else self._quiet("broker")
 
     def nothing(self) -> Self:
@@ -213,6 +212,12 @@ def full(version: int, wants: Iterable[Want], hw: int = 5, **fields: Any) -> byt
 
 correlations = count(1000).__next__
 """Gives correlation ids that no transcript has used."""
+
+
+def _difference(expected: list[str], got: list[str], due: bytes, data: bytes) -> str:
+    """Both sides frame by frame; where they say the same, their bytes."""
+    lines = [line for line in ndiff(expected, got) if line[0] in "-+"]
+    return "\n".join(["- due, + sent:", *(lines or [f"- {due.hex()}", f"+ {data.hex()}"])])
 
 
 def _tell_request(frame: bytes) -> str:

@@ -9,7 +9,7 @@ from proxy.fetches import STREAM_FROM
 from proxy.session.savings import WINDOW_SECONDS, Sessions
 from tests.frames import Want, entry, fetch, response
 from tests.model import wire
-from tests.playbook import SESSION_ID, Playbook, asks, full, request
+from tests.playbook import SESSION_ID, Playbook, asks, full, request, split
 
 NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
 """In entries of v4."""
@@ -289,9 +289,18 @@ def test_trap_5a_a_connection_that_was_native_stays_so() -> None:
 
 @pytest.mark.parametrize("session", [(0, -5), (-5, 0), (-5, 3), (-1, 1), (0, 7)])
 def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> None:
-    """A broker answers them with 70, or not at all: it shall say so itself."""
+    """A broker answers them with 70, or not at all: it shall say so itself. Our own session is closed."""
     play = Playbook().established(16, T)
-    passes(play, 16, T, 9, session=session)
+    asked = fetch(16, *T, session=session, correlation=9)
+    close = asks(16, [], (SESSION_ID, -1), correlation=3)
+    told = {asked: full(16, T, correlation_id=9), close: response(16, correlation_id=3)}
+    play.client(asked)
+    sent = split(play.takes_broker())
+    assert sorted(sent) == sorted(told)
+    play.broker(*(told[frame] for frame in sent))
+    play.to_client(full(16, T, correlation_id=9))
+    assert play.sessions.held == 0
+    passes(play, 16, T, 10)
 
 
 def test_kafka_gos_way_of_having_no_session() -> None:
@@ -652,13 +661,11 @@ def test_a_delta_not_smaller_than_the_fetch_goes_sessionless() -> None:
 
 def test_sessions_that_cost_more_rest_for_a_while() -> None:
     """Every entry is news, in as many elements as entries: the session's answer is larger than a full one."""
-    wants: list[Want] = [
-        (name, index) for name in ("long-topic-name-one", "long-topic-name-two") for index in range(9)
-    ]
+    wants: list[Want] = [(name, index) for name in ("1" * 200, "2" * 200) for index in range(9)]
     play = Playbook().established(12, wants)
-    mixed = [("long-topic-name-one", [entry(index, 6)]) for index in range(9)]
-    others = [("long-topic-name-two", [entry(index, 6)]) for index in range(9)]
-    torn = [element for pair in zip(mixed, others, strict=True) for element in pair] * 3
+    mixed = [("1" * 200, [entry(index, 6)]) for index in range(9)]
+    others = [("2" * 200, [entry(index, 6)]) for index in range(9)]
+    torn = [element for pair in zip(mixed, others, strict=True) for element in pair]
     play.client(fetch(12, *wants, correlation=9)).to_broker(asks(12, [], (SESSION_ID, 1), correlation=9))
     play.broker(response(12, *torn, session_id=SESSION_ID, correlation_id=9))
     play.to_client(full(12, wants, hw=6, correlation_id=9))
@@ -666,6 +673,29 @@ def test_sessions_that_cost_more_rest_for_a_while() -> None:
     assert play.connection.tally.passthrough["resting"] == 1
     play.now += WINDOW_SECONDS
     play.client(fetch(12, *wants, correlation=11)).to_broker(asks(12, [], (SESSION_ID, 2), correlation=11))
+
+
+def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
+    """Eight fetches in a row that had no use for it: others may need its slot."""
+    play = Playbook().established(16, T)
+    for number in range(10, 17):
+        passes(play, 16, [], number)
+    asked = fetch(16, correlation=17)
+    play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
+    play.broker(response(16, correlation_id=3), full(16, [], correlation_id=17))
+    play.to_client(full(16, [], correlation_id=17))
+    assert play.sessions.held == 0
+
+
+def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
+    """Their answers stream; the session stays."""
+    play = Playbook().established(16, T)
+    play.sessions.crowded = True
+    for number in range(10, 30):
+        passes(play, 16, T, number)
+    play.sessions.crowded = False
+    play.client(fetch(16, *T, correlation=30)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=30))
+    assert play.connection.tally.passthrough["memory"] == 20
 
 
 def test_case_91_a_client_that_is_catching_up_goes_without_and_streams() -> None:

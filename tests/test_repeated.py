@@ -19,7 +19,9 @@ def test_the_same_fetch_with_another_correlation_id() -> None:
     assert again is not None
     assert (again.partitions, again.session_epoch) == (1, -1)
     repeated.note_request(again)
-    assert repeated.request(fetch(16, ("t", 0), correlation=3)) is again
+    third = repeated.request(fetch(16, ("t", 0), correlation=3))
+    assert third is not None
+    assert third.frame == fetch(16, ("t", 0), correlation=3)
 
 
 @pytest.mark.parametrize(
