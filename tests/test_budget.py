@@ -78,8 +78,8 @@ def test_all_go_on_when_enough_is_free() -> None:
 def test_a_holder_whose_client_does_not_read_is_not_the_one_that_goes_on() -> None:
     budget, a, b, c = _three()
     a.can_go_on = False
-    a.holds(200)
-    b.holds(10)
+    a.holds(90)
+    b.holds(20)
     c.holds(10)
 
     assert budget.waiting == 1
@@ -89,6 +89,22 @@ def test_a_holder_whose_client_does_not_read_is_not_the_one_that_goes_on() -> No
     budget.settle()
 
     assert [a.waits, b.waits, c.waits] == [False, True, True]
+
+
+def test_answers_that_lie_until_the_limit_let_no_other_be_completed() -> None:
+    """Each that went on would add its own to them: clients that do not read would fill the memory."""
+    budget, a, b, c = _three()
+    a.can_go_on = False
+    a.holds(200)
+    b.holds(10)
+    c.holds(10)
+
+    assert budget.waiting == 2
+    assert [a.waits, b.waits, c.waits] == [False, True, True]
+
+    a.holds(0)
+
+    assert [b.waits, c.waits] == [False, False]
 
 
 def test_one_that_lies_still_while_others_wait_is_named() -> None:
@@ -101,7 +117,7 @@ def test_one_that_lies_still_while_others_wait_is_named() -> None:
 
     assert budget.stalled(STALL_SECONDS - 0.1) is None
     assert budget.stalled(STALL_SECONDS) is a
-    assert repr(budget) == "<Budget 220 of 100, 3 hold, 1 wait>"
+    assert repr(budget) == "<Budget 220 of 100, 3 hold, 2 wait>"
 
 
 def test_nobody_is_named_while_nobody_waits() -> None:
