@@ -195,7 +195,6 @@ def test_half_requests_wait_without_harm(stage: Scene) -> None:
             peer.close()
 
 
-@pytest.mark.xfail(reason="what a closed connection held waits for the garbage collector", strict=False)
 def test_half_requests_are_let_go_when_their_clients_leave(stage: Scene) -> None:
     """Four rounds of 60 MB: what one round holds may stay with the allocator, what four hold may not."""
     with stage.unharmed():
