@@ -1,6 +1,7 @@
 """The gateway: its listeners, its links, what it knows of the cluster, and how it leaves."""
 
 import asyncio
+import ctypes
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ REFRESH_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait after it did not answer; each wait doubles."""
 TICK_SECONDS: Final = 5.0
+TRIM_BYTES = 16_777_216
+"""When so much less is held than was, memory is given back."""
 """How often listeners that could not be bound are tried again and stalled connections are looked for."""
 
 
@@ -277,13 +280,25 @@ class Gateway:
             self.log.warning("bootstrap unreachable, trying again", reason=reason)
 
     async def _look_after(self) -> None:
+        most = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.brokers.retry()
+            held = self.budget.total
+            if most - held > TRIM_BYTES:
+                _give_back_memory()
+                most = held
+            most = max(most, held)
             stalled = self.budget.stalled(monotonic())
             if isinstance(stalled, Link):
                 self.log.warning("connection cut off: it held memory that others wait for", **stalled.who)
                 stalled.abort()
+
+
+def _give_back_memory() -> None:
+    """Return to the system what large answers took; glibc would keep it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def add(total: Tally, part: Tally) -> None:
