@@ -119,7 +119,7 @@ def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, 
         client.fetches()
         assert session_of(stage, "evicted") > 0
         with Fetcher(stage.broker.address, TOPIC, PARTITIONS, client_id="follower") as follower:
-            # Shards are asked in turn, by others in between, too: some refuse, for they have a follower's already.
+            # Shards are asked in turn, by others too: some refuse, for they have a follower's already.
             asked = (
                 follower.fetch(replica_id=FOLLOWER, session_epoch=0).session_id for _ in range(10 * SLOTS)
             )
