@@ -20,7 +20,7 @@ from proxy.metrics import VERSION, exposition, registry
 from proxy.server import Gateway
 from proxy.transports import HOLDS, Link
 
-MAX_REQUEST_BYTES: Final = 8192
+MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
 """For a request to come, and again for its answer to be taken."""
@@ -47,7 +47,7 @@ class Admin:
     async def start(self, sockets: list[socket]) -> None:
         """Serve on listening sockets."""
         for sock in sockets:
-            server = await asyncio.start_server(self._client, sock=sock, limit=MAX_REQUEST_BYTES)
+            server = await asyncio.start_server(self._client, sock=sock, limit=MAX_HEAD_BYTES)
             self._servers.append(server)
 
     def close(self) -> None:

@@ -27,9 +27,9 @@ REFRESH_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait after it did not answer; each wait doubles."""
 TICK_SECONDS: Final = 5.0
-TRIM_BYTES = 16_777_216
-"""When so much less is held than was, memory is given back."""
 """How often listeners that could not be bound are tried again and stalled connections are looked for."""
+TRIM_BYTES: Final = 16_777_216
+"""When so much less is held than was, memory is given back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from proxy import admin
-from proxy.admin import MAX_CONNECTIONS, MAX_REQUEST_BYTES, Admin, saved_bytes, state
+from proxy.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, Admin, saved_bytes, state
 from proxy.events import SideTally, Tally
 from proxy.listeners import bind
 from proxy.routing import Address
@@ -95,7 +95,7 @@ def test_metrics_are_in_prometheus_text_format() -> None:
         (b"GET /../etc/passwd HTTP/1.1\r\n\r\n", 404),
         (b"GET /livez\r\n\r\n", 400),
         (b"\x16\x03\x01\r\n\r\n", 400),
-        (b"GET /livez HTTP/1.1\r\n" + b"a" * MAX_REQUEST_BYTES, 431),
+        (b"GET /livez HTTP/1.1\r\n" + b"a" * MAX_HEAD_BYTES, 431),
     ],
 )
 def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> None:
