@@ -133,7 +133,7 @@ class Stream:
         if error is not None:
             raise RuntimeError(f"a record was not produced: {error}")
         if partition is None or offset is None or value is None:
-            return  # sent twice over a restart and acknowledged as a duplicate: written, at an offset nobody told
+            return  # sent twice over a restart, acknowledged as a duplicate: at an offset that nobody told
         self.produced[partition, offset] = f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
 
 
