@@ -566,3 +566,29 @@ def test_bytes_are_counted_on_both_sides() -> None:
     grown = [now - then for then, now in zip(before, after, strict=True)]
     sent = len(asks(16, [], (SESSION_ID, 1), correlation=9))
     assert grown == [len(asked), len(full(16, T)), len(told), sent]
+
+
+# --- addresses in other answers -------------------------------------------------------------------
+
+
+def metadata(correlation: int, host: bytes, port: int) -> bytes:
+    """Metadata v0 that names broker 2 and no topic."""
+    body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
+    return answer(correlation, body)
+
+
+@pytest.mark.parametrize("chunk", [1, 9, 1000])
+def test_addresses_lead_through_the_gateway(chunk: int) -> None:
+    play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
+    asked = request(METADATA, 0, 5, b"\0\0\0\0")
+    play.client(asked).to_broker(asked)
+    play.broker(metadata(5, b"broker-2.example", 9092), chunk=chunk).to_client(metadata(5, b"gw", 19_094))
+    assert play.connection.held == 0
+
+
+def test_addresses_that_are_not_understood_pass_and_are_told() -> None:
+    play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
+    asked = request(METADATA, 0, 5, b"\0\0\0\0")
+    told = answer(5, b"\0\0\0\1nonsense")
+    play.exchange(asked, told)
+    assert play.events(Passthrough) == [Passthrough(reason="an answer with addresses was not understood")]

@@ -457,3 +457,34 @@ def test_topic_ids_keep_their_zeros() -> None:
     listing = parsed(fetch(16, *((name, 0) for name in "abcdefghij"))).listing
     assert listing is not None
     assert listing.keys == [topic_id(name) for name in "abcdefghij"]
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_topics_without_partitions(version: int) -> None:
+    """Brokers answer none of them; a client has no reason to name many."""
+    layout = LAYOUTS[version]
+    view = parsed(fetch(version))
+    element = layout.prefix(wire_key(version, "t"), 0) + (b"\0" if layout.flexible else b"")
+    at = view.body + layout.request_head
+
+    def with_bare(count: int) -> bytes:
+        head, tail = view.frame[:at], view.frame[at + len(layout.count(0)) :]
+        return head + layout.count(count) + element * count + tail
+
+    few = parsed(with_bare(256))
+    assert few.listing is not None
+    assert (few.partitions, few.listing.keys) == (0, [])
+    with pytest.raises(Malformed, match="without partitions"):
+        parsed(with_bare(257))
+
+
+def test_forgotten_topics_that_go_beyond_the_end() -> None:
+    frame = fetch(7, ("a", 0), forget=[("b", 1)], session=(5, 1))
+    assert parsed(frame).odd == ""
+    with pytest.raises(Truncated, match="forgotten"):
+        parsed(frame[:-8] + b"\0\0\0\3" + frame[-4:])
+
+
+def test_forgetting_without_a_session_is_odd() -> None:
+    view = parsed(fetch(16, ("a", 0), forget=[("b", 1)]))
+    assert (view.odd, view.listing) == ("forgets without a session", None)

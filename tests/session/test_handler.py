@@ -592,3 +592,15 @@ def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
         assert held == {(name, index): offset for name, index, offset in wants}
         elements = [(name, [entry(index, 5)]) for name, index in held]
         assert give(handler, version, *elements, session_id=77).use is Use.EXPAND
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+@pytest.mark.parametrize("changed", [[], [0], [699], [0, 1, 350, 698, 699], list(range(700))])
+def test_long_lists_are_compared_as_bytes(version: int, changed: list[int]) -> None:
+    """Above some size entries are not compared one by one; each change is found all the same, once."""
+    handler = established(version, *(("t", index) for index in range(700)))
+    what = listing(version, *(("t", index, 2**40 + 257 if index in changed else 0) for index in range(700)))
+    delta = handler.compare(what)
+    assert delta is not None
+    assert delta.altered.tolist() == changed
+    assert delta.topics == ([element(version, "t", *((i, 2**40 + 257) for i in changed))] if changed else [])
