@@ -64,6 +64,7 @@ class KafkaPython:
         self._ends = EndsReached()
         if given.assign:
             self._consumer.assign([TopicPartition(*pair) for pair in given.assign])
+            self._consumer.seek_to_beginning()
         else:
             self._consumer.subscribe(given.subscribe, listener=Rebalances())
 
