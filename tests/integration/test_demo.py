@@ -69,6 +69,11 @@ def _broken_cache(folder: Path) -> Path:
     return cache
 
 
+def heed_ctrl_c() -> None:
+    """Undo what a shell does to what it runs in the background: to have it ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_nothing_behind() -> None:
     process = subprocess.Popen(
         [*COMMAND, "--seconds", "60"],
@@ -77,6 +82,7 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - no thread is running that could hold a lock
     )
     try:
         assert process.stdout is not None
