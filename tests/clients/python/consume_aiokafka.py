@@ -21,6 +21,7 @@ from tests.clients.python.program import (
 )
 
 T = TypeVar("T")
+STOP_SECONDS = 10.0
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
@@ -118,8 +119,17 @@ class Aiokafka:
         self._run(self._consumer.commit())
 
     def close(self) -> None:
-        self._run(self._consumer.stop())
+        # Before Python 3.12 a wait_for that is answered just then swallows the cancellation of aiokafka's
+        # heartbeats, and stop() waits for them for ever, with any broker. A second try cancels them again.
+        stopping = self._loop.create_task(self._consumer.stop())
+        while not self._run(self._ended(stopping)):
+            for task in asyncio.all_tasks(self._loop) - {stopping}:
+                task.cancel()
         self._loop.close()
+
+    @staticmethod
+    async def _ended(stopping: asyncio.Task[None]) -> bool:
+        return bool((await asyncio.wait({stopping}, timeout=STOP_SECONDS))[0])
 
 
 if __name__ == "__main__":
