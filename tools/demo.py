@@ -208,6 +208,8 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
 
 
 def _check(readers: Sequence[Reader]) -> None:
+    if _interrupted.is_set():  # raised within a callback of the client library it was lost
+        raise KeyboardInterrupt
     for reader in readers:
         if reader.error is not None:
             raise RuntimeError(f"the consumer {reader.name} failed: {reader.error}") from reader.error
@@ -301,7 +303,11 @@ def _seconds(text: str) -> float:
     return value
 
 
+_interrupted = threading.Event()
+
+
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    _interrupted.set()
     raise KeyboardInterrupt
 
 
@@ -315,7 +321,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seconds", type=_seconds, default=20.0, metavar="N", help="how long to read (default: 20)"
     )
     arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     console = Console()
     try:
         outcome = run(arguments.seconds, Steps(console))
