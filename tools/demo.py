@@ -330,6 +330,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print("demo: interrupted; all that it started is stopped")
         return EXIT_INTERRUPTED
     except DemoError as error:
+        if _interrupted.is_set():
+            return EXIT_INTERRUPTED
         sys.stderr.write(f"demo: {error}\n")
         return EXIT_FAILED
     show(outcome, console)
