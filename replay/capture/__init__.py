@@ -1,0 +1,1 @@
+"""Captures: files, packets, TCP streams, Kafka frames and exchanges."""

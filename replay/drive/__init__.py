@@ -1,0 +1,1 @@
+"""Playing captured requests against a live gateway or broker."""

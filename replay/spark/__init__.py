@@ -1,0 +1,1 @@
+"""The only imports of pyspark."""
