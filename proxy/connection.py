@@ -22,6 +22,7 @@ from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.primitives import ProtocolError
 from proxy.requests import READ_WITHIN, describe_length, wants_answer
 from proxy.rewriting import clamped, readdressed
+from proxy.session.partitions import PartitionTable
 from proxy.session.savings import Sessions
 
 MAX_REQUEST_BYTES: Final = 104_857_600
@@ -150,6 +151,11 @@ class Connection:
     def fetch_version(self) -> int:
         """The version of the last fetch, -1 before."""
         return self._fetches.version
+
+    @property
+    def session_table(self) -> PartitionTable | None:
+        """What the session holds; None before a first fetch was taken."""
+        return self._fetches.handler.table
 
     @property
     def session_id(self) -> int:

@@ -81,7 +81,7 @@ class FetchResponseWalk:
     Args:
         layout: the version of the request that it answers.
         isolation_level: that of the request; it tells what an entry without news looks like.
-        keep: collect `answered` and `runs`; otherwise entries are only counted.
+        keep: collect `answered`, `runs` and `elements`; otherwise entries are only counted.
     """
 
     __slots__ = (
@@ -98,6 +98,7 @@ class FetchResponseWalk:
         "_tail",
         "_topics_left",
         "answered",
+        "elements",
         "error_code",
         "offset",
         "partitions",
@@ -134,6 +135,8 @@ class FetchResponseWalk:
         self.record_bytes = 0
         self.answered: list[Answered] = []
         self.runs: list[Run] = []
+        self.elements: list[tuple[bytes, int]] = []
+        """Topic elements as they stand in the answer, if entries are kept: key, entries."""
         self.tags: list[TagSpan] = []
         """The body's tags; their offsets count from `tags_at`."""
         self.tags_at = -1
@@ -270,6 +273,8 @@ class FetchResponseWalk:
         key = buffer[at:end]
         self._left, at = self._count(buffer, end)
         self._key = key
+        if self._keep:
+            self.elements.append((key, self._left))
         self._no_run_for = 0
         self._at = _At.ENTRY
         if self._left <= 0:
