@@ -20,7 +20,7 @@ class FileCounts:
     """The file's place in the input."""
     format: str = ""
     """`pcap` or `pcapng`; empty when the file is neither."""
-    bytes: int = 0
+    file_bytes: int = 0
     """Bytes of the capture that were read, decompressed."""
     packets: int = 0
     captured_bytes: int = 0
@@ -84,7 +84,7 @@ class FileCounts:
 
 
 _SUMS = (
-    "bytes",
+    "file_bytes",
     "packets",
     "captured_bytes",
     "wire_bytes",
