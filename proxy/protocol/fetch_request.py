@@ -59,6 +59,44 @@ class Listing:
             done += count
 
 
+class Topics:
+    """What a fetch's ``topics`` list, and where their entries lie in the frame, each block a stride.
+
+    Frames that differ in nothing but what their entries say share one.
+    """
+
+    __slots__ = ("blocks", "counts", "element", "keys", "layout", "partitions", "tagged")
+
+    def __init__(self, layout: FetchLayout) -> None:
+        self.layout = layout
+        self.keys: list[bytes] = []
+        """As `Listing.keys`."""
+        self.counts: list[int] = []
+        """As `Listing.counts`."""
+        self.blocks: list[tuple[int, int]] = []
+        """Offset and number of the entries of each element."""
+        self.element = 0
+        """Size of an element where all have the shape of the first, the only block noted then."""
+        self.partitions = 0
+        self.tagged = False
+        """An entry or an element has tags; nothing is viewed then."""
+
+    def listing(self, frame: bytes) -> Listing:
+        """View the entries as a frame has them."""
+        layout = self.layout
+        if self.element:
+            at, count = self.blocks[0]
+            strides = (self.element, layout.request_entry)
+            alike = np.ndarray((len(self.keys), count), layout.request_item, frame, at, strides)
+            return Listing(layout, self.keys, self.counts, alike.reshape(-1))
+        blocks = [np.frombuffer(frame, layout.request_item, count, at) for at, count in self.blocks]
+        if len(blocks) == 1:
+            entries = blocks[0]
+        else:
+            entries = np.concatenate(blocks) if blocks else np.zeros(0, layout.request_item)
+        return Listing(layout, self.keys, self.counts, entries)
+
+
 @dataclass(slots=True, eq=False)
 class FetchRequest:
     """One fetch as a client sent it."""
@@ -73,15 +111,40 @@ class FetchRequest:
     """0 before v7, as brokers take it."""
     session_epoch: int
     """-1 before v7, as brokers take it."""
-    partitions: int
-    listing: Listing | None
-    """None when the fetch is more than a plain consumer's: `odd` says why."""
+    topics: Topics
     odd: str
+    """Why the fetch is more than a plain consumer's."""
     tail: int
     """Offset of what follows the forgotten topics: rack and tags."""
+    _listing: Listing | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many entries it has."""
+        return self.topics.partitions
+
+    @property
+    def listing(self) -> Listing | None:
+        """The partitions that it lists; None when it is `odd`."""
+        if self._listing is None and not self.odd:
+            self._listing = self.topics.listing(self.frame)
+        return self._listing
+
+    @property
+    def block(self) -> tuple[int, int] | None:
+        """Where the entries lie, from and to, if all are in one place; tags apart they may say anything."""
+        topics = self.topics
+        if self.odd or topics.element or len(topics.blocks) != 1:
+            return None
+        at, count = topics.blocks[0]
+        return at, at + count * self.layout.request_entry
 
     def again(self, frame: bytes) -> "FetchRequest":
-        """Return the same fetch as another frame has it, which differs in its correlation id alone."""
+        """Return the same fetch as another frame has it.
+
+        Args:
+            frame: one that differs in its correlation id and in what the fields of its entries say, alone.
+        """
         return FetchRequest(
             frame,
             self.body,
@@ -90,8 +153,7 @@ class FetchRequest:
             self.isolation_level,
             self.session_id,
             self.session_epoch,
-            self.partitions,
-            self.listing,
+            self.topics,
             self.odd,
             self.tail,
         )
@@ -118,20 +180,19 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     if version >= SESSION_VERSION:
         session_id, epoch = _SESSION.unpack_from(frame, head_end - 8)
     walk = _TopicsWalk(frame, layout)
-    at = walk.topics(head_end)
+    at = walk.go(head_end)
     at, forgets = _forgotten(frame, layout, at)
     tail = at
     tagged = _tail(frame, layout, at)
     odd = ""
     if replica_id != _CONSUMER:
         odd = "not a consumer"
-    elif tagged or walk.tagged:
+    elif tagged or walk.topics.tagged:
         odd = "tags"
     elif forgets and session_id == 0 and epoch <= 0:
         odd = "forgets without a session"
-    listing = None if odd else walk.listing()
     return FetchRequest(
-        frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.partitions, listing, odd, tail
+        frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.topics, odd, tail
     )
 
 
@@ -153,42 +214,31 @@ def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
 
 
 class _TopicsWalk:
-    """The walk over ``topics``: blocks of entries, each a stride."""
+    """The walk over ``topics``."""
 
-    __slots__ = ("bare", "blocks", "counts", "frame", "keys", "layout", "partitions", "tagged")
+    __slots__ = ("bare", "frame", "layout", "topics")
 
     def __init__(self, frame: bytes, layout: FetchLayout) -> None:
         self.frame = frame
         self.layout = layout
-        self.keys: list[bytes] = []
-        self.counts: list[int] = []
-        self.blocks: list[Entries] = []
-        self.partitions = 0
+        self.topics = Topics(layout)
         self.bare = 0
-        self.tagged = False
 
-    def topics(self, at: int) -> int:
-        topics, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
-        if not topics:
+    def go(self, at: int) -> int:
+        """Walk over the array; return the offset after it."""
+        count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
+        if not count:
             return at
-        end = self._topic(at)
-        if topics >= _STRIDE_WORTH and (same := self._alike(at, end - at, topics)):
+        end = self.element(at)
+        if count >= _STRIDE_WORTH and (same := self._alike(at, end - at, count)):
             return same
-        for _ in range(topics - 1):
-            end = self._topic(end)
+        for _ in range(count - 1):
+            end = self.element(end)
         return end
 
-    def listing(self) -> Listing:
-        blocks = self.blocks
-        if len(blocks) == 1:
-            entries = blocks[0]
-        else:
-            entries = np.concatenate(blocks) if blocks else np.zeros(0, self.layout.request_item)
-        return Listing(self.layout, self.keys, self.counts, entries)
-
-    def _topic(self, at: int) -> int:
+    def element(self, at: int) -> int:
         """Walk one topic element; return the offset after it."""
-        layout, frame = self.layout, self.frame
+        layout, frame, topics = self.layout, self.frame, self.topics
         key, at = _read_key(frame, layout, at)
         if layout.flexible and 0 < (short := frame[at] if at < len(frame) else 0) < 0x80:
             count, at = short - 1, at + 1
@@ -200,7 +250,7 @@ class _TopicsWalk:
             if end < len(frame) and frame[at + size - 1 : end : size].count(0) == count and not frame[end]:
                 end += 1
             else:
-                return self._tagged_topic(at, count)
+                return self._tagged(at, count)
         elif end > len(frame):
             raise Truncated("fetch request", at)
         if not count:  # a broker answers no topic without partitions
@@ -208,13 +258,13 @@ class _TopicsWalk:
             if self.bare > _MAX_BARE_TOPICS:
                 raise Malformed(f"a fetch of {self.bare} topics without partitions")
             return end
-        self.partitions += count
-        if self.keys and self.keys[-1] == key:
-            self.counts[-1] += count
+        topics.partitions += count
+        if topics.keys and topics.keys[-1] == key:
+            topics.counts[-1] += count
         else:
-            self.keys.append(key)
-            self.counts.append(count)
-        self.blocks.append(self._block(at, count))
+            topics.keys.append(key)
+            topics.counts.append(count)
+        topics.blocks.append((at, count))
         return end
 
     def _count(self, at: int) -> tuple[int, int]:
@@ -223,40 +273,36 @@ class _TopicsWalk:
             raise Malformed("partitions are null")
         return count, at
 
-    def _tagged_topic(self, at: int, count: int) -> int:
-        self.tagged = True
-        self.partitions += count
+    def _tagged(self, at: int, count: int) -> int:
+        self.topics.tagged = True
+        self.topics.partitions += count
         for _ in range(count):
             _, at = skip_tags(self.frame, at + self.layout.request_entry - 1)
         return skip_tags(self.frame, at)[1]
 
-    def _alike(self, start: int, size: int, topics: int) -> int:
-        """Take all topics at once if each has the first one's shape; return the offset after them, or 0."""
-        if self.tagged or not self.keys:
+    def _alike(self, start: int, size: int, count: int) -> int:
+        """Take all elements at once if each has the first one's shape; return the offset after them, or 0."""
+        topics, frame, layout = self.topics, self.frame, self.layout
+        if topics.tagged or not topics.keys:
             return 0
-        frame, layout, count = self.frame, self.layout, self.counts[0]
-        end = start + topics * size
-        key_size = len(self.keys[0])
-        prefix = layout.prefix_size(self.keys[0], count)
-        key_at = 0 if layout.topic_ids else prefix - key_size - len(layout.count(count))
+        each = topics.counts[0]
+        end = start + count * size
+        key_size = len(topics.keys[0])
+        prefix = layout.prefix_size(topics.keys[0], each)
+        key_at = 0 if layout.topic_ids else prefix - key_size - len(layout.count(each))
         if end > len(frame):
             return 0
         fixed = [*range(key_at), *range(key_at + key_size, prefix)]
         if layout.flexible:
             fixed += [*range(prefix + 32, size, 33), size - 1]
-        if any(frame[start + i : end : size] != frame[start + i : start + i + 1] * topics for i in fixed):
+        if any(frame[start + i : end : size] != frame[start + i : start + i + 1] * count for i in fixed):
             return 0
-        keys: list[bytes] = np.ndarray((topics,), f"V{key_size}", frame, start + key_at, (size,)).tolist()
-        if len(set(keys)) != topics:
+        keys: list[bytes] = np.ndarray((count,), f"V{key_size}", frame, start + key_at, (size,)).tolist()
+        if len(set(keys)) != count:
             return 0
-        shape, strides = (topics, count), (size, layout.request_entry)
-        entries = np.ndarray(shape, layout.request_item, frame, start + prefix, strides)
-        self.keys, self.counts, self.partitions = keys, [count] * topics, topics * count
-        self.blocks = [entries.reshape(-1)]
+        topics.keys, topics.counts, topics.partitions = keys, [each] * count, count * each
+        topics.element = size
         return end
-
-    def _block(self, at: int, count: int) -> Entries:
-        return np.frombuffer(self.frame, self.layout.request_item, count, at)
 
 
 def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:

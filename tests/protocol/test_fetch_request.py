@@ -309,8 +309,8 @@ def walk_one_by_one(view: FetchRequest) -> Listing:
     topics = len(view.listing.keys)
     at = view.body + view.layout.request_head + len(view.layout.count(topics))
     for _ in range(topics):
-        at = walk._topic(at)
-    return walk.listing()
+        at = walk.element(at)
+    return walk.topics.listing(view.frame)
 
 
 @pytest.mark.parametrize("version", [4, 7, 9, 11, 12, 13, 18])
