@@ -1,0 +1,103 @@
+"""The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
+
+Column `by` tells what a row is: total, client, topic, broker or connection. Sum over one kind of row, never
+over several: each kind holds all the bytes (connection only the largest ones). The other columns are named
+after the report object's fields (`actual_request_bytes` is `fetch.actual.request_bytes`), in bytes and
+counts; a column is empty where it does not apply. RFC 4180: UTF-8, comma, CRLF, names in the first row.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from replay.report.model import Actual, Eligible, Fetch, Report, Sessions, predicted_bytes
+from replay.report.wording import printable
+
+NAMES: Final = (
+    "by",
+    "client_id",
+    "software",
+    "fetch_version",
+    "topic",
+    "broker",
+    "client",
+    "connection",
+    "connections",
+)
+"""What a row is of. A topic row with an empty topic has what is no topic's: the rest of each frame."""
+FIELDS: Final = tuple(
+    (group, field)
+    for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", Sessions))
+    for field in fields.__annotations__
+)
+FIGURES: Final = (
+    *(f"{group}_{field}" for group, field in FIELDS),
+    "predicted_bytes",
+    "saved_bytes",
+    "saved_ratio",
+)
+"""`predicted_bytes` is sessions + (actual - eligible), both directions; `saved_ratio` 0.5 is one half."""
+COLUMNS: Final = (*NAMES, *FIGURES)
+
+
+def render(report: Report) -> str:
+    """Build the table.
+
+    Args:
+        report: the report object.
+
+    Returns:
+        text to be written as UTF-8 without translating its line ends. Names of peers are printable, and one
+        that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    lines = _Lines()
+    writer = csv.DictWriter(lines, COLUMNS, restval="")
+    writer.writeheader()
+    writer.writerows(_rows(report))
+    return "".join(lines)
+
+
+class _Lines(list[str]):
+    """What `csv` writes to."""
+
+    write = list[str].append
+
+
+def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
+    yield {"by": "total", "connections": report["input"]["connections"], **_figures(report["fetch"])}
+    for client in report["by_client"]:
+        yield {"by": "client", **_names(client), **_figures(client["fetch"])}
+    for topic in report["by_topic"]:
+        yield {"by": "topic", **_names(topic), **_figures(topic["fetch"])}
+    for broker in report["by_broker"]:
+        yield {"by": "broker", **_names(broker), **_figures(broker["fetch"])}
+    for connection in report["connections"]:
+        yield {"by": "connection", **_names(connection), **_figures(connection["fetch"])}
+
+
+def _names(row: Mapping[str, object]) -> dict[str, str | int]:
+    fields = ((name, row.get(name)) for name in NAMES)
+    return {
+        name: field if isinstance(field, int) else _inert(str(field))
+        for name, field in fields
+        if field is not None
+    }
+
+
+def _inert(name: str) -> str:
+    """Keep a spreadsheet from computing a peer's name (OWASP: CSV injection)."""
+    return "'" + printable(name) if name[:1] in ("=", "+", "-", "@") else printable(name)
+
+
+def _figures(fetch: Fetch) -> dict[str, int | float]:
+    groups: Mapping[str, Mapping[str, int]] = {
+        "actual": fetch["actual"],  # type: ignore[dict-item] # a TypedDict of int fields
+        "eligible": fetch["eligible"],  # type: ignore[dict-item] # the same
+        "sessions": fetch["sessions"],  # type: ignore[dict-item] # the same
+    }
+    figures: dict[str, int | float] = {f"{group}_{field}": groups[group][field] for group, field in FIELDS}
+    return figures | {
+        "predicted_bytes": predicted_bytes(fetch),
+        "saved_bytes": fetch["saved_bytes"],
+        "saved_ratio": fetch["saved_ratio"],
+    }

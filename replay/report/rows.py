@@ -1,0 +1,111 @@
+"""The report's tables as rows to show: what saves most first, the long tail summed up in one row."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from replay.report.model import Fetch, Report, actual_bytes, eligible_bytes, predicted_bytes
+from replay.report.wording import REST, plural, shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of a table, its bytes of both directions."""
+
+    names: tuple[str, ...]
+    """Fit to be shown; one for each column that names something."""
+    connections: int = 0
+    count: int
+    """Fetches, or of a topic: partitions answered."""
+    actual: int
+    eligible: int
+    predicted: int
+    saved: int
+
+    @property
+    def ratio(self) -> float:
+        """Share of the row's own bytes that was saved."""
+        return self.saved / self.actual if self.actual else 0.0
+
+
+def total_row(report: Report) -> Row:
+    """The whole capture."""
+    return _row(("all",), report["fetch"], connections=report["input"]["connections"])
+
+
+def client_rows(report: Report, limit: int) -> list[Row]:
+    """By client id, software and fetch version."""
+    rows = (
+        _row(
+            (
+                shown(client["client_id"]),
+                shown(client["software"], empty="not told"),
+                f"v{client['fetch_version']}",
+            ),
+            client["fetch"],
+            connections=client["connections"],
+        )
+        for client in report["by_client"]
+    )
+    return _ranked(rows, limit, "client")
+
+
+def topic_rows(report: Report, limit: int) -> list[Row]:
+    """By topic; last what is no topic's."""
+    topics = (
+        _row((shown(topic["topic"]),), topic["fetch"], count=topic["fetch"]["actual"]["partitions_answered"])
+        for topic in report["by_topic"]
+        if topic["topic"] is not None
+    )
+    rest = (_row((REST,), topic["fetch"]) for topic in report["by_topic"] if topic["topic"] is None)
+    return [*_ranked(topics, limit, "topic"), *rest]
+
+
+def broker_rows(report: Report, limit: int) -> list[Row]:
+    """By broker."""
+    rows = (
+        _row((shown(broker["broker"]),), broker["fetch"], connections=broker["connections"])
+        for broker in report["by_broker"]
+    )
+    return _ranked(rows, limit, "broker")
+
+
+def connection_rows(report: Report, limit: int) -> list[Row]:
+    """The largest connections, with their client ids; the report holds no others, so none are summed up."""
+    rows = (
+        _row((shown(connection["connection"]), shown(connection["client_id"])), connection["fetch"])
+        for connection in report["connections"]
+    )
+    return sorted(rows, key=lambda row: (-row.actual, row.names))[:limit]
+
+
+def _row(names: tuple[str, ...], fetch: Fetch, *, connections: int = 0, count: int | None = None) -> Row:
+    return Row(
+        names=names,
+        connections=connections,
+        count=fetch["actual"]["requests"] if count is None else count,
+        actual=actual_bytes(fetch),
+        eligible=eligible_bytes(fetch),
+        predicted=predicted_bytes(fetch),
+        saved=fetch["saved_bytes"],
+    )
+
+
+def _ranked(rows: Iterable[Row], limit: int, noun: str) -> list[Row]:
+    ranked = sorted(rows, key=lambda row: (-row.saved, -row.actual, row.names))
+    if len(ranked) <= limit:
+        return ranked
+    others = ranked[limit - 1 :]
+    names = (f"{plural(len(others), f'other {noun}')}", *("" for _ in ranked[0].names[1:]))
+    return [*ranked[: limit - 1], _summed(names, others)]
+
+
+def _summed(names: tuple[str, ...], rows: list[Row]) -> Row:
+    return Row(
+        names=names,
+        connections=sum(row.connections for row in rows),
+        count=sum(row.count for row in rows),
+        actual=sum(row.actual for row in rows),
+        eligible=sum(row.eligible for row in rows),
+        predicted=sum(row.predicted for row in rows),
+        saved=sum(row.saved for row in rows),
+    )

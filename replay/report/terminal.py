@@ -1,0 +1,192 @@
+"""The report for a terminal: compact at 80 columns, and plain where rich finds no terminal or NO_COLOR.
+
+Names of peers go in as `Text`, never as rich markup.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from replay.report.model import Report, actual_bytes, predicted_bytes
+from replay.report.rows import Row, broker_rows, client_rows, topic_rows, total_row
+from replay.report.wording import (
+    FORMULA,
+    MODELLED,
+    POLICY,
+    SAVED,
+    SHARES,
+    captured,
+    narrowed,
+    number,
+    percent,
+    plural,
+    shown,
+    size,
+    unpaired,
+)
+
+ROWS: Final = 10
+"""Of a table by client, topic or broker; the others are summed up."""
+PROBLEMS: Final = 5
+"""Told by name; the others are counted. The JSON has them all."""
+
+
+def render(report: Report) -> RenderableType:
+    """Build what `measure` prints.
+
+    Args:
+        report: the report object.
+
+    Returns:
+        what a `rich.console.Console` prints.
+    """
+    if not report["fetch"]["actual"]["requests"]:
+        return Group(_headline(report), Text(), _reading(report))
+    parts = [
+        _headline(report),
+        _where(report),
+        *_breakdowns(report),
+        _sessions(report),
+        *_not_eligible(report),
+        *_slots(report),
+        _reading(report),
+        _modelled(report),
+        Text(f"{FORMULA} {SAVED} {POLICY[report['policy']]}", style="dim"),
+    ]
+    return Group(*(line for part in parts[:-1] for line in (part, Text())), parts[-1])
+
+
+def _headline(report: Report) -> Text:
+    fetch, text = report["fetch"], Text()
+    text.append(captured(report) + "\n")
+    if filters := narrowed(report["filters"]):
+        text.append(filters + "\n")
+    if not fetch["actual"]["requests"]:
+        return text.append("No fetch request was found.", style="bold")
+    text.append(
+        f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ", style="bold"
+    )
+    text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
+    return text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
+
+
+def _style(saved: int) -> str:
+    return "bold green" if saved > 0 else "bold red" if saved < 0 else "bold"
+
+
+def _table(title: str, *names: str, numbers: Sequence[str]) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+    )
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _where(report: Report) -> Table:
+    table = _table("Where the bytes go", "", "", numbers=("captured", "predicted"))
+    actual, predicted = report["where"]["actual"], report["where"]["predicted"]
+    for key, (name, what) in SHARES.items():
+        before, after = actual[key], predicted[key]  # type: ignore[literal-required] # keys of Shares
+        table.add_row(name, Text(what, style="dim"), size(before), size(after))
+    return table
+
+
+def _breakdowns(report: Report) -> list[Table]:
+    topics = topic_rows(report, ROWS)
+    return [
+        _by("By client", ("client id", "software", "fetch"), client_rows(report, ROWS), "fetches"),
+        _by("By topic", ("topic",), topics, "entries"),
+        _by("By broker", ("broker",), [*broker_rows(report, ROWS), total_row(report)], "fetches"),
+    ]
+
+
+def _by(title: str, names: tuple[str, ...], rows: list[Row], counted: str) -> Table:
+    table = _table(title, *names, numbers=(counted, "captured", "predicted", "saved"))
+    for row in rows:
+        table.add_row(
+            *(Text(name) for name in row.names),
+            *("" for _ in names[len(row.names) :]),
+            number(row.count),
+            size(row.actual),
+            size(row.predicted),
+            Text(percent(row.ratio), style=_style(row.saved)),
+        )
+    return table
+
+
+def _sessions(report: Report) -> Text:
+    actual, sessions = report["fetch"]["actual"], report["fetch"]["sessions"]
+    return Text(
+        f"Eligible fetches through sessions: {number(sessions['full'])} full, "
+        f"{number(sessions['incremental'])} incremental, {number(sessions['sessionless'])} sessionless; "
+        f"partitions {number(sessions['added'])} added, {number(sessions['altered'])} altered, "
+        f"{number(sessions['forgotten'])} forgotten. Captured: {number(actual['partitions_requested'])} "
+        f"partitions asked for and {number(actual['partitions_answered'])} answered; in sessions: "
+        f"{number(sessions['partitions_requested'])} and {number(sessions['partitions_answered'])}. "
+        f"Closing took {size(sessions['close_bytes'])}, repairing {size(sessions['repair_bytes'])}."
+    )
+
+
+def _not_eligible(report: Report) -> list[Table]:
+    if not report["not_eligible"]:
+        return []
+    table = _table("Not eligible, left as captured", "why", numbers=("fetches", "bytes"))
+    for reason, row in sorted(report["not_eligible"].items(), key=lambda item: -item[1]["bytes"]):
+        table.add_row(Text(shown(reason)), number(row["exchanges"]), size(row["bytes"]))
+    return [table]
+
+
+def _slots(report: Report) -> list[Table]:
+    if not report["slots"]:
+        return []
+    table = _table(
+        "Fetch session slots", "broker", numbers=("at once", "wanted", "slots", "evictions", "refused")
+    )
+    for row in report["slots"]:
+        counts = (row["sessions_at_once"], row["requested_at_once"], row["slots"], row["evictions"])
+        table.add_row(Text(shown(row["broker"])), *map(number, counts), number(row["refused"]))
+    return [table]
+
+
+def _reading(report: Report) -> Text:
+    readable, problems = report["readable"], report["input"]["problems"]
+    text = Text(f"Readable: {percent(readable['ratio'])} of {size(_whole(report))} in the streams")
+    reasons = sorted(readable["by_reason"].items(), key=lambda item: -item[1])
+    if reasons:
+        text.append("; not: " + ", ".join(f"{shown(reason)} {size(count)}" for reason, count in reasons))
+    if halves := unpaired(report):
+        text.append(f". {halves}")
+    for problem in problems[:PROBLEMS]:
+        where = f"{shown(problem['file'])}: " if problem["file"] else ""
+        text.append(f"\n{where}{shown(problem['problem'])}", style="yellow")
+    if more := len(problems[PROBLEMS:]):
+        text.append(f"\nand {plural(more, 'more problem')}, all in the JSON", style="yellow")
+    return text
+
+
+def _whole(report: Report) -> int:
+    return report["readable"]["readable_bytes"] + report["readable"]["unreadable_bytes"]
+
+
+def _modelled(report: Report) -> Text:
+    tcp_ip, money = report["modelled"]["tcp_ip"], report["modelled"]["money"]
+    text = Text(f"{MODELLED}: TCP/IP headers {size(tcp_ip['bytes_actual'])} captured, ")
+    text.append(f"{size(tcp_ip['bytes_predicted'])} predicted ({tcp_ip['how']})")
+    if money:
+        text.append(
+            f"\n{MODELLED}: money saved {money['saved']:,.2f}, {money['saved_per_month']:,.2f} in 30 days "
+            f"such as this, at {money['price_per_gb']:g} a GB ({money['how']})"
+        )
+    return text

@@ -1,0 +1,320 @@
+"""A made-up report of a realistic shape whose columns add up, and the sums that hold for every report."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import cast
+
+from replay.report.model import (
+    Actual,
+    Bucket,
+    ConnectionRow,
+    Eligible,
+    Fetch,
+    Report,
+    Sessions,
+    Shares,
+    TopicRow,
+    actual_bytes,
+    predicted_bytes,
+)
+
+GROUPS = {"actual": Actual, "eligible": Eligible, "sessions": Sessions}
+BY_FRAME = frozenset(
+    {
+        "requests",
+        "responses",
+        "exchanges",
+        "full",
+        "incremental",
+        "sessionless",
+        "close_bytes",
+        "repair_bytes",
+    }
+)
+"""What a topic's row does not have."""
+
+BEGIN = datetime(2026, 11, 20, 22, 30, tzinfo=UTC)
+CLIENTS = (
+    # client id, software, fetch version, connections, fetches, partitions, has sessions already
+    ("billing-enricher", "librdkafka 2.16.0", 16, 3, 61_200, 100, False),
+    ("search-indexer", "aiokafka 0.12.0", 11, 3, 30_010, 48, False),
+    ("fraud-scorer", "apache-kafka-java 4.3.0", 18, 3, 44_870, 100, True),
+    ("", "", 4, 2, 1_204, 12, False),
+    ("audit-archiver", "sarama 1.61.1", 11, 1, 12_400, 1, False),
+)
+BROKERS = ("10.20.0.11:9092", "10.20.0.12:9092", "[fd00:20::13]:9092")
+TOPICS = {"events": 70, "orders": 20, "payments.settled": 8, "AAAAAAAAAAAAAAAAAAAAAg": 1}
+"""Names (the last one an id that no Metadata answer named) and the shares of the bytes."""
+
+
+def report() -> Report:
+    """Make a report of an hour of five clients at three brokers."""
+    cells = {(client, broker): _cell(client, broker) for client in CLIENTS for broker in BROKERS}
+    total = added(cells.values())
+    clients = {client: added(cells[client, broker] for broker in BROKERS) for client in CLIENTS}
+    return {
+        "version": "0.2.0",
+        "policy": "gateway",
+        "filters": {"ports": [9092], "hosts": [], "clients": [], "topics": []},
+        "time": {"first": BEGIN.isoformat(), "last": (BEGIN + timedelta(hours=1)).isoformat()},
+        "input": {
+            "files": 12,
+            "bytes": 1_234_567_890,
+            "packets": 2_345_678,
+            "connections": 36,
+            "exchanges": 154_321,
+            "gaps": 3,
+            "unpaired_requests": 9,
+            "unpaired_responses": 1,
+            "problems": [
+                {
+                    "file": "captures/node-7.pcap03",
+                    "problem": "the last record is cut after 1,204 of 1,514 bytes",
+                },
+                {"file": "", "problem": "10.20.0.12:9092: 3 gaps, 48,112 bytes that the capture lost"},
+            ],
+        },
+        "fetch": total,
+        "by_client": [
+            {"client_id": c[0], "software": c[1], "fetch_version": c[2], "connections": c[3], "fetch": fetch}
+            for c, fetch in clients.items()
+        ],
+        "by_topic": _topics(total),
+        "by_broker": [
+            {"broker": broker, "connections": 12, "fetch": added(cells[c, broker] for c in CLIENTS)}
+            for broker in BROKERS
+        ],
+        "connections": [_connection(client, broker, fetch) for (client, broker), fetch in cells.items()],
+        "over_time": _over_time(total),
+        "where": {"actual": _shares(total, predicted=False), "predicted": _shares(total, predicted=True)},
+        "readable": {
+            "readable_bytes": 987_654_321,
+            "unreadable_bytes": 2_048_112,
+            "ratio": 987_654_321 / (987_654_321 + 2_048_112),
+            "by_reason": {"TLS": 1_900_000, "lost by the capture": 48_112, "cut by the snap length": 100_000},
+        },
+        "not_eligible": {
+            "a session of the client's own": {
+                "exchanges": 44_870,
+                "bytes": actual_bytes(clients[CLIENTS[2]]),
+            },
+            "no answer captured": {"exchanges": 9, "bytes": 26_631},
+        },
+        "slots": [
+            {
+                "broker": broker,
+                "sessions_at_once": 9 - place,
+                "requested_at_once": 12,
+                "slots": 1000,
+                "evictions": 0,
+                "refused": 0,
+            }
+            for place, broker in enumerate(BROKERS)
+        ],
+        "modelled": {
+            "tcp_ip": {
+                "bytes_actual": 61_204_112,
+                "bytes_predicted": 21_204_112,
+                "how": "66 bytes for each 1,448 bytes of a frame and one acknowledgement for two segments",
+            },
+            "money": {
+                "price_per_gb": 0.02,
+                "saved": actual_bytes(total) * 0.02e-9,
+                "saved_per_month": actual_bytes(total) * 0.02e-9 * 720,
+                "how": "saved fetch bytes times the price given with --price-per-gb",
+            },
+        },
+    }
+
+
+def empty() -> Report:
+    """Make the report of a capture without a fetch."""
+    nothing = combined(lambda *_: 0)
+    no_shares = cast("Shares", dict.fromkeys(Shares.__annotations__, 0))
+    return {
+        **report(),
+        "filters": {"ports": [], "hosts": [], "clients": [], "topics": []},
+        "time": {"first": "", "last": ""},
+        "input": {
+            "files": 1,
+            "bytes": 24,
+            "packets": 0,
+            "connections": 0,
+            "exchanges": 0,
+            "gaps": 0,
+            "unpaired_requests": 0,
+            "unpaired_responses": 0,
+            "problems": [],
+        },
+        "fetch": nothing,
+        "by_client": [],
+        "by_topic": [],
+        "by_broker": [],
+        "connections": [],
+        "over_time": [],
+        "where": {"actual": no_shares, "predicted": no_shares},
+        "readable": {"readable_bytes": 0, "unreadable_bytes": 0, "ratio": 1.0, "by_reason": {}},
+        "not_eligible": {},
+        "slots": [],
+        "modelled": {"tcp_ip": {"bytes_actual": 0, "bytes_predicted": 0, "how": "none"}, "money": None},
+    }
+
+
+def combined(value: Callable[[str, str], int]) -> Fetch:
+    """Make a Fetch whose figures are value(group, field), savings worked out from them."""
+    groups = {
+        group: {field: value(group, field) for field in fields.__annotations__}
+        for group, fields in GROUPS.items()
+    }
+    eligible, sessions = (groups[name] for name in ("eligible", "sessions"))
+    saved = sum(eligible[name] - sessions[name] for name in ("request_bytes", "response_bytes"))
+    whole = groups["actual"]["request_bytes"] + groups["actual"]["response_bytes"]
+    return cast("Fetch", {**groups, "saved_bytes": saved, "saved_ratio": saved / whole if whole else 0.0})
+
+
+def figure(fetch: Fetch, group: str, field: str) -> int:
+    """Give one figure of a Fetch by its names."""
+    return int(cast("dict[str, dict[str, int]]", fetch)[group][field])
+
+
+def added(fetches: Iterable[Fetch]) -> Fetch:
+    """Add up rows."""
+    rows = list(fetches)
+    return combined(lambda group, field: sum(figure(row, group, field) for row in rows))
+
+
+def assert_adds_up(report: Report) -> None:
+    """Check the sums that the model promises for any report that has no filter by topic."""
+    whole = report["fetch"]
+    if report["by_client"]:
+        assert added(row["fetch"] for row in report["by_client"]) == whole
+        assert added(row["fetch"] for row in report["by_broker"]) == whole
+        assert added(row["fetch"] for row in report["by_topic"]) == whole
+    for topic in report["by_topic"]:
+        if topic["topic"] is not None:
+            assert not any(figure(topic["fetch"], *name) for name in _names() if name[1] in BY_FRAME)
+    assert sum(cast("dict[str, int]", report["where"]["actual"]).values()) == actual_bytes(whole)
+    assert sum(cast("dict[str, int]", report["where"]["predicted"]).values()) == predicted_bytes(whole)
+    assert sum(bucket["actual_bytes"] for bucket in report["over_time"]) == actual_bytes(whole)
+    assert sum(bucket["predicted_bytes"] for bucket in report["over_time"]) == predicted_bytes(whole)
+    assert sum(report["readable"]["by_reason"].values()) == report["readable"]["unreadable_bytes"]
+    assert len(report["over_time"]) <= 120
+    times = [datetime.fromisoformat(bucket["time"]) for bucket in report["over_time"]]
+    assert times == sorted(set(times))
+
+
+def _names() -> list[tuple[str, str]]:
+    return [(group, field) for group, fields in GROUPS.items() for field in fields.__annotations__]
+
+
+def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> Fetch:
+    """Make one client's fetches at one broker."""
+    _, _, version, _, fetches, partitions, native = client
+    count = fetches // (2 + BROKERS.index(broker))
+    took = 0 if native else count
+    request = 90 + partitions * (4 if native else 28)
+    response = 60 + partitions * (1 if native else 34) + 260
+    pays = partitions > 1
+    figures = {
+        "actual": {
+            "requests": count + 1,
+            "responses": count,
+            "request_bytes": (count + 1) * request,
+            "response_bytes": count * response,
+            "record_bytes": count * 200,
+            "partitions_requested": (count + 1) * (1 if native else partitions),
+            "partitions_answered": count * (1 if native else partitions),
+        },
+        "eligible": {
+            "exchanges": took,
+            "request_bytes": took * request,
+            "response_bytes": took * response,
+            "record_bytes": took * 200,
+        },
+        "sessions": {
+            "request_bytes": took * (110 if pays else request) + (130 if took and pays else 0),
+            "response_bytes": took * (370 if pays else response) + (74 if took and pays else 0),
+            "full": 1 if took and pays else 0,
+            "incremental": took - 1 if took and pays else 0,
+            "sessionless": 0 if pays else took,
+            "added": version if took and pays else 0,
+            "altered": took if pays else 0,
+            "forgotten": 2 if took and pays else 0,
+            "partitions_requested": took + partitions if took else 0,
+            "partitions_answered": took + partitions if took else 0,
+            "close_bytes": 130 if took and pays else 0,
+            "repair_bytes": 0,
+        },
+    }
+    return combined(lambda group, field: figures[group][field])
+
+
+def _topics(total: Fetch) -> list[TopicRow]:
+    """Share a Fetch out among the topics; what is left, and what is counted by the frame, is no topic's."""
+    rows: list[TopicRow] = [
+        {"topic": name, "fetch": combined(partial(_part, total, part))} for name, part in TOPICS.items()
+    ]
+    rest = combined(
+        lambda group, field: (
+            figure(total, group, field) - sum(figure(row["fetch"], group, field) for row in rows)
+        )
+    )
+    return [*rows, {"topic": None, "fetch": rest}]
+
+
+def _part(total: Fetch, part: int, group: str, field: str) -> int:
+    return 0 if field in BY_FRAME else figure(total, group, field) * part // 100
+
+
+def _connection(
+    client: tuple[str, str, int, int, int, int, bool], broker: str, fetch: Fetch
+) -> ConnectionRow:
+    address = f"10.20.1.{CLIENTS.index(client) + 1}:{40_000 + BROKERS.index(broker)}"
+    return {
+        "connection": f"{address} > {broker} #0",
+        "client": address,
+        "broker": broker,
+        "client_id": client[0],
+        "software": client[1],
+        "fetch": fetch,
+    }
+
+
+def _over_time(total: Fetch) -> list[Bucket]:
+    """Share the bytes out over an hour, busier in its middle, with half a minute's pause."""
+    weights = {place: 60 - abs(60 - place) + place % 7 for place in range(120) if place != 100}
+    whole = sum(weights.values())
+    shares = {
+        place: (actual_bytes(total) * weight // whole, predicted_bytes(total) * weight // whole)
+        for place, weight in weights.items()
+    }
+    left = [count(total) - sum(share[way] for share in shares.values()) for way, count in enumerate(_WAYS)]
+    shares[60] = (shares[60][0] + left[0], shares[60][1] + left[1])
+    return [
+        {
+            "time": (BEGIN + timedelta(seconds=30 * place)).isoformat(),
+            "seconds": 30.0,
+            "actual_bytes": before,
+            "predicted_bytes": after,
+        }
+        for place, (before, after) in shares.items()
+    ]
+
+
+_WAYS = (actual_bytes, predicted_bytes)
+
+
+def _shares(total: Fetch, *, predicted: bool) -> Shares:
+    whole = predicted_bytes(total) if predicted else actual_bytes(total)
+    records = total["actual"]["record_bytes"]
+    listing = (whole - records) * (8 if predicted else 45) // 100
+    empty_entries = (whole - records) * (3 if predicted else 44) // 100
+    entry = (whole - records) * 5 // 100
+    return {
+        "listing_bytes": listing,
+        "empty_entry_bytes": empty_entries,
+        "entry_bytes": entry,
+        "record_bytes": records,
+        "other_bytes": whole - records - listing - empty_entries - entry,
+    }
