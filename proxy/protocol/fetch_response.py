@@ -8,7 +8,6 @@ copied.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from struct import Struct
 from typing import Final
 
@@ -34,14 +33,14 @@ _RUN_WORTH: Final = 4
 _RUN_FIRST: Final = 64
 
 
-class _At(IntEnum):
-    HEADER = 0
-    TOPIC = 1
-    ENTRY = 2
-    ENTRY_TAGS = 3
-    TOPIC_TAGS = 4
-    BODY_TAGS = 5
-    END = 6
+# What the walk is at: plain integers, for they are looked at for every unit.
+_HEADER: Final = 0
+_TOPIC: Final = 1
+_ENTRY_AT: Final = 2
+_ENTRY_TAGS: Final = 3
+_TOPIC_TAGS: Final = 4
+_BODY_TAGS: Final = 5
+_END: Final = 6
 
 
 class _Short(Exception):  # noqa: N818 - not an error: the unit goes on in the next chunk
@@ -116,7 +115,7 @@ class FetchResponseWalk:
         self._isolation = 1 if isolation_level else 0
         self._ends_empty = layout.empty_ends[self._isolation]
         self._keep = keep
-        self._at = _At.HEADER
+        self._at = _HEADER
         self._topics_left = 0
         self._left = 0
         self._no_run_for = 0
@@ -145,12 +144,12 @@ class FetchResponseWalk:
     @property
     def head_known(self) -> bool:
         """Whether the top-level fields have been read."""
-        return self._at is not _At.HEADER
+        return self._at != _HEADER
 
     @property
     def done(self) -> bool:
         """Whether the response was walked to its end."""
-        return self._at is _At.END and not self._skip
+        return self._at == _END and not self._skip
 
     def hop(self, size: int) -> bool:
         """Go over the next `size` bytes if they lie within records; tell whether they do."""
@@ -216,19 +215,19 @@ class FetchResponseWalk:
         try:
             while at <= size:
                 unit = self._at
-                if unit is _At.ENTRY:
+                if unit == _ENTRY_AT:
                     at = self._entry(buffer, at, base)
-                elif unit is _At.ENTRY_TAGS:
-                    at = self._entry_tags(buffer, at, base)
-                elif unit is _At.TOPIC:
+                elif unit == _TOPIC:
                     at = self._topic(buffer, at)
-                elif unit is _At.TOPIC_TAGS:
-                    at = _after_tags(buffer, at)
+                elif unit == _TOPIC_TAGS:
+                    at = at + 1 if not buffer[at] else skip_tags(buffer, at)[1]
                     self._topic_done()
-                elif unit is _At.HEADER:
+                elif unit == _HEADER:
                     at = self._header(buffer, at, base)
-                elif unit is _At.BODY_TAGS:
+                elif unit == _BODY_TAGS:
                     at = self._body_tags(buffer, at, base)
+                elif unit == _ENTRY_TAGS:
+                    at = self._entry_tags(buffer, at, base)
                 else:
                     if at < size:
                         raise Malformed(f"{size - at} bytes after a fetch response")
@@ -241,7 +240,7 @@ class FetchResponseWalk:
         layout = self._layout
         at += PREFIX_AND_CORRELATION
         if layout.flexible:
-            at = _after_tags(buffer, at)
+            at = at + 1 if not buffer[at] else skip_tags(buffer, at)[1]
         throttle, error, session_id, session_id_at = 0, 0, 0, 0
         if layout.version >= SESSION_VERSION:
             throttle, error, session_id = _SESSION_HEAD.unpack_from(buffer, at)
@@ -276,7 +275,7 @@ class FetchResponseWalk:
         if self._keep:
             self.elements.append((key, self._left))
         self._no_run_for = 0
-        self._at = _At.ENTRY
+        self._at = _ENTRY_AT
         if self._left <= 0:
             self._entries_done()
         return at
@@ -308,21 +307,26 @@ class FetchResponseWalk:
             at += 4
         if at > len(buffer):
             raise _Short
+        end = at + records
         if self._keep:
             ends = self._ends_empty
             begin = start + layout.aborted
             empty = not records and buffer[begin : begin + len(ends)][: at - begin] == ends[: at - begin]
-            self._open = Answered(
-                self._key, partition, error, base + start, base + at + records, buffer[start:begin], empty
-            )
+            fixed = buffer[start:begin]
+            self._open = Answered(self._key, partition, error, base + start, base + end, fixed, empty)
         self.record_bytes += records
         self._left = left - 1
         self.partitions += 1
-        if layout.flexible:
-            self._at = _At.ENTRY_TAGS
-        else:
+        if not layout.flexible:
             self._entry_done()
-        return at + records
+        elif end < len(buffer) and not buffer[end]:  # its tags are at hand, and there are none
+            end += 1
+            if self._open is not None:
+                self._open.end += 1
+            self._entry_done()
+        else:
+            self._at = _ENTRY_TAGS
+        return end
 
     def _run(self, buffer: bytes, at: int, left: int) -> int:
         """Take the entries without news that come next; return how many."""
@@ -349,7 +353,7 @@ class FetchResponseWalk:
         return taken
 
     def _entry_tags(self, buffer: bytes, at: int, base: int) -> int:
-        end = _after_tags(buffer, at)
+        end = skip_tags(buffer, at)[1]
         entry = self._open
         if entry is not None:
             entry.end = base + end
@@ -362,13 +366,13 @@ class FetchResponseWalk:
         if self._open is not None:
             self.answered.append(self._open)
             self._open = None
-        self._at = _At.ENTRY
+        self._at = _ENTRY_AT
         if not self._left:
             self._entries_done()
 
     def _entries_done(self) -> None:
         if self._layout.flexible:
-            self._at = _At.TOPIC_TAGS
+            self._at = _TOPIC_TAGS
         else:
             self._topic_done()
 
@@ -378,9 +382,9 @@ class FetchResponseWalk:
 
     def _next_topic(self) -> None:
         if self._topics_left > 0:
-            self._at = _At.TOPIC
+            self._at = _TOPIC
         else:
-            self._at = _At.BODY_TAGS if self._layout.flexible else _At.END
+            self._at = _BODY_TAGS if self._layout.flexible else _END
 
     def _body_tags(self, buffer: bytes, at: int, base: int) -> int:
         self.tags_at = base + at
@@ -388,7 +392,7 @@ class FetchResponseWalk:
         if buffer[at]:
             tags, end = read_tags(buffer, at)
             self.tags = [(tag, start - at, stop - at) for tag, start, stop in tags]
-        self._at = _At.END
+        self._at = _END
         return end
 
     def _count(self, buffer: bytes, at: int) -> tuple[int, int]:
@@ -398,11 +402,6 @@ class FetchResponseWalk:
             count, at = read_uvarint(buffer, at)
             return count - 1, at
         return _COUNT.unpack_from(buffer, at)[0], at + 4
-
-
-def _after_tags(buffer: bytes, at: int) -> int:
-    """Go over a tag buffer; nearly all are empty."""
-    return skip_tags(buffer, at)[1] if buffer[at] else at + 1
 
 
 def answer_head(
