@@ -282,15 +282,12 @@ class FetchResponseWalk:
 
     def _entry(self, buffer: bytes, at: int, base: int) -> int:
         left = self._left
-        if left >= _RUN_WORTH:
-            if self._no_run_for:
-                self._no_run_for -= 1
-            elif run := self._run(buffer, at, left):
-                self._left = left - run
-                self.partitions += run
-                if left == run:
-                    self._entries_done()
-                return at + run * self._layout.answer_entry
+        if left >= _RUN_WORTH and (run := self._run(buffer, at, left)):
+            self._left = left - run
+            self.partitions += run
+            if left == run:
+                self._entries_done()
+            return at + run * self._layout.answer_entry
         layout = self._layout
         start = at
         partition, error = _ENTRY.unpack_from(buffer, at)
@@ -330,6 +327,9 @@ class FetchResponseWalk:
 
     def _run(self, buffer: bytes, at: int, left: int) -> int:
         """Take the entries without news that come next; return how many."""
+        if self._no_run_for:
+            self._no_run_for -= 1
+            return 0
         layout = self._layout
         most = min((len(buffer) - at) // layout.answer_entry, left)
         size, taken = _RUN_FIRST, 0
