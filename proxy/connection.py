@@ -15,6 +15,7 @@ from typing import Final
 from proxy.events import ClientNamed, Event, Fault, Passthrough, Tally
 from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.fetches import Fetches
+from proxy.measured import Measured, Meter
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, request_header
@@ -51,6 +52,7 @@ class Connection:
         sessions: the switch and the slots that all connections of the process share.
         resolve: where brokers are told to be; None leaves addresses as they are.
         max_request_bytes: the longest frame taken from the client.
+        measured: what connections to this broker share; None: it is measured for nobody.
     """
 
     __slots__ = (
@@ -69,6 +71,7 @@ class Connection:
         "_header",
         "_header_version",
         "_max_request_bytes",
+        "_meter",
         "_now",
         "_opaque",
         "_probed",
@@ -91,6 +94,7 @@ class Connection:
         sessions: Sessions,
         resolve: Resolve | None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        measured: Measured | None = None,
     ) -> None:
         self.tally = Tally()
         self.client_id = ""
@@ -122,6 +126,7 @@ class Connection:
         self._header = b""
         self._header_version = -1
         self._now = 0.0
+        self._meter = Meter(measured or Measured(), self.tally)
         self._fetches = Fetches(
             sessions=sessions, resolve=resolve, tally=self.tally, events=self._events, send=self._send
         )
@@ -254,9 +259,11 @@ class Connection:
         self._client_left = max(left - len(data), 0)
         self._to_broker.append(data[:left])
         if not self._client_left:
+            if self._half is not None:
+                self._half.sent_at = self._now
             waiting, self._waiting = self._waiting, []
             for exchange, frame in waiting:
-                self._send(exchange, frame)
+                self._put(exchange, frame)
         return data[left:]
 
     def _client_frame(self, data: bytes) -> int:
@@ -299,6 +306,7 @@ class Connection:
         if answered:
             self._answers.append(exchange)
             self._expected.append(exchange)
+            exchange.sent_at = self._now
         self._begin_frame(data, size)
         self._half = exchange if answered and self._client_left else None
         if api_key >> 8 == _GSSAPI_TOKEN and len(self._expected) == 1 and not self._begun:
@@ -359,20 +367,26 @@ class Connection:
         self._answers.append(exchange)
         body = _HEAD_SIZE + len(self._header)
         self._fetches.request(exchange, frame, body, self.client_id, self._now)
+        if exchange.request is not None:
+            self._meter.asked(exchange.request.partitions)
         return size
 
     def _probe(self, client_id: bytes | None) -> None:
         """Ask the broker what it can, since the client did not. Quotas go by client id: it is kept."""
         self._probed = True
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
-        exchange = Exchange(ApiKey.API_VERSIONS, 0, frame[8:12], Becomes.OURS)
-        self._expected.append(exchange)
-        self._to_broker.append(frame)
+        self._put(Exchange(ApiKey.API_VERSIONS, 0, frame[8:12], Becomes.OURS), frame)
 
     def _send(self, exchange: Exchange, frame: bytes) -> None:
+        if exchange.becomes is not Becomes.PASSED:
+            self._meter.sent()
         if self._client_left:
             self._waiting.append((exchange, frame))
-            return
+        else:
+            self._put(exchange, frame)
+
+    def _put(self, exchange: Exchange, frame: bytes) -> None:
+        exchange.sent_at = self._now
         self._expected.append(exchange)
         self._to_broker.append(frame)
 
@@ -469,6 +483,7 @@ class Connection:
             self._fail("broker", f"an answer to request {got} where {asked} is due")
         else:
             self._broker_left = 4 + length
+            self._meter.answer_begins(self._expected[0], self._now)
             return True
         return False
 
@@ -506,6 +521,8 @@ class Connection:
         """End an answer: have it again, or let it and what waited for it go."""
         self._expected.popleft()
         repeat, exchange.repeat = exchange.repeat, None
+        if exchange.api_key == ApiKey.FETCH:
+            self._meter.answered(exchange, self._now, again=repeat is not None)
         if repeat is not None:
             if exchange.attempts == 1:
                 self._repeating += 1

@@ -49,6 +49,8 @@ class Tally:
     broker: SideTally = field(default_factory=SideTally)
     session_errors: Counter[int] = field(default_factory=Counter)
     """Top-level error codes that a session met at the broker, by Kafka's number."""
+    refusals: int = 0
+    """Requests for a session that the broker answered without one, for it had no slot left."""
     passthrough: Counter[str] = field(default_factory=Counter)
     """Fetches and connections passed on as they came, by reason."""
 

@@ -46,6 +46,7 @@ class Exchange:
         "request",
         "rows",
         "sent",
+        "sent_at",
         "session_id",
         "understood",
         "version",
@@ -84,6 +85,8 @@ class Exchange:
         self.walk: FetchResponseWalk | None = None
         self.sent = 0
         """Size of the frame that went to the broker."""
+        self.sent_at = 0.0
+        """When it went there, in seconds."""
         self.attempts = 0
         """How often it was repeated."""
         self.repeat: Callable[[], None] | None = None

@@ -416,9 +416,11 @@ class Fetches:
             partitions = handler.table.size if handler.table is not None else 0
             self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
             self._note_uncached(walk)
-        elif verdict.use is Use.COMPLETE and not verdict.reason and not self._refused:
-            self._refused = True
-            self._events.append(SessionRefused())
+        elif verdict.use is Use.COMPLETE and not verdict.reason:
+            self._tally.refusals += 1
+            if not self._refused:
+                self._refused = True
+                self._events.append(SessionRefused())
 
     def _expanded(self, exchange: Exchange, now: float) -> list[Buffer]:
         """Turn an answer of the session, held whole, into what the client would have got without one."""
