@@ -62,6 +62,11 @@ class Features:
         return self.offset_fetch_max >= 7
 
     @property
+    def moves_records_only(self) -> bool:
+        """KAFKA-12330: before 3.0 a session moves each partition that it sends to the end of its list."""
+        return self.find_coordinator_max >= 4
+
+    @property
     def lso_always_real(self) -> bool:
         """Up to 2.0 a read_uncommitted entry says last_stable_offset -1.
 

@@ -17,6 +17,14 @@ READ: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS})
 UNSEEN: Final = -1
 """API key, version and correlation id of what was not seen."""
 
+CUT: Final = memoryview(bytes(1 << 20))
+"""Slices of it stand for record contents that were cut away: their length is kept, their bytes are not."""
+
+
+def is_cut(piece: Buffer) -> bool:
+    """Whether a piece of a response only keeps the place of what was cut."""
+    return isinstance(piece, memoryview) and piece.obj is CUT.obj
+
 
 @dataclass(slots=True)
 class Exchange:

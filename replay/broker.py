@@ -1,0 +1,330 @@
+"""The broker of one connection, as far as its captured answers tell what it would have said in a session.
+
+A capture of a client without sessions holds full answers. What an incremental answer would have held follows
+from them: the broker leaves out what it has said before in the session, keeps its own order, and moves what
+it sent records of to the end (FetchSession.java: IncrementalFetchContext, CachedPartition). Sans-IO.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from proxy.exchange import Buffer
+from proxy.protocol.api import ErrorCode
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout, Rows
+from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_response import Answered, FetchResponseWalk, answer_head, slices
+from proxy.protocol.primitives import Malformed, read_uvarint
+from proxy.session.partitions import PartitionTable
+from replay.capture.exchange import is_cut
+
+SESSION_ID: Final = 1
+"""Every session that is modelled has this id: a connection holds one at a time."""
+
+_BEFORE_READING: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Errors found before anything is read: their entries stand after all others."""
+_LAST: Final = 1 << 62
+_UNSEEN: Final = -1
+_ABORTED_SIZE: Final = 16
+
+_Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class Told:
+    """What an answer tells of one partition, and where its bytes are."""
+
+    row: int
+    key: bytes
+    pieces: Sequence[Buffer]
+    records: int
+    """Bytes of records among `pieces`."""
+
+
+@dataclass(slots=True, eq=False)
+class Element:
+    """A topic element of an answer."""
+
+    key: bytes
+    partitions: int
+    records: int
+    pieces: list[Buffer]
+
+
+class CapturedAnswer:
+    """One fetch response as captured, walked to its end.
+
+    Args:
+        pieces: the whole frame, its length included; stretches of record contents may be cut, as long as
+            their length is kept.
+        version: that of the request.
+        isolation_level: that of the request.
+
+    Raises:
+        ProtocolError: the bytes are no fetch response of that version.
+    """
+
+    def __init__(self, pieces: Sequence[Buffer], version: int, isolation_level: int) -> None:
+        self.pieces = joined(pieces)
+        self.layout = LAYOUTS[version]
+        self.isolation_level = isolation_level
+        self.size = sum(map(len, pieces))
+        self.walk = FetchResponseWalk(self.layout, isolation_level, keep=True)
+        for piece in self.pieces:
+            self.walk.feed(piece)  # type: ignore[arg-type]  # a cut stretch is hopped over, never looked into
+        if not self.walk.done:
+            raise Malformed("a fetch response that ends early")
+
+    def part(self, start: int, end: int) -> list[memoryview]:
+        """Return bytes of the frame, uncopied."""
+        return slices(self.pieces, start, end)  # type: ignore[arg-type]  # as above
+
+    @cached_property
+    def raised(self) -> "CapturedAnswer":
+        """The same answer as v7 has it; that of v7 and later is as it is."""
+        if self.layout.version >= SESSION_VERSION:
+            return self
+        return CapturedAnswer([_raised(self)], SESSION_VERSION, self.isolation_level)
+
+    @property
+    def correlation_id(self) -> bytes:
+        """The correlation id, 4 bytes."""
+        return b"".join(self.part(4, 8))
+
+    @property
+    def tags(self) -> list[memoryview]:
+        """The body's tags, from v12 on."""
+        return self.part(self.walk.tags_at, self.size) if self.walk.tags_at >= 0 else []
+
+    @property
+    def empty_entry_bytes(self) -> int:
+        """Bytes of entries that say nothing but where a partition's log begins and ends."""
+        size = self.layout.answer_entry
+        alone = sum(1 for entry in self.walk.answered if entry.ends_empty and not entry.error_code)
+        return size * (sum(len(run.entries) for run in self.walk.runs) + alone)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of all other entries, without their records."""
+        told = (entry for entry in self.walk.answered if not entry.ends_empty or entry.error_code)
+        return sum(entry.end - entry.start for entry in told) - self.walk.record_bytes
+
+    def with_session(self, session_id: int) -> list[Buffer]:
+        """Return the frame with another session id (v7 and later)."""
+        at = self.walk.session_id_at
+        return [*self.part(0, at), session_id.to_bytes(4), *self.part(at + 4, self.size)]
+
+    def news(self, entry: Answered) -> tuple[int, bool]:
+        """Tell of an entry that does not end as an empty one: bytes of records; whether it says more.
+
+        More is a preferred read replica or a diverging epoch: a session sends these whatever else is new.
+        """
+        layout = self.layout
+        head = b"".join(self.part(entry.start + layout.aborted, min(entry.end, entry.start + 4096)))
+        if layout.flexible:
+            aborted, at = read_uvarint(head, 0)
+            at += (aborted - 1) * (_ABORTED_SIZE + 1) if aborted else 0
+        else:
+            aborted, at = int.from_bytes(head[:4], signed=True), 4
+            at += max(aborted, 0) * _ABORTED_SIZE
+        if at + 14 > len(head) and entry.end - entry.start > 4096:  # thousands of aborted transactions
+            head = b"".join(self.part(entry.start + layout.aborted, entry.end))
+        preferred = layout.version >= 11 and head[at : at + 4] != b"\xff\xff\xff\xff"
+        at += 4 if layout.version >= 11 else 0
+        if not layout.flexible:
+            return max(int.from_bytes(head[at : at + 4], signed=True), 0), preferred
+        length, at = read_uvarint(head, at)
+        records = max(length - 1, 0)
+        tagged = entry.end - entry.start - layout.aborted - at - records > 1
+        return records, preferred or tagged
+
+
+class CapturedBroker:
+    """What the broker holds of the one session of a connection.
+
+    Args:
+        moves_all: brokers up to 2.8 move every partition that they send to the end (KAFKA-12330), later ones
+            those with records.
+    """
+
+    def __init__(self, *, moves_all: bool = False) -> None:
+        self.moves_all = moves_all
+        self._table: PartitionTable | None = None
+        self._high: _Offsets = np.zeros(0, np.int64)
+        self._start: _Offsets = np.zeros(0, np.int64)
+        self._rank: _Offsets = np.zeros(0, np.int64)
+        self._ranks = 0
+
+    def make(self, table: PartitionTable, listing: Listing, answer: CapturedAnswer) -> bool:
+        """Take a full fetch with epoch 0 and its answer, of v7 or later.
+
+        Returns:
+            False if the broker made no session: the answer is an error, or was thrown away to throttle.
+        """
+        walk = answer.walk
+        if walk.error_code or (not walk.partitions and walk.throttle_time_ms):
+            self._table = None
+            return False
+        self._table = table
+        self._high = self._start = self._rank = np.zeros(0, np.int64)
+        self._ranks = 0
+        self.add(table.locate(listing))
+        for place, entry in self._included(answer):
+            if place >= _LAST:
+                self._to_the_end(entry.row)
+        return True
+
+    def add(self, rows: Rows) -> int:
+        """Append what a delta lists and the session lacks; return how many partitions that is.
+
+        Args:
+            rows: the table's row of each entry of the delta.
+        """
+        table = self._held()
+        lack = len(table.topic) - len(self._rank)
+        if lack > 0:
+            self._high = np.append(self._high, np.full(lack, _UNSEEN, np.int64))
+            self._start = np.append(self._start, np.full(lack, _UNSEEN, np.int64))
+            self._rank = np.append(self._rank, np.zeros(lack, np.int64))
+        new = rows[self._rank[rows] == 0]
+        self._high[new] = self._start[new] = _UNSEEN
+        self._rank[new] = np.arange(self._ranks + 1, self._ranks + 1 + len(new))
+        self._ranks += len(new)
+        return len(new)
+
+    def forget(self) -> int:
+        """Drop what the table no longer holds; return how many partitions that is."""
+        gone = (self._held().topic[: len(self._rank)] == 0) & (self._rank > 0)
+        self._rank[gone] = 0
+        return int(np.count_nonzero(gone))
+
+    def answer(self, answer: CapturedAnswer) -> tuple[list[Buffer], list[Element]]:
+        """Return the incremental answer: the whole frame in pieces, and its topic elements.
+
+        Args:
+            answer: the full answer that was captured, of v7 or later.
+        """
+        layout, walk = answer.layout, answer.walk
+        if walk.error_code:
+            return list(answer.pieces), []
+        told = sorted(self._included(answer), key=lambda pair: pair[0])
+        for _, entry in told:
+            if entry.records or self.moves_all:
+                self._to_the_end(entry.row)
+        head = answer_head(layout, answer.correlation_id, walk.throttle_time_ms, SESSION_ID)
+        elements = _elements(layout, [entry for _, entry in told])
+        body = [piece for element in elements for piece in element.pieces]
+        pieces: list[Buffer] = [b"", head, layout.count(len(elements)), *body, *answer.tags]
+        pieces[0] = sum(map(len, pieces)).to_bytes(4)
+        return pieces, elements
+
+    def _to_the_end(self, row: int) -> None:
+        self._ranks += 1
+        self._rank[row] = self._ranks
+
+    def _held(self) -> PartitionTable:
+        if self._table is None:
+            raise RuntimeError("no session was made")
+        return self._table
+
+    def _included(self, answer: CapturedAnswer) -> Iterator[tuple[int, Told]]:
+        """Give what a session would send of a full answer, with its place; what is sent is remembered."""
+        table, layout = self._held(), answer.layout
+        for run in answer.walk.runs:
+            fields = run.entries.view(layout.answer_fields)
+            rows = table.rows(run.key, fields["partition"])
+            cells = run.entries.view(np.uint8).reshape(len(rows), -1)
+            high = np.ascontiguousarray(cells[:, 6:14]).view(">i8")[:, 0].astype(np.int64)
+            start = np.ascontiguousarray(cells[:, 22:30]).view(">i8")[:, 0].astype(np.int64)
+            news = (rows >= 0) & ((self._high[rows] != high) | (self._start[rows] != start))
+            if not news.any():
+                continue
+            known = rows[news]
+            self._high[known], self._start[known] = high[news], start[news]
+            for at in news.nonzero()[0].tolist():
+                row = int(rows[at])
+                yield int(self._rank[row]), Told(row, run.key, [run.entries[at].tobytes()], 0)
+        for entry in answer.walk.answered:
+            row = table.row(entry.key, entry.partition)
+            if row < 0:
+                continue
+            records, more = (0, False) if entry.ends_empty else answer.news(entry)
+            if self._changed(entry, row) or records or more or entry.error_code:
+                place = int(self._rank[row]) + (_LAST if entry.error_code in _BEFORE_READING else 0)
+                yield place, Told(row, entry.key, answer.part(entry.start, entry.end), records)
+
+    def _changed(self, entry: Answered, row: int) -> bool:
+        high = int.from_bytes(entry.fixed[6:14], signed=True)
+        start = int.from_bytes(entry.fixed[22:30], signed=True)
+        changed = bool(self._high[row] != high or self._start[row] != start)
+        self._high[row] = _UNSEEN if entry.error_code else high
+        self._start[row] = start
+        return changed
+
+
+def _elements(layout: FetchLayout, told: Sequence[Told]) -> list[Element]:
+    """Return entries as topic elements; neighbours of one topic share one."""
+    end = b"\x00" if layout.flexible else b""
+    elements: list[Element] = []
+    start = 0
+    for at in range(1, len(told) + 1):
+        if at == len(told) or told[at].key != told[start].key:
+            entries = told[start:at]
+            pieces: list[Buffer] = [layout.prefix(told[start].key, at - start)]
+            pieces += [piece for entry in entries for piece in entry.pieces]
+            records = sum(entry.records for entry in entries)
+            elements.append(Element(told[start].key, at - start, records, [*pieces, end]))
+            start = at
+    return elements
+
+
+def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
+    """Return a frame in as few pieces as a walk can hold on to: bytes, and cut stretches as they are."""
+    if len(pieces) == 1 and isinstance(pieces[0], bytes):
+        return list(pieces)
+    whole: list[Buffer] = []
+    for cut, group in groupby(pieces, is_cut):
+        stretch = list(group)
+        whole += stretch if cut else [b"".join(stretch)]
+    return whole
+
+
+def _raised(answer: CapturedAnswer) -> bytes:
+    """Return a v4 to v6 answer as v7 has it: a top-level error, a session id, in v4 a log start offset."""
+    frame = b"".join(answer.pieces)
+    head = frame[4:12] + bytes(6)
+    body = frame[12:]
+    if answer.layout.version == 4:
+        # An entry stands where its topic's count or the entry before it ended; runs have no offsets of their
+        # own, so the whole is walked again, entry by entry.
+        body = b"".join(_widened(body))
+    content = head + body
+    return len(content).to_bytes(4) + content
+
+
+def _widened(body: bytes) -> Iterator[bytes]:
+    topics, at = int.from_bytes(body[:4]), 4
+    yield body[:4]
+    for _ in range(topics):
+        name = int.from_bytes(body[at : at + 2])
+        count = int.from_bytes(body[at + 2 + name : at + 6 + name])
+        yield body[at : at + 6 + name]
+        at += 6 + name
+        for _ in range(count):
+            aborted = max(int.from_bytes(body[at + 22 : at + 26], signed=True), 0)
+            records_at = at + 26 + aborted * _ABORTED_SIZE
+            end = records_at + 4 + max(int.from_bytes(body[records_at : records_at + 4], signed=True), 0)
+            yield body[at : at + 22] + bytes(8)
+            yield body[at + 22 : end]
+            at = end

@@ -1,0 +1,329 @@
+"""The two ways in which captured fetches go through sessions. Sans-IO.
+
+``gateway``: each fetch goes through `proxy.connection.Connection`, with the captured answers told by
+`CapturedBroker`: it decides as a live gateway does. ``always``: a session is made for every connection at its
+first eligible fetch and kept, a definition of what sessions can save.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.connection import Connection
+from proxy.exchange import Buffer
+from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.fetch_layout import FetchLayout
+from proxy.protocol.fetch_request import (
+    SESSIONLESS_EPOCH,
+    FetchRequest,
+    build_fetch_request,
+    parse_fetch_request,
+)
+from proxy.protocol.fetch_response import answer_head
+from proxy.protocol.primitives import encode_count
+from proxy.rewriting import clamped
+from proxy.session.handler import Delta, FetchSessionHandler
+from proxy.session.savings import Sessions
+from replay.broker import SESSION_ID, CapturedAnswer, CapturedBroker, joined
+from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.outcome import (
+    NOT_UNDERSTOOD,
+    UNPAIRED,
+    Fetch,
+    Kind,
+    Outcome,
+    kind_of,
+    share_elements,
+    share_sent,
+    share_whole,
+)
+
+NATIVE: Final = "native session"
+_NO_SLOT_LIMIT: Final = 1 << 30
+_SECOND: Final = 1_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A request on its way to the broker."""
+
+    correlation_id: bytes
+    request: FetchRequest | None
+    """None for the core's own question what the broker can."""
+    outcome: Outcome
+    ours: bool
+    """No fetch of the client waits for its answer."""
+
+
+class GatewayPolicy:
+    """The gateway's own core, with the time of the capture."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        """Number of the last exchange taken."""
+        self.differing = 0
+        self._connection = Connection(sessions=Sessions(max_sessions=_NO_SLOT_LIMIT), resolve=None)
+        self._broker = CapturedBroker()
+        self._open: deque[Fetch] = deque()
+        self._asked: deque[_Asked] = deque()
+        self._passed: dict[str, int] = {}
+
+    def versions(self, exchange: Exchange) -> list[Outcome]:
+        """Have the core learn what the broker can, as it does from the client's own question."""
+        if not (exchange.request and exchange.response):
+            return []
+        settled = self._settle(exchange.request_time)
+        self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
+        if self._connection.take_broker():
+            answer = b"".join(exchange.response)
+            _, features = clamped(answer, exchange.api_version)
+            self._broker.moves_all = features is not None and not features.moves_records_only
+            self._connection.receive_broker(answer, exchange.response_time / _SECOND)
+        self._connection.take_client()
+        return settled
+
+    def take(self, fetch: Fetch) -> list[Outcome]:
+        """Take the next fetch; without an answer it is sent and stays open."""
+        exchange, outcome = fetch.outcome.exchange, fetch.outcome
+        settled = self._settle(exchange.request_time)
+        self.number = exchange.number
+        self._open.append(fetch)
+        self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
+        outcome.reason = self._reason()
+        outcome.eligible = fetch.listed and outcome.reason != NATIVE
+        self._forward(outcome)
+        if outcome.eligible and outcome.session_kind is None:  # the core gave the connection up
+            outcome.eligible, outcome.reason = False, NOT_UNDERSTOOD
+        return settled
+
+    def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
+        """Settle what is open; the client leaves, if it was seen to."""
+        settled = self._settle(None)
+        closing = Outcome(_no_exchange(end))
+        if end.closed:
+            self._connection.close_session(end.closed_time / _SECOND)
+            self._forward(closing)
+        settled += [fetch.outcome for fetch in self._open]
+        return settled, closing if closing.closes else None
+
+    def _reason(self) -> str:
+        """Return why the core sent the last fetch as it came, or nothing."""
+        passed = self._connection.tally.passthrough
+        for reason, count in passed.items():
+            if self._passed.get(reason) != count:
+                self._passed[reason] = count
+                return reason
+        return ""
+
+    def _forward(self, outcome: Outcome) -> None:
+        """Take what the core sends, and count it for the fetch that made it send."""
+        data = b"".join(self._connection.take_broker())
+        while data:
+            size = 4 + int.from_bytes(data[:4])
+            frame, data = data[:size], data[size:]
+            api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
+            if api_key != ApiKey.FETCH:
+                self._asked.append(_Asked(frame[8:12], None, outcome, ours=True))
+                continue
+            sent = parse_fetch_request(frame, version, request_header(frame, 4)[4])
+            kind = kind_of(sent.session_id, sent.session_epoch)
+            self._asked.append(_Asked(frame[8:12], sent, outcome, ours=kind == "close"))
+            self._count(outcome, sent, kind)
+        self._answer_ours()
+
+    def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
+        if not outcome.eligible and kind != "close":
+            return
+        outcome.sent(kind, len(sent.frame), sent.partitions)
+        share_sent(outcome, sent)
+        table = self._connection.session_table
+        if kind != "incremental" or sent.listing is None or table is None:
+            return
+        outcome.forgotten += self._broker.forget()
+        added = self._broker.add(table.locate(sent.listing)) if sent.partitions else 0
+        outcome.added += added
+        outcome.altered += sent.partitions - added
+
+    def _settle(self, until: int | None) -> list[Outcome]:
+        """Have all answers come that came before a time (ns); all of them with None."""
+        settled = []
+        while self._open and (answer := self._open[0].answer) is not None:
+            fetch = self._open[0]
+            if until is not None and fetch.outcome.exchange.response_time > until:
+                break
+            self._answer(fetch, answer)
+            self._open.popleft()
+            settled.append(fetch.outcome)
+        return settled
+
+    def _answer(self, fetch: Fetch, answer: CapturedAnswer) -> None:
+        """Answer what the core asked for a fetch, until it asks no more."""
+        exchange, outcome = fetch.outcome.exchange, fetch.outcome
+        correlation_id = exchange.request[8:12]
+        came = 0
+        while self._asked and self._asked[0].correlation_id == correlation_id and not self._asked[0].ours:
+            sent = self._asked.popleft().request
+            pieces = self._modelled(fetch, sent, answer)
+            size = sum(map(len, pieces))
+            if outcome.eligible:
+                outcome.session_response_bytes += size
+                outcome.repair_bytes += size if outcome.repair_bytes else 0
+            for piece in joined(pieces):
+                self._connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
+            self._forward(outcome)
+            came += sum(map(len, self._connection.take_client()))
+        if came != exchange.response_bytes and outcome.eligible:
+            self.differing += 1
+
+    def _modelled(self, fetch: Fetch, sent: FetchRequest | None, answer: CapturedAnswer) -> list[Buffer]:
+        """Return what the broker would have answered."""
+        if sent is None:
+            raise RuntimeError("the core's own questions are answered at once")
+        outcome = fetch.outcome
+        kind = kind_of(sent.session_id, sent.session_epoch)
+        if kind == "incremental" and outcome.eligible:
+            pieces, elements = self._broker.answer(answer.raised)
+            share_elements(outcome, sent.layout, elements)
+            return pieces
+        if sent.layout.version != answer.layout.version:
+            answer = answer.raised
+        if outcome.eligible:
+            share_whole(outcome, answer)
+        table = self._connection.session_table
+        asks = kind == "full" and outcome.eligible and not outcome.reason
+        if asks and table is not None and self._broker.make(table, fetch.listing, answer):
+            return answer.with_session(SESSION_ID)
+        return list(answer.pieces)
+
+    def _answer_ours(self) -> None:
+        """Answer what the core asks on its own account: closes, and what the broker can."""
+        while self._asked and self._asked[0].ours:
+            asked = self._asked.popleft()
+            if asked.request is None:
+                answer = _modern(asked.correlation_id)
+            else:
+                answer = _closed(asked.request.layout, asked.correlation_id)
+                asked.outcome.session_response_bytes += len(answer)
+                asked.outcome.close_bytes += len(answer)
+            self._connection.receive_broker(answer, 0.0)
+
+
+class AlwaysPolicy:
+    """A session for every connection, from its first eligible fetch on; never lost."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.differing = 0
+        self._handler = FetchSessionHandler()
+        self._broker = CapturedBroker()
+
+    def versions(self, exchange: Exchange) -> list[Outcome]:
+        """Learn in which order the broker keeps a session's partitions."""
+        if exchange.request and exchange.response:
+            _, features = clamped(b"".join(exchange.response), exchange.api_version)
+            self._broker.moves_all = features is not None and not features.moves_records_only
+        return []
+
+    def take(self, fetch: Fetch) -> list[Outcome]:
+        """Take the next fetch; without an answer it is left as it is."""
+        outcome, answer = fetch.outcome, fetch.answer
+        self.number = outcome.exchange.number
+        if answer is None:
+            outcome.reason = UNPAIRED
+        elif not fetch.listed or answer.walk.session_id:
+            outcome.reason = NATIVE
+        elif answer.walk.error_code:
+            outcome.reason = f"error {answer.walk.error_code}"
+        else:
+            self._take(fetch, answer)
+        return [outcome]
+
+    def end(self, _: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
+        """Nothing is left open, and nothing closed."""
+        return [], None
+
+    def _take(self, fetch: Fetch, answer: CapturedAnswer) -> None:
+        outcome, handler, listing = fetch.outcome, self._handler, fetch.listing
+        isolation = fetch.request.isolation_level
+        outcome.eligible = True
+        table = handler.table
+        held = table is not None and table.isolation_level == isolation
+        delta = handler.compare(listing) if held else None
+        if delta is not None and handler.apply(listing, delta):
+            self._incremental(fetch, answer, delta)
+            return
+        made = handler.learn_listing(listing, isolation)
+        sent = _whole(fetch, (0, 0 if made else SESSIONLESS_EPOCH))
+        outcome.sent("full" if made else "sessionless", len(sent.frame), sent.partitions)
+        share_sent(outcome, sent)
+        if made:
+            answer = answer.raised
+        if handler.table is not None and not self._broker.make(handler.table, listing, answer):
+            handler.drop()
+        share_whole(outcome, answer)
+        outcome.session_response_bytes = answer.size
+
+    def _incremental(self, fetch: Fetch, answer: CapturedAnswer, delta: Delta) -> None:
+        outcome, listing, request = fetch.outcome, fetch.listing, fetch.request
+        frame = build_fetch_request(
+            request, listing.layout, (SESSION_ID, 1), delta.topics, delta.forgotten_topics
+        )
+        sent = parse_fetch_request(frame, listing.layout.version, request.body)
+        outcome.sent("incremental", len(frame), sent.partitions)
+        outcome.added, outcome.altered = len(delta.added), len(delta.altered)
+        outcome.forgotten = len(delta.forgotten)
+        share_sent(outcome, sent)
+        if outcome.forgotten:
+            self._broker.forget()
+        if outcome.added:
+            self._broker.add(delta.rows[delta.added])
+        pieces, elements = self._broker.answer(answer.raised)
+        outcome.session_response_bytes = sum(map(len, pieces))
+        share_elements(outcome, listing.layout, elements)
+
+
+def _whole(fetch: Fetch, session: tuple[int, int]) -> FetchRequest:
+    """Return a fetch that lists everything, v4 to v6 as v7."""
+    request, listing = fetch.request, fetch.listing
+    if listing.layout is request.layout:
+        return request
+    frame = build_fetch_request(request, listing.layout, session, listing.topics())
+    return parse_fetch_request(frame, listing.layout.version, request.body)
+
+
+def _modern(correlation_id: bytes) -> bytes:
+    """Return what a broker of today says it can, to a capture that began after the client had asked."""
+    ranges = b"".join(key.to_bytes(2) + least.to_bytes(2) + most.to_bytes(2) for key, least, most in _MODERN)
+    body = correlation_id + bytes(2) + encode_count(len(_MODERN)) + ranges
+    return len(body).to_bytes(4) + body
+
+
+_MODERN: Final = ((ApiKey.FETCH, 4, 17), (ApiKey.OFFSET_FETCH, 1, 9), (ApiKey.FIND_COORDINATOR, 0, 6))
+
+
+def _closed(layout: FetchLayout, correlation_id: bytes) -> bytes:
+    """Return the answer to a session's close."""
+    tags = b"\x00" if layout.flexible else b""
+    content = answer_head(layout, correlation_id, 0) + layout.count(0) + tags
+    return len(content).to_bytes(4) + content
+
+
+def _no_exchange(end: ConnectionEnd) -> Exchange:
+    """Return what stands for the close that the gateway sends when the client has gone."""
+    return Exchange(
+        connection=end.connection,
+        client=end.client,
+        broker=end.broker,
+        number=-1,
+        client_id=end.client_id,
+        software=end.software,
+        api_key=ApiKey.FETCH,
+        api_version=-1,
+        correlation_id=-1,
+        request_time=end.closed_time,
+        response_time=end.closed_time,
+        request_bytes=0,
+        response_bytes=0,
+        request=b"",
+        response=[],
+    )
