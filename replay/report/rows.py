@@ -1,7 +1,7 @@
 """The report's tables as rows to show: what saves most first, the long tail summed up in one row."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replay.report.model import Fetch, Report, actual_bytes, eligible_bytes, predicted_bytes
 from replay.report.wording import REST, plural, shown
@@ -20,6 +20,7 @@ class Row:
     eligible: int
     predicted: int
     saved: int
+    total: bool = False
 
     @property
     def ratio(self) -> float:
@@ -29,7 +30,8 @@ class Row:
 
 def total_row(report: Report) -> Row:
     """The whole capture."""
-    return _row(("all",), report["fetch"], connections=report["input"]["connections"])
+    row = _row(("all",), report["fetch"], connections=report["input"]["connections"])
+    return replace(row, total=True)
 
 
 def client_rows(report: Report, limit: int) -> list[Row]:

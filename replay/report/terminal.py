@@ -23,6 +23,7 @@ from replay.report.wording import (
     number,
     percent,
     plural,
+    session_counts,
     shown,
     size,
     unpaired,
@@ -45,11 +46,11 @@ def render(report: Report) -> RenderableType:
     """
     if not report["fetch"]["actual"]["requests"]:
         return Group(_headline(report), Text(), _reading(report))
-    parts = [
+    parts: list[RenderableType] = [
         _headline(report),
         _where(report),
         *_breakdowns(report),
-        _sessions(report),
+        Text(session_counts(report)),
         *_not_eligible(report),
         *_slots(report),
         _reading(report),
@@ -124,19 +125,6 @@ def _by(title: str, names: tuple[str, ...], rows: list[Row], counted: str) -> Ta
             Text(percent(row.ratio), style=_style(row.saved)),
         )
     return table
-
-
-def _sessions(report: Report) -> Text:
-    actual, sessions = report["fetch"]["actual"], report["fetch"]["sessions"]
-    return Text(
-        f"Eligible fetches through sessions: {number(sessions['full'])} full, "
-        f"{number(sessions['incremental'])} incremental, {number(sessions['sessionless'])} sessionless; "
-        f"partitions {number(sessions['added'])} added, {number(sessions['altered'])} altered, "
-        f"{number(sessions['forgotten'])} forgotten. Captured: {number(actual['partitions_requested'])} "
-        f"partitions asked for and {number(actual['partitions_answered'])} answered; in sessions: "
-        f"{number(sessions['partitions_requested'])} and {number(sessions['partitions_answered'])}. "
-        f"Closing took {size(sessions['close_bytes'])}, repairing {size(sessions['repair_bytes'])}."
-    )
 
 
 def _not_eligible(report: Report) -> list[Table]:

@@ -154,3 +154,17 @@ def unpaired(report: Report) -> str:
         (read["gaps"], "gap", "in the streams"),
     )
     return ", ".join(f"{plural(count, noun)} {which}" for count, noun, which in halves if count)
+
+
+def session_counts(report: Report) -> str:
+    """Say what the sessions did with the eligible fetches."""
+    actual, sessions = report["fetch"]["actual"], report["fetch"]["sessions"]
+    return (
+        f"Through sessions: {number(sessions['full'])} full, {number(sessions['incremental'])} incremental "
+        f"and {number(sessions['sessionless'])} sessionless fetches; partitions: "
+        f"{number(sessions['added'])} added, {number(sessions['altered'])} altered, "
+        f"{number(sessions['forgotten'])} forgotten. They name {number(sessions['partitions_requested'])} "
+        f"partitions and are answered {number(sessions['partitions_answered'])}; the capture as a whole has "
+        f"{number(actual['partitions_requested'])} and {number(actual['partitions_answered'])}. Closing "
+        f"sessions took {size(sessions['close_bytes'])}, repairing them {size(sessions['repair_bytes'])}."
+    )

@@ -1,0 +1,318 @@
+"""The report as one HTML file: opens offline, asks for nothing, needs no script.
+
+A Content-Security-Policy in the page forbids every request and every script, so that even a hole in the
+escaping could not use them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from replay.report import plots
+from replay.report.markup import Markup, element, joined
+from replay.report.model import Report, actual_bytes, predicted_bytes
+from replay.report.rows import Row, broker_rows, client_rows, connection_rows, topic_rows, total_row
+from replay.report.sheet import CSS
+from replay.report.wording import (
+    COUNTED,
+    ELIGIBLE,
+    FORMULA,
+    MODELLED,
+    POLICY,
+    SAVED,
+    SHARES,
+    captured,
+    narrowed,
+    number,
+    percent,
+    plural,
+    session_counts,
+    shown,
+    size,
+    unpaired,
+)
+
+ROWS: Final = 50
+"""Of a table by client, topic, broker or connection; the others are summed up. The CSV has all."""
+PROBLEMS: Final = 20
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_TITLE: Final = "What fetch sessions would save"
+
+
+def render(report: Report) -> str:
+    """Build the page.
+
+    Args:
+        report: the report object.
+
+    Returns:
+        the whole file, to be written as UTF-8.
+    """
+    fetches = report["fetch"]["actual"]["requests"]
+    body = element(
+        "main",
+        _headline(report),
+        _problems(report),
+        _fetches(report) if fetches else Markup(),
+        _reading(report),
+        element("footer", f"fetchgate {report['version']}, fetchgate replay measure"),
+    )
+    return f"<!doctype html>\n{element('html', _head(), element('body', body), lang='en')}\n"
+
+
+def _head() -> Markup:
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("link", rel="icon", href="data:,"),
+        element("title", f"{_TITLE} - fetchgate"),
+        element("style", Markup(CSS)),
+    )
+
+
+def _headline(report: Report) -> Markup:
+    filters = narrowed(report["filters"])
+    return joined(
+        (
+            element("h1", _TITLE),
+            element("p", f"{captured(report)}. {filters}", class_="soft"),
+            _cards(report)
+            if report["fetch"]["actual"]["requests"]
+            else _section("No fetch", [], "No fetch request was found in what was read."),
+        )
+    )
+
+
+def _cards(report: Report) -> Markup:
+    fetch = report["fetch"]
+    saved, ratio = fetch["saved_bytes"], fetch["saved_ratio"]
+    dearer = saved < 0
+    cards = (
+        (percent(abs(ratio)), f"{'more' if dearer else 'fewer'} fetch bytes to and from the brokers"),
+        (size(abs(saved)), "added, both directions" if dearer else "saved, both directions"),
+        (size(actual_bytes(fetch)), f"captured, in {plural(fetch['actual']['requests'], 'fetch request')}"),
+        (size(predicted_bytes(fetch)), "predicted, with sessions"),
+        (percent(report["readable"]["ratio"]), "of the captured streams was readable"),
+    )
+    classes = [f"card lead{' dearer' if dearer else ''}", *["card"] * 4]
+    boxes = [
+        element("div", element("b", figure), element("span", words), class_=class_)
+        for class_, (figure, words) in zip(classes, cards, strict=True)
+    ]
+    return element("div", boxes, class_="cards")
+
+
+def _problems(report: Report) -> Markup:
+    problems = report["input"]["problems"]
+    if not problems:
+        return Markup()
+    lines = [
+        f"{shown(problem['file'])}: {shown(problem['problem'])}"
+        if problem["file"]
+        else shown(problem["problem"])
+        for problem in problems[:PROBLEMS]
+    ]
+    if more := len(problems[PROBLEMS:]):
+        lines.append(f"and {number(more)} more; the JSON has them all")
+    return element(
+        "div",
+        element("b", "Parts of the input could not be read; the figures leave them out."),
+        element("ul", [element("li", line) for line in lines]),
+        class_="banner",
+    )
+
+
+def _fetches(report: Report) -> Markup:
+    return joined(
+        (
+            _section("How to read this", [], f"{FORMULA} {SAVED}", POLICY[report["policy"]], COUNTED),
+            _over_time(report),
+            _where(report),
+            _breakdown("By client", ("Client id", "Software", "Fetch"), client_rows(report, ROWS), "Fetches"),
+            _breakdown(
+                "By topic",
+                ("Topic",),
+                topic_rows(report, ROWS),
+                "Entries",
+                "A topic has its entries in requests and answers and the elements that hold them. What "
+                "frames have besides stands in a row of its own, so that the column adds up.",
+            ),
+            _breakdown("By broker", ("Broker",), [*broker_rows(report, ROWS), total_row(report)], "Fetches"),
+            _sessions(report),
+            _not_eligible(report),
+            _slots(report),
+            _modelled(report),
+            _breakdown(
+                "Largest connections", ("Connection", "Client id"), connection_rows(report, ROWS), "Fetches"
+            ),
+        )
+    )
+
+
+def _section(title: str, content: Iterable[Markup], *words: str) -> Markup:
+    return element(
+        "section", element("h2", title), [element("p", line, class_="soft") for line in words], content
+    )
+
+
+def _legend() -> Markup:
+    keys = [
+        element("span", element("i", class_=f"swatch {name}"), words)
+        for name, words in (("captured", "as captured"), ("predicted", "predicted, with sessions"))
+    ]
+    return element("div", keys, class_="legend")
+
+
+def _over_time(report: Report) -> Markup:
+    if not report["over_time"]:
+        return Markup()
+    plot = element("div", plots.over_time(report["over_time"]), class_="wide")
+    return _section("Fetch bytes over time", [_legend(), plot], "Both directions, a second; times are UTC.")
+
+
+def _where(report: Report) -> Markup:
+    split = report["where"]
+    rows = [
+        (
+            joined((element("i", class_=f"swatch key {key}"), element("span", name))),
+            element("span", what, class_="soft"),
+            size(split["actual"][key]),  # type: ignore[literal-required] # keys of Shares
+            size(split["predicted"][key]),  # type: ignore[literal-required] # keys of Shares
+        )
+        for key, (name, what) in SHARES.items()
+    ]
+    return _section(
+        "Where the bytes go",
+        [plots.where(split), _table(("Part", "What it is"), ("Captured", "Predicted"), rows)],
+        "Listing and empty entries are what sessions avoid: partitions named again though nothing changed.",
+    )
+
+
+def _breakdown(title: str, names: Sequence[str], rows: Sequence[Row], counted: str, *words: str) -> Markup:
+    most = max((max(row.actual, row.predicted) for row in rows), default=0)
+    numbers = (counted, "Captured", "Eligible", "Predicted", "Saved")
+    body = [_row(row, plots.pair(row.actual, row.predicted, most)) for row in rows]
+    table = element("table", _header(names, numbers, element("th", scope="col")), element("tbody", body))
+    return _section(title, [_legend(), element("div", table, class_="wide")], *words)
+
+
+def _row(row: Row, bar: Markup) -> Markup:
+    class_ = "n good" if row.saved > 0 else "n bad" if row.saved < 0 else "n"
+    figures = (number(row.count), size(row.actual), size(row.eligible), size(row.predicted))
+    return element(
+        "tr",
+        [element("td", name, class_="name") for name in row.names],
+        [element("td", figure, class_="n") for figure in figures],
+        element("td", percent(row.ratio), class_=class_, title=size(row.saved)),
+        element("td", bar, class_="bar"),
+        class_="total" if row.total else "",
+    )
+
+
+def _header(names: Iterable[str], numbers: Iterable[str], *more: Markup) -> Markup:
+    cells = [
+        *(element("th", name, scope="col") for name in names),
+        *(element("th", name, class_="n", scope="col") for name in numbers),
+        *more,
+    ]
+    return element("thead", element("tr", cells))
+
+
+def _table(names: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Build a table whose first columns are names and whose other columns are figures."""
+    classes = [*["name"] * len(names), *["n"] * len(numbers)]
+    body = [
+        element("tr", [element("td", cell, class_=class_) for class_, cell in zip(classes, row, strict=True)])
+        for row in rows
+    ]
+    table = element("table", _header(names, numbers), element("tbody", body))
+    return element("div", table, class_="wide")
+
+
+def _sessions(report: Report) -> Markup:
+    fetch = report["fetch"]
+    actual, eligible, sessions = fetch["actual"], fetch["eligible"], fetch["sessions"]
+    through = sessions["full"] + sessions["incremental"] + sessions["sessionless"]
+    before = (actual["requests"], actual["request_bytes"], actual["response_bytes"])
+    taken = (eligible["exchanges"], eligible["request_bytes"], eligible["response_bytes"])
+    instead = (through, sessions["request_bytes"], sessions["response_bytes"])
+    after = tuple(first - second + third for first, second, third in zip(before, taken, instead, strict=True))
+    rows = [
+        (name, number(fetches), size(requests), size(answers))
+        for name, (fetches, requests, answers) in (
+            ("Captured", before),
+            ("- eligible of these", taken),
+            ("+ the eligible through sessions", instead),
+            ("= predicted broker side", after),
+        )
+    ]
+    return _section(
+        "From captured to predicted",
+        [_table(("",), ("Fetches", "Request bytes", "Answer bytes"), rows)],
+        ELIGIBLE,
+        session_counts(report),
+    )
+
+
+def _not_eligible(report: Report) -> Markup:
+    if not report["not_eligible"]:
+        return Markup()
+    ranked = sorted(report["not_eligible"].items(), key=lambda item: (-item[1]["bytes"], item[0]))
+    rows = [(shown(reason), number(row["exchanges"]), size(row["bytes"])) for reason, row in ranked]
+    return _section(
+        "Not eligible",
+        [_table(("Why",), ("Fetches", "Bytes"), rows)],
+        "Left as captured: part of what was captured and of what is predicted, never of the saving.",
+    )
+
+
+def _slots(report: Report) -> Markup:
+    if not report["slots"]:
+        return Markup()
+    rows = [
+        (
+            shown(row["broker"]),
+            number(row["requested_at_once"]),
+            number(row["sessions_at_once"]),
+            number(row["slots"]),
+            number(row["evictions"]),
+            number(row["refused"]),
+        )
+        for row in report["slots"]
+    ]
+    numbers = ("Wanted at once", "Held at once", "Slots", "Evictions", "Refused")
+    return _section(
+        "Fetch session slots of the brokers",
+        [_table(("Broker",), numbers, rows)],
+        "A broker keeps max.incremental.fetch.session.cache.slots sessions (1,000 by default). When all are "
+        "taken it evicts one by Kafka's rules, or refuses: then the fetches go on in full and save nothing.",
+    )
+
+
+def _modelled(report: Report) -> Markup:
+    tcp_ip, money = report["modelled"]["tcp_ip"], report["modelled"]["money"]
+    rows = [("TCP/IP headers", size(tcp_ip["bytes_actual"]), size(tcp_ip["bytes_predicted"]), tcp_ip["how"])]
+    table = _table(("", "Captured", "Predicted", "How"), (), rows)
+    if not money:
+        return _section(MODELLED, [table])
+    saved = (
+        f"At {money['price_per_gb']:g} a GB the saved bytes are worth {money['saved']:,.2f} in the time of "
+        f"the capture, {money['saved_per_month']:,.2f} in 30 days such as this: {money['how']}."
+    )
+    return _section(MODELLED, [table, element("p", saved)])
+
+
+def _reading(report: Report) -> Markup:
+    readable = report["readable"]
+    whole = readable["readable_bytes"] + readable["unreadable_bytes"]
+    ranked = sorted(readable["by_reason"].items(), key=lambda item: (-item[1], item[0]))
+    rows = [("readable", size(readable["readable_bytes"]), percent(readable["ratio"]))]
+    rows += [(shown(reason), size(count), percent(count / max(whole, 1))) for reason, count in ranked]
+    words = [
+        f"Of the {size(whole)} in the captured TCP streams. What could not be read is in no other figure."
+    ]
+    if halves := unpaired(report):
+        words.append(f"Seen by half: {halves}.")
+    content = [plots.share(readable["ratio"]), _table(("Bytes",), ("", "Share"), rows)]
+    return _section("What share was readable", content, *words)

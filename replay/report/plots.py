@@ -1,0 +1,197 @@
+"""The report's plots: inline SVG and boxes sized by CSS, coloured by class so that they follow the theme."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from math import ceil, floor, log10
+from typing import Final
+
+from replay.report.markup import Markup, element, joined
+from replay.report.model import Bucket, Shares, Where
+from replay.report.wording import SHARES, percent, seconds_between, size
+
+WIDTH: Final = 900
+HEIGHT: Final = 240
+LEFT: Final = 66
+RIGHT: Final = 12
+TOP: Final = 10
+BOTTOM: Final = 28
+TICKS: Final = 5
+"""Of the time axis."""
+
+
+def over_time(buckets: Sequence[Bucket]) -> Markup:
+    """Draw fetch bytes a second as captured and as predicted, as two stepped areas in front of each other.
+
+    Args:
+        buckets: ascending, one at least.
+
+    Returns:
+        an SVG; each bucket tells its figures when it is pointed at.
+    """
+    begin = buckets[0]["time"]
+    span = seconds_between(begin, buckets[-1]["time"]) + buckets[-1]["seconds"]
+    top = max(
+        max(bucket["actual_bytes"], bucket["predicted_bytes"]) / bucket["seconds"] for bucket in buckets
+    )
+    step = _nice_step(top)
+    scale = _Scale(begin=begin, span=span, top=max(1, ceil(top / step)) * step)
+    return element(
+        "svg",
+        _rate_axis(scale, step),
+        _area(scale, buckets, "actual_bytes", "captured"),
+        _area(scale, buckets, "predicted_bytes", "predicted"),
+        _time_axis(scale),
+        [_spot(scale, bucket) for bucket in buckets],
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_label="Fetch bytes a second over time, as captured and as predicted",
+    )
+
+
+class _Scale:
+    """From seconds and bytes a second to places in the drawing."""
+
+    def __init__(self, *, begin: str, span: float, top: float) -> None:
+        self.begin = begin
+        self.span = span
+        self.top = top
+
+    def x(self, seconds: float) -> float:
+        return round(LEFT + seconds / self.span * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, rate: float) -> float:
+        return round(HEIGHT - BOTTOM - rate / self.top * (HEIGHT - TOP - BOTTOM), 1)
+
+    def sides(self, bucket: Bucket) -> tuple[float, float]:
+        start = seconds_between(self.begin, bucket["time"])
+        return self.x(start), self.x(start + bucket["seconds"])
+
+
+def _nice_step(top: float) -> float:
+    """Choose 1, 2 or 5 times a power of ten, so that at most five steps reach the top."""
+    if top <= 0:
+        return 1
+    rough = top / 5
+    power = 10 ** floor(log10(rough))
+    return float(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9)))
+
+
+def _area(scale: _Scale, buckets: Sequence[Bucket], key: str, name: str) -> Markup:
+    ground = scale.y(0)
+    path = [f"M{LEFT} {ground}"]
+    right: float = LEFT
+    for bucket in buckets:
+        first, last = scale.sides(bucket)
+        if first - right > 0.2:  # nothing was fetched in between
+            path.append(f"V{ground}H{first}")
+        count = bucket["actual_bytes"] if key == "actual_bytes" else bucket["predicted_bytes"]
+        path.append(f"V{scale.y(count / bucket['seconds'])}H{last}")
+        right = last
+    return element("path", d="".join([*path, f"V{ground}Z"]), class_=f"area {name}")
+
+
+def _spot(scale: _Scale, bucket: Bucket) -> Markup:
+    first, last = scale.sides(bucket)
+    words = (
+        f"{_clock(bucket['time'], '%Y-%m-%d %H:%M:%S')} UTC, {bucket['seconds']:g} s: "
+        f"{size(bucket['actual_bytes'])} captured, {size(bucket['predicted_bytes'])} predicted"
+    )
+    return element(
+        "rect",
+        element("title", words),
+        x=first,
+        y=TOP,
+        width=round(max(last - first, 0.1), 1),
+        height=HEIGHT - TOP - BOTTOM,
+        class_="spot",
+    )
+
+
+def _rate_axis(scale: _Scale, step: float) -> Markup:
+    return joined(
+        joined(
+            (
+                element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=scale.y(rate), y2=scale.y(rate), class_="grid"),
+                element("text", f"{size(round(rate))}/s", x=LEFT - 8, y=scale.y(rate) + 4, text_anchor="end"),
+            )
+        )
+        for rate in (place * step for place in range(round(scale.top / step) + 1))
+    )
+
+
+def _time_axis(scale: _Scale) -> Markup:
+    form = "%H:%M:%S" if scale.span < 3 * 3600 else "%H:%M" if scale.span < 86_400 else "%b %d %H:%M"
+    first = datetime.fromisoformat(scale.begin).timestamp()
+    labels = []
+    for place in range(TICKS):
+        seconds = scale.span * place / (TICKS - 1)
+        anchor = "start" if place == 0 else "end" if place == TICKS - 1 else "middle"
+        words = datetime.fromtimestamp(first + seconds, UTC).strftime(form)
+        labels.append(element("text", words, x=scale.x(seconds), y=HEIGHT - 8, text_anchor=anchor))
+    return joined(labels)
+
+
+def _clock(time: str, form: str) -> str:
+    return datetime.fromisoformat(time).astimezone(UTC).strftime(form)
+
+
+def where(split: Where) -> Markup:
+    """Draw where the bytes go: two bars of one scale, the capture above the prediction."""
+    before, after = split["actual"], split["predicted"]
+    whole = max(sum(dict(_parts(before)).values()), sum(dict(_parts(after)).values()), 1)
+    return joined(
+        element(
+            "div",
+            element("span", name, class_="label"),
+            element("div", [_segment(key, count, whole) for key, count in _parts(shares)], class_="stack"),
+            class_="stacked",
+        )
+        for name, shares in (("captured", before), ("predicted", after))
+    )
+
+
+def _parts(shares: Shares) -> Iterator[tuple[str, int]]:
+    yield "record_bytes", shares["record_bytes"]
+    yield "entry_bytes", shares["entry_bytes"]
+    yield "other_bytes", shares["other_bytes"]
+    yield "listing_bytes", shares["listing_bytes"]
+    yield "empty_entry_bytes", shares["empty_entry_bytes"]
+
+
+def _segment(key: str, count: int, whole: int) -> Markup:
+    return element(
+        "i",
+        class_=f"key {key}",
+        style=f"width:{max(count, 0) / whole:.3%}",
+        title=f"{SHARES[key][0]}: {size(count)}",
+    )
+
+
+def pair(actual: int, predicted: int, most: int) -> Markup:
+    """Draw one row's bar: what was captured, and over it what is predicted.
+
+    Args:
+        actual: bytes as captured.
+        predicted: bytes as predicted.
+        most: bytes that fill the width.
+    """
+    return element(
+        "div",
+        element("i", class_="captured", style=f"width:{_of(actual, most)}"),
+        element("i", class_="predicted", style=f"width:{_of(predicted, most)}"),
+        class_="pair",
+    )
+
+
+def share(ratio: float) -> Markup:
+    """Draw a ratio as a bar filled so far."""
+    return element(
+        "div",
+        element("i", class_="predicted", style=f"width:{min(max(ratio, 0.0), 1.0):.3%}"),
+        class_="pair whole",
+        title=percent(ratio),
+    )
+
+
+def _of(count: int, most: int) -> str:
+    return f"{min(max(count, 0) / max(most, 1), 1.0):.3%}"
