@@ -367,8 +367,6 @@ class Connection:
         self._answers.append(exchange)
         body = _HEAD_SIZE + len(self._header)
         self._fetches.request(exchange, frame, body, self.client_id, self._now)
-        if exchange.request is not None:
-            self._meter.asked(exchange.request.partitions)
         return size
 
     def _probe(self, client_id: bytes | None) -> None:
@@ -378,8 +376,6 @@ class Connection:
         self._put(Exchange(ApiKey.API_VERSIONS, 0, frame[8:12], Becomes.OURS), frame)
 
     def _send(self, exchange: Exchange, frame: bytes) -> None:
-        if exchange.becomes is not Becomes.PASSED:
-            self._meter.sent()
         if self._client_left:
             self._waiting.append((exchange, frame))
         else:
@@ -483,7 +479,7 @@ class Connection:
             self._fail("broker", f"an answer to request {got} where {asked} is due")
         else:
             self._broker_left = 4 + length
-            self._meter.answer_begins(self._expected[0], self._now)
+            self._meter.began = self._now
             return True
         return False
 
@@ -522,7 +518,9 @@ class Connection:
         self._expected.popleft()
         repeat, exchange.repeat = exchange.repeat, None
         if exchange.api_key == ApiKey.FETCH:
-            self._meter.answered(exchange, self._now, again=repeat is not None)
+            self._meter.fetched(exchange, self._now, again=repeat is not None)
+        else:
+            self._meter.answered(exchange)
         if repeat is not None:
             if exchange.attempts == 1:
                 self._repeating += 1

@@ -47,6 +47,7 @@ class Exchange:
         "rows",
         "sent",
         "sent_at",
+        "sent_partitions",
         "session_id",
         "understood",
         "version",
@@ -87,6 +88,8 @@ class Exchange:
         """Size of the frame that went to the broker."""
         self.sent_at = 0.0
         """When it went there, in seconds."""
+        self.sent_partitions = -1
+        """How many partitions that frame lists; -1: that was not looked for."""
         self.attempts = 0
         """How often it was repeated."""
         self.repeat: Callable[[], None] | None = None

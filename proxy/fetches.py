@@ -314,6 +314,7 @@ class Fetches:
         broker.fetches[kind] += 1
         broker.partitions_requested += partitions
         exchange.sent = len(frame)
+        exchange.sent_partitions = partitions
         self._send(exchange, frame)
 
     # Answers
