@@ -19,7 +19,7 @@ from proxy.session.partitions import PartitionTable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_FOUND_BEFORE_READING: Final = frozenset(
+FOUND_BEFORE_READING: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -77,7 +77,7 @@ def _order(what: Expansion) -> Rows | None:
         # A broker looks up all topic ids before it looks at anything else.
         (entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID, int(what.table.position[row]))
         for entry, row in zip(what.entries, what.entry_rows, strict=True)
-        if entry.error_code in _FOUND_BEFORE_READING
+        if entry.error_code in FOUND_BEFORE_READING
     )
     if not found:
         return None

@@ -34,7 +34,7 @@ import numpy as np
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import Answered, FetchResponseWalk, Run
+from proxy.protocol.fetch_response import Answered, FetchResponseWalk
 from proxy.session.partitions import PartitionTable
 
 MAX_EPOCH: Final = 0x7FFF_FFFF
@@ -254,71 +254,57 @@ class FetchSessionHandler:
 
     def _full(self, walk: FetchResponseWalk) -> Verdict:
         table = self._held()
-        told: list[Answered] = []
-        told_rows: list[int] = []
-        count, named = 0, np.zeros(len(table.topic), np.bool_)
-        for run in walk.runs:
-            rows = table.rows(run.key, run.entries.view(table.layout.answer_fields)["partition"])
-            if (rows < 0).any():
-                return self._other_partitions()
-            self._take_run(table, run, rows)
-            named[rows] = True
-            count += len(rows)
-        for entry in walk.answered:
-            row = table.row(entry.key, entry.partition)
-            if row < 0:
-                return self._other_partitions()
-            self._take_entry(table, entry, row)
-            named[row] = True
-            table.refused[row] = entry.error_code
-            if not entry.ends_empty or entry.error_code:
-                told.append(entry)
-                told_rows.append(row)
-            count += 1
-        if count != table.size or np.count_nonzero(named) != count:
-            return self._other_partitions()
+        verdict = self._take_answer(table, walk)
+        if verdict is None or walk.partitions != table.size or table.unmentioned:
+            self.drop()
+            return Verdict(Use.COMPLETE, "other partitions than asked for")
         self.session_id = max(walk.session_id, 0)
         self.epoch = 1 if self.session_id else 0
-        return Verdict(Use.COMPLETE, "", told, told_rows)
-
-    def _other_partitions(self) -> Verdict:
-        self.drop()
-        return Verdict(Use.COMPLETE, "other partitions than asked for")
+        return verdict
 
     def _incremental(self, walk: FetchResponseWalk) -> Verdict:
         table = self._held()
-        told: list[Answered] = []
-        told_rows: list[int] = []
-        seen: set[int] = set()
-        for run in walk.runs:
-            rows = table.rows(run.key, run.entries.view(table.layout.answer_fields)["partition"])
-            if (rows < 0).any():
-                return self._foreign()
-            self._take_run(table, run, rows)
-        for entry in walk.answered:
-            row = table.row(entry.key, entry.partition)
-            if row < 0 or row in seen:
-                return self._foreign()
-            seen.add(row)
-            if entry.error_code and self._names_stuck(table, entry, row):
-                self.epoch = 0
-                return Verdict(Use.REPEAT_FULL, f"topic gone or made anew (error {entry.error_code})")
-            self._take_entry(table, entry, row)
-            if not entry.ends_empty or entry.error_code:
-                told.append(entry)
-                told_rows.append(row)
-        if not seen.issuperset(table.unknown().tolist()):
+        verdict = self._take_answer(table, walk)
+        if verdict is None:
+            verdict = Verdict(Use.REPEAT_FULL, "a partition outside the session")
+        elif (
+            verdict.use is Use.EXPAND
+            and len(unknown := table.unknown())
+            and not set(unknown.tolist()) <= set(verdict.rows)
+        ):
+            verdict = Verdict(Use.REPEAT_FULL, "a partition that the broker has not described")
+        if verdict.use is Use.REPEAT_FULL:
             self.epoch = 0
-            return Verdict(Use.REPEAT_FULL, "a partition that the broker has not described")
-        if walk.session_id:
+        elif walk.session_id:
             self._advance()
         else:
             self.session_id = self.epoch = 0
-        return Verdict(Use.EXPAND, "", told, told_rows)
+        return verdict
 
-    def _foreign(self) -> Verdict:
-        self.epoch = 0
-        return Verdict(Use.REPEAT_FULL, "a partition outside the session")
+    def _take_answer(self, table: PartitionTable, walk: FetchResponseWalk) -> Verdict | None:
+        """Take what an answer says of partitions; None if it names one outside the session, or one twice."""
+        full = self._asked_full
+        verdict = Verdict(Use.COMPLETE if full else Use.EXPAND)
+        for run in walk.runs:
+            rows = table.rows(run.key, run.entries.view(table.layout.answer_fields)["partition"])
+            if (rows < 0).any():
+                return None
+            table.take_run(run, rows)
+        seen: set[int] = set()
+        for entry in walk.answered:
+            row = table.row(entry.key, entry.partition)
+            if row < 0 or row in seen:
+                return None
+            seen.add(row)
+            if full:
+                table.refused[row] = entry.error_code
+            elif entry.error_code and self._names_stuck(table, entry, row):
+                return Verdict(Use.REPEAT_FULL, f"topic gone or made anew (error {entry.error_code})")
+            table.take_entry(entry, row)
+            if not entry.ends_empty or entry.error_code:
+                verdict.entries.append(entry)
+                verdict.rows.append(row)
+        return verdict
 
     def _names_stuck(self, table: PartitionTable, entry: Answered, row: int) -> bool:
         """Whether a session says 3 or 103 where a full fetch may say 100: it keeps a topic's name for good.
@@ -327,22 +313,6 @@ class FetchSessionHandler:
         """
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code
-
-    def _take_run(self, table: PartitionTable, run: Run, rows: Rows) -> None:
-        table.images[rows] = run.entries
-        table.known[rows] = True
-        table.refused[rows] = 0
-
-    def _take_entry(self, table: PartitionTable, entry: Answered, row: int) -> None:
-        if entry.error_code:
-            table.known[row] = False
-            return
-        size = table.layout.answer_entry
-        at = row * size
-        fixed = table.layout.aborted
-        table.image_bytes[at : at + fixed] = entry.fixed
-        table.known[row] = True
-        table.refused[row] = 0
 
 
 _FEW: Final = 256

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_response import Answered, Run
 
 MAX_LOOKUP: Final = 1 << 17
 """Partition numbers that one table may span over all its topics, beside eight for each partition it holds.
@@ -35,6 +36,7 @@ class PartitionTable:
     __slots__ = (
         "_bases",
         "_blank",
+        "_described",
         "_free",
         "_keys",
         "_lookup",
@@ -48,6 +50,7 @@ class PartitionTable:
         "numbers",
         "position",
         "refused",
+        "request_bytes",
         "requests",
         "size",
         "topic",
@@ -69,12 +72,16 @@ class PartitionTable:
         """Partitions held."""
         self.requests: Entries = np.zeros(0, layout.request_item)
         """The entries last sent in the session."""
+        self.request_bytes = self.requests.view(np.uint8).data
+        """`requests` as bytes."""
         self.images: Entries = np.zeros(0, layout.answer_item)
         """What an answer says of a partition without news."""
         self.image_bytes = self.images.view(np.uint8).data
-        """`images` as bytes, for writing single rows."""
+        """`images` as bytes."""
         self.known = np.zeros(0, np.bool_)
         """Rows whose image may be filled in: the broker described them in this session, without error."""
+        self._described = 0
+        """How many rows are `known`."""
         self.refused = np.zeros(0, np.int16)
         """The error that a full fetch of this session gave, 0 for none."""
         self.topic: Column32 = np.zeros(0, np.int32)
@@ -157,6 +164,7 @@ class PartitionTable:
         slots = self._bases[self.topic[rows]] + self.partitions(rows)
         self._lookup[slots] = _NO_ROW
         self.topic[rows] = _NO_TOPIC
+        self._described -= int(np.count_nonzero(self.known[rows]))
         self.known[rows] = False
         self.position[rows] = -1
         self._free.extend(rows.tolist())
@@ -165,7 +173,25 @@ class PartitionTable:
     def forget_answers(self) -> None:
         """Drop what the broker said of every partition: another session begins."""
         self.known.fill(False)
+        self._described = 0
         self.refused.fill(0)
+
+    def take_run(self, run: Run, rows: Rows) -> None:
+        """Take what the broker said of the partitions in these rows, without news and without error."""
+        self.images[rows] = run.entries
+        self.known[rows] = True
+        self._described = int(np.count_nonzero(self.known))
+        self.refused[rows] = 0
+
+    def take_entry(self, entry: Answered, row: int) -> None:
+        """Take what the broker said of one partition; its records and errors are not kept."""
+        known = bool(self.known[row])
+        self.known[row] = described = not entry.error_code
+        self._described += described - known
+        if described:
+            at = row * self.layout.answer_entry
+            self.image_bytes[at : at + self.layout.aborted] = entry.fixed
+            self.refused[row] = 0
 
     def partitions(self, rows: Rows) -> Rows:
         """Return the partition numbers of rows."""
@@ -187,10 +213,16 @@ class PartitionTable:
 
     def unknown(self) -> Rows:
         """Return the rows whose image may not be filled in."""
-        if np.count_nonzero(self.known[: self._top]) == self.size:
+        if self._described == self.size:
             return _NONE
         rows: Rows = (~self.known[: self._top] & (self.topic[: self._top] != _NO_TOPIC)).nonzero()[0]
         return rows
+
+    @property
+    def unmentioned(self) -> bool:
+        """Whether the full answer of this session left out a partition."""
+        mentioned = self.known[: self._top] | (self.refused[: self._top] != 0)
+        return int(np.count_nonzero(mentioned)) != self.size
 
     def _take_rows(self, count: int) -> Rows:
         reused = min(count, len(self._free))
@@ -207,6 +239,7 @@ class PartitionTable:
             return
         more = max(need, have + have // 4) - have
         self.requests = _extended(self.requests, more)
+        self.request_bytes = self.requests.view(np.uint8).data
         self.images = _extended(self.images, more)
         self.image_bytes = self.images.view(np.uint8).data
         self.known = np.append(self.known, np.zeros(more, np.bool_))
@@ -257,6 +290,15 @@ def _first_numbers(count: int) -> Column32:
     if count > len(_numbers):
         _numbers = np.arange(2 * count, dtype=np.int32)
     return _numbers[:count]
+
+
+def is_rotation(numbers: Rows | Column32) -> bool:
+    """Whether they are 0, 1, 2 ... from some number on and round to it."""
+    count = len(numbers)
+    if not count or not 0 <= (first := int(numbers[0])) < count:
+        return False
+    straight, behind = _first_numbers(count), count - first
+    return bool((numbers[:behind] == straight[first:]).all() and (numbers[behind:] == straight[:first]).all())
 
 
 def _extended(column: Entries, more: int) -> Entries:
