@@ -54,6 +54,7 @@ def render(report: Report) -> str:
         _problems(report),
         _fetches(report) if fetches else Markup(),
         _reading(report),
+        _connections(report),
         element("footer", f"fetchgate {report['version']}, fetchgate replay measure"),
     )
     return f"<!doctype html>\n{element('html', _head(), element('body', body), lang='en')}\n"
@@ -143,17 +144,13 @@ def _fetches(report: Report) -> Markup:
             _not_eligible(report),
             _slots(report),
             _modelled(report),
-            _breakdown(
-                "Largest connections", ("Connection", "Client id"), connection_rows(report, ROWS), "Fetches"
-            ),
         )
     )
 
 
-def _section(title: str, content: Iterable[Markup], *words: str) -> Markup:
-    return element(
-        "section", element("h2", title), [element("p", line, class_="soft") for line in words], content
-    )
+def _section(title: str, content: Iterable[Markup], *words: str, class_: str = "") -> Markup:
+    lines = [element("p", line, class_="soft") for line in words]
+    return element("section", element("h2", title), lines, content, class_=class_)
 
 
 def _legend() -> Markup:
@@ -177,8 +174,8 @@ def _where(report: Report) -> Markup:
         (
             joined((element("i", class_=f"swatch key {key}"), element("span", name))),
             element("span", what, class_="soft"),
-            size(split["actual"][key]),  # type: ignore[literal-required] # keys of Shares
-            size(split["predicted"][key]),  # type: ignore[literal-required] # keys of Shares
+            size(split["actual"][key]),
+            size(split["predicted"][key]),
         )
         for key, (name, what) in SHARES.items()
     ]
@@ -194,7 +191,7 @@ def _breakdown(title: str, names: Sequence[str], rows: Sequence[Row], counted: s
     numbers = (counted, "Captured", "Eligible", "Predicted", "Saved")
     body = [_row(row, plots.pair(row.actual, row.predicted, most)) for row in rows]
     table = element("table", _header(names, numbers, element("th", scope="col")), element("tbody", body))
-    return _section(title, [_legend(), element("div", table, class_="wide")], *words)
+    return _section(title, [_legend(), element("div", table, class_="wide")], *words, class_="long")
 
 
 def _row(row: Row, bar: Markup) -> Markup:
@@ -301,6 +298,13 @@ def _modelled(report: Report) -> Markup:
         f"the capture, {money['saved_per_month']:,.2f} in 30 days such as this: {money['how']}."
     )
     return _section(MODELLED, [table, element("p", saved)])
+
+
+def _connections(report: Report) -> Markup:
+    if not report["connections"]:
+        return Markup()
+    names, rows = ("Connection", "Client id"), connection_rows(report, ROWS)
+    return _breakdown("Largest connections", names, rows, "Fetches")
 
 
 def _reading(report: Report) -> Markup:

@@ -19,7 +19,8 @@ def element(name: str, /, *children: str | Iterable[Markup], **attributes: str |
     Args:
         name: the tag.
         children: text, which is escaped; `Markup`, which is not; or several `Markup` in a row.
-        attributes: values are escaped; in their names `class_` stands for class, `_` for a hyphen.
+        attributes: values are escaped, empty ones left out; in their names `class_` stands for class, `_` for
+            a hyphen.
 
     Returns:
         the element, closed where it has to be.
@@ -27,6 +28,7 @@ def element(name: str, /, *children: str | Iterable[Markup], **attributes: str |
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for key, value in attributes.items()
+        if value != ""
     )
     if name in _VOID:
         return Markup(f"<{name}{given}>")

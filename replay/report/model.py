@@ -175,7 +175,8 @@ class TopicRow(TypedDict):
     """One topic's entries and topic elements.
 
     The row whose topic is None has the rest of each frame, and all that is counted by the frame: requests,
-    responses, exchanges, full, incremental, sessionless, close_bytes and repair_bytes are 0 in a topic's row.
+    responses, exchanges, full, incremental, sessionless, added, altered, forgotten, close_bytes and
+    repair_bytes are 0 in a topic's row.
     """
 
     topic: str | None

@@ -1,13 +1,13 @@
 """The report's plots: inline SVG and boxes sized by CSS, coloured by class so that they follow the theme."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import ceil, floor, log10
 from typing import Final
 
 from replay.report.markup import Markup, element, joined
-from replay.report.model import Bucket, Shares, Where
-from replay.report.wording import SHARES, percent, seconds_between, size
+from replay.report.model import Bucket, Where
+from replay.report.wording import SHARES, ShareKey, percent, seconds_between, size
 
 WIDTH: Final = 900
 HEIGHT: Final = 240
@@ -137,32 +137,24 @@ def _clock(time: str, form: str) -> str:
 
 def where(split: Where) -> Markup:
     """Draw where the bytes go: two bars of one scale, the capture above the prediction."""
-    before, after = split["actual"], split["predicted"]
-    whole = max(sum(dict(_parts(before)).values()), sum(dict(_parts(after)).values()), 1)
+    rows = (("captured", split["actual"]), ("predicted", split["predicted"]))
+    whole = max(sum(shares[key] for key in SHARES) for _, shares in rows)
     return joined(
         element(
             "div",
             element("span", name, class_="label"),
-            element("div", [_segment(key, count, whole) for key, count in _parts(shares)], class_="stack"),
+            element("div", [_segment(key, shares[key], whole) for key in SHARES], class_="stack"),
             class_="stacked",
         )
-        for name, shares in (("captured", before), ("predicted", after))
+        for name, shares in rows
     )
 
 
-def _parts(shares: Shares) -> Iterator[tuple[str, int]]:
-    yield "record_bytes", shares["record_bytes"]
-    yield "entry_bytes", shares["entry_bytes"]
-    yield "other_bytes", shares["other_bytes"]
-    yield "listing_bytes", shares["listing_bytes"]
-    yield "empty_entry_bytes", shares["empty_entry_bytes"]
-
-
-def _segment(key: str, count: int, whole: int) -> Markup:
+def _segment(key: ShareKey, count: int, whole: int) -> Markup:
     return element(
         "i",
         class_=f"key {key}",
-        style=f"width:{max(count, 0) / whole:.3%}",
+        style=f"width:{_of(count, whole)}",
         title=f"{SHARES[key][0]}: {size(count)}",
     )
 

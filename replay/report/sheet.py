@@ -46,7 +46,7 @@ th { text-align: left; font-weight: 500; color: var(--soft); font-size: 13px; wh
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: baseline; }
 tr:last-child td { border-bottom: 0; }
 th.n, td.n { text-align: right; white-space: nowrap; }
-td.name { min-width: 10ch; }
+td.name:first-child { min-width: 18ch; }
 .legend { margin-top: 6px; }
 td.bar { width: 24%; min-width: 110px; padding-right: 0; vertical-align: middle; }
 tr.total td { font-weight: 600; }
@@ -86,11 +86,23 @@ footer { margin-top: 24px; font-size: 13px; }
     --record: #0f766e; --entry: #5aa9a0; --other: #9aa5b1; --listing: #d9822b; --empty: #f0c48a;
   }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  body { font-size: 12px; }
+  body { font-size: 10.5px; line-height: 1.4; }
   main { max-width: none; padding: 0; }
-  section, .card, tr, svg { break-inside: avoid; }
+  section, .banner { padding: 10px 14px; margin-top: 10px; }
+  .cards { grid-template-columns: repeat(5, 1fr); gap: 8px; margin-top: 10px; }
+  .card { padding: 8px 12px; }
+  .card b { font-size: 18px; }
+  .card span, th, .legend span, .stacked .label, footer { font-size: 10px; }
+  th, td { padding: 3px 10px 3px 0; }
+  td.name:first-child { min-width: 0; }
+  td.bar { width: 18%; min-width: 60px; }
+  .wide { overflow: visible; }
+  svg { min-width: 0; }
+  p { max-width: none; }
+  svg, tr, section, .card, .banner { break-inside: avoid; }
   section.long { break-inside: auto; }
-  h2 { break-after: avoid; }
+  h2, h2 + p, thead, .legend { break-after: avoid; }
   thead { display: table-header-group; }
 }
+@page { margin: 14mm; }
 """

@@ -99,7 +99,7 @@ def _where(report: Report) -> Table:
     table = _table("Where the bytes go", "", "", numbers=("captured", "predicted"))
     actual, predicted = report["where"]["actual"], report["where"]["predicted"]
     for key, (name, what) in SHARES.items():
-        before, after = actual[key], predicted[key]  # type: ignore[literal-required] # keys of Shares
+        before, after = actual[key], predicted[key]
         table.add_row(name, Text(what, style="dim"), size(before), size(after))
     return table
 

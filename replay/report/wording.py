@@ -1,7 +1,7 @@
 """How figures, names and the report's own sentences are written, the same in the terminal and in HTML."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 from replay.report.model import Filters, Report
 
@@ -30,14 +30,15 @@ ELIGIBLE: Final = (
 )
 REST: Final = "(rest of each frame)"
 """The row of by_topic that is no topic's; no topic can be named so."""
-SHARES: Final = {
+ShareKey = Literal["record_bytes", "entry_bytes", "other_bytes", "listing_bytes", "empty_entry_bytes"]
+SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
+    "record_bytes": ("Records", "what the consumers wanted"),
+    "entry_bytes": ("Other entries", "answered partitions with news, without their records"),
+    "other_bytes": ("Rest of the frames", "headers, session fields, topic names of answers"),
     "listing_bytes": ("Listing", "partitions listed in requests"),
     "empty_entry_bytes": ("Empty entries", "answered partitions without news"),
-    "entry_bytes": ("Other entries", "answered partitions with news, without their records"),
-    "record_bytes": ("Records", "what the consumers wanted"),
-    "other_bytes": ("Rest of the frames", "headers, session fields, topic names of answers"),
 }
-"""For each key of `model.Shares`: what it is called, and what it is."""
+"""For each key of `model.Shares`: what it is called, and what it is. Last what sessions avoid."""
 
 MAX_NAME: Final = 120
 """Characters of a name that are shown: a client id can have 32 kB."""

@@ -28,6 +28,9 @@ BY_FRAME = frozenset(
         "full",
         "incremental",
         "sessionless",
+        "added",
+        "altered",
+        "forgotten",
         "close_bytes",
         "repair_bytes",
     }
