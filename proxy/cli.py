@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 from proxy import logs
 from proxy.admin import Admin
 from proxy.bootstrap import BootstrapError, Cluster, ask
+from proxy.captures import Capture, Files
 from proxy.config import OPTIONS, Config, ConfigError, changes, load
 from proxy.listeners import bind
 from proxy.metrics import VERSION
@@ -40,6 +41,8 @@ examples:
   fetchgate proxy --bootstrap kafka1:9092,kafka2:9092 --listen 0.0.0.0:9000 --advertise gate.example
   fetchgate proxy --bootstrap kafka:9092 --broker-ports 29100,7=29050
       broker N at 29100 + N, broker 7 at 29050
+  fetchgate proxy --bootstrap kafka:9092 --capture captures --capture-records no
+      write what passes on both sides as pcap files, without the contents of records
   fetchgate proxy --bootstrap kafka:9092 --check
       test the configuration and the bootstrap, and leave with 0 or 1
 
@@ -148,6 +151,15 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
         gateway.open()
     except OSError as error:
         return _unbound("--listen", config.listen, error)
+    try:
+        capture = _capture(config, gateway)
+    except OSError as error:
+        gateway.close()
+        reason = logs.reason_of(error)
+        return _complain(
+            f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
+            EXIT_USAGE,
+        )
     if config.admin is not None:
         try:
             await admin.start(bind(config.admin))
@@ -159,7 +171,23 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(config.admin or "off"))
     await _until_stopped(gateway, config, arguments)
     admin.close()
+    if capture is not None:
+        capture.close()
     return 0
+
+
+def _capture(config: Config, gateway: Gateway) -> Capture | None:
+    """Capture what passes from now on, if the operator asked for it.
+
+    Raises:
+        OSError: there is no writing to the directory.
+    """
+    if config.capture is None:
+        return None
+    files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
+    gateway.tap = capture = Capture(files, records=config.capture_records, loop=gateway.loop, log=gateway.log)
+    gateway.log.info("capturing", directory=str(config.capture), records=config.capture_records)
+    return capture
 
 
 async def _until_stopped(gateway: Gateway, config: Config, arguments: dict[str, Any]) -> None:

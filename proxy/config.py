@@ -39,6 +39,10 @@ class Config:
     drain_timeout: float
     """Seconds."""
     state: Path | None
+    capture: Path | None
+    capture_records: bool
+    capture_file_bytes: int
+    capture_files: int
     log_format: str
     log_level: str
 
@@ -93,6 +97,10 @@ def _seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ValueError(f"{text!r} is no number of seconds")
     return value
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
 
 
 def _list(text: str) -> list[str]:
@@ -205,9 +213,39 @@ OPTIONS = (
     Option(
         name="state",
         metavar="FILE",
-        parse=lambda text: Path(text) if text else None,
+        parse=_path,
         default="",
         help="keep the known brokers there, so that after a restart listeners are open before a client asked",
+    ),
+    Option(
+        name="capture",
+        metavar="DIR",
+        parse=_path,
+        default="",
+        help="write what passes on both sides there, as pcap files for `fetchgate replay`; they hold what "
+        "clients and brokers say to each other, records and passwords of SASL PLAIN included",
+    ),
+    Option(
+        name="capture_records",
+        metavar="yes|no",
+        parse=lambda text: _one_of("yes", "no", "on", "off")(text) in {"yes", "on"},
+        default="yes",
+        help="no leaves out the contents of records, credentials, and all that is not understood; what it "
+        "costs is measured the same",
+    ),
+    Option(
+        name="capture_file_bytes",
+        metavar="N",
+        parse=_whole(1),
+        default=str(64 * MIB),
+        help="begin another file of the capture after so many bytes",
+    ),
+    Option(
+        name="capture_files",
+        metavar="N",
+        parse=_whole(1),
+        default="16",
+        help="files of captures in DIR, those of earlier runs included; then the oldest goes",
     ),
     Option(
         name="log_format",

@@ -14,6 +14,8 @@ from structlog.typing import FilteringBoundLogger
 
 from proxy.bootstrap import BootstrapError, Cluster, ask_any
 from proxy.budget import Budget
+from proxy.captures import Tap, no_tap
+from proxy.capturing import BROKER
 from proxy.config import Config
 from proxy.connection import Connection
 from proxy.events import Fault, SideTally, Tally
@@ -53,10 +55,18 @@ class Gateway:
         config: what the operator asked for.
         loop: the event loop that runs it.
         log: where its lines go.
+        tap: what stands between sockets and protocols.
     """
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        log: FilteringBoundLogger,
+        tap: Tap = no_tap,
+    ) -> None:
         self.loop = loop
+        self.tap = tap
         self.log = log
         self.sessions = Sessions(
             max_sessions=config.max_sessions, on=config.sessions, off_for=config.sessions_off_for
@@ -233,7 +243,9 @@ class Gateway:
             self.spawn(self._accept(node_id, sock))
 
     async def _accept(self, node_id: int | None, sock: socket) -> None:
-        server = await self.loop.create_server(lambda: ClientProtocol(Link(self, node_id)), sock=sock)
+        server = await self.loop.create_server(
+            lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER), sock=sock
+        )
         self._unserved.discard(sock)
         if node_id in self._servers:
             self._servers[node_id].append(server)

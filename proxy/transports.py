@@ -21,6 +21,8 @@ from typing import Any, Final, Protocol, cast
 from structlog.typing import FilteringBoundLogger
 
 from proxy.budget import Budget
+from proxy.captures import Tap
+from proxy.capturing import CLIENT
 from proxy.connection import Connection
 from proxy.events import Event, Fault
 from proxy.logs import reason_of, write_event
@@ -84,6 +86,7 @@ class Host(Protocol):
     log: FilteringBoundLogger
     budget: Budget
     sessions: Sessions
+    tap: Tap
 
     def make_core(self, reached_at: str) -> Connection:
         """Give a core for a new connection; `reached_at` is the gateway's address as the client found it."""
@@ -231,7 +234,7 @@ class Link:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await self._host.loop.create_connection(
-                        lambda: BrokerProtocol(self), address.host, address.port
+                        lambda: self._host.tap(BrokerProtocol(self), CLIENT), address.host, address.port
                     )
             except (OSError, ValueError) as error:  # TimeoutError is an OSError; a name can be no name at all
                 reason = f"{address}: {reason_of(error)}"

@@ -32,6 +32,10 @@ def test_the_defaults_are_those_of_the_design() -> None:
         max_request_bytes=104_857_600,
         drain_timeout=30.0,
         state=None,
+        capture=None,
+        capture_records=True,
+        capture_file_bytes=67_108_864,
+        capture_files=16,
         log_format="console",
         log_level="info",
     )

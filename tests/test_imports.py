@@ -15,6 +15,7 @@ SHELL = frozenset(
         "__main__",
         "admin",
         "bootstrap",
+        "captures",
         "cli",
         "config",
         "listeners",
