@@ -7,19 +7,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from socket import socket
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from proxy.books import Books, NodeId, add
 from proxy.bootstrap import BootstrapError, Cluster, ask_any
 from proxy.budget import Budget
 from proxy.captures import Tap, no_tap
 from proxy.capturing import BROKER
 from proxy.config import Config
 from proxy.connection import Connection
-from proxy.events import Fault, SideTally, Tally
+from proxy.events import Event, Fault, Tally
 from proxy.listeners import Brokers, bind
+from proxy.measured import Measured
+from proxy.recent import INTERVAL_SECONDS, describe
 from proxy.routing import Address
 from proxy.session.savings import Sessions
 from proxy.transports import ClientProtocol, Link
@@ -73,8 +76,7 @@ class Gateway:
         )
         self.budget = Budget(config.max_inflight_bytes)
         self.links: set[Link] = set()
-        self.gone = Tally()
-        """What closed connections had counted."""
+        self.books = Books()
         self.accepted = 0
         self.faults = {"client": 0, "broker": 0}
         self.started_at = monotonic()
@@ -111,16 +113,22 @@ class Gateway:
         self.brokers.load()
         self.spawn(self._follow_cluster())
         self.spawn(self._look_after())
+        self.spawn(self._keep_history())
 
     # -- what links ask for --------------------------------------------------------------------------------
 
-    def make_core(self, reached_at: str) -> Connection:
+    def make_core(self, reached_at: str, measured: Measured) -> Connection:
         """Give a core for a new connection."""
         return Connection(
             sessions=self.sessions,
             resolve=partial(self.brokers.resolve, reached_at),
             max_request_bytes=self._config.max_request_bytes,
+            measured=measured,
         )
+
+    def measured(self, node_id: int | None) -> Measured:
+        """Give what connections to a broker are measured into."""
+        return self.books.measured(node_id)
 
     def targets(self, node_id: int | None) -> Sequence[Address]:
         """Give the addresses to try, in order; None: the bootstrap."""
@@ -138,6 +146,7 @@ class Gateway:
             del self._troubles[node_id]
             who = "bootstrap" if node_id is None else node_id
             self.log.info("broker reachable again", broker=who, address=str(address))
+            self.note("reachable again", f"{_called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: int | None, reason: str) -> None:
         """Take note that none did; said once until it is different."""
@@ -146,10 +155,22 @@ class Gateway:
         elif self._troubles.get(node_id) != reason:
             self._troubles[node_id] = reason
             self.log.warning("broker unreachable, its clients are closed", broker=node_id, reason=reason)
+            self.note("unreachable", f"{_called(node_id)} is unreachable: {reason}", warning=True)
 
     def faulted(self, fault: Fault) -> None:
         """Count a protocol fault."""
         self.faults[fault.side] = self.faults.get(fault.side, 0) + 1
+
+    def happened(self, event: Event, link: Link) -> None:
+        """Keep in words what a connection reports."""
+        client = link.core.client_id or link.client_address
+        if (told := describe(event, client, _called(link.node_id))) is not None:
+            kind, text, warning = told
+            self.note(kind, text, warning=warning)
+
+    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
+        """Keep something that happened, in words, for those who look at the gateway."""
+        self.books.happenings.note(time(), kind, text, warning=warning)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task and keep it alive."""
@@ -167,7 +188,7 @@ class Gateway:
     def closed(self, link: Link) -> None:
         """Strike a link off, and keep what it counted."""
         self.links.discard(link)
-        add(self.gone, link.core.tally)
+        self.books.closed(link.node_id, link.core.tally)
         if not self.links:
             self._emptied.set()
 
@@ -176,20 +197,39 @@ class Gateway:
     def tally(self) -> Tally:
         """Add up all connections, open and closed."""
         total = Tally()
-        add(total, self.gone)
-        for link in self.links:
-            add(total, link.core.tally)
+        for tally in self.tallies().values():
+            add(total, tally)
         return total
+
+    def tallies(self) -> dict[NodeId, Tally]:
+        """Add up the connections of each broker, open and closed."""
+        return self.books.by_broker((link.node_id, link.core.tally) for link in self.links)
 
     def health(self) -> Health:
         """Tell whether clients can be served, and what is amiss."""
         reasons = [self._troubles[key] for key in self._troubles if key is None or key in self.brokers.known]
         reasons += self.brokers.problems
+        reasons += self._limits()
         if self._draining:
             return Health(state="draining", reasons=reasons)
         if not self._seen_bootstrap:
             return Health(state="starting", reasons=reasons)
         return Health(state="degraded" if reasons else "ready", reasons=reasons)
+
+    def _limits(self) -> list[str]:
+        """Say which limits are reached."""
+        reached = []
+        sessions, budget = self.sessions, self.budget
+        if sessions.on and 0 < sessions.max_sessions <= sessions.held:
+            reached.append(
+                f"all {sessions.max_sessions} session slots are taken, other clients pass as they come;"
+                " see --max-sessions"
+            )
+        if budget.over:
+            reached.append(
+                f"{budget.total} bytes of answers are held, brokers wait; see --max-inflight-bytes"
+            )
+        return reached
 
     def trouble_of(self, node_id: int) -> str:
         """Say why a broker can't be reached; nothing when it can."""
@@ -210,6 +250,7 @@ class Gateway:
             The number of connections that had to be cut off when the time was over.
         """
         self._draining = True
+        self.note("draining", f"draining: {len(self.links)} connections finish what is in flight")
         for node_id in list(self._servers):
             self._stop(node_id)
         for link in list(self.links):
@@ -283,6 +324,7 @@ class Gateway:
         self._seen_bootstrap = True
         del self._troubles[None]
         self.log.info("ready", bootstrap=str(cluster.address), brokers=sorted(self.brokers.known))
+        self.note("ready", f"ready: the bootstrap {cluster.address} answered")
         if cluster.brokers is None:
             self.log.info("the cluster wants authentication: brokers are learned from clients' answers")
 
@@ -290,6 +332,16 @@ class Gateway:
         if self._troubles.get(None) != reason:
             self._troubles[None] = reason
             self.log.warning("bootstrap unreachable, trying again", reason=reason)
+            self.note("unreachable", f"the bootstrap is unreachable: {reason}", warning=True)
+
+    async def _keep_history(self) -> None:
+        """Take the sums for a picture of now, and see by how much the event loop was late."""
+        while True:
+            asked = monotonic()
+            await asyncio.sleep(INTERVAL_SECONDS)
+            now = monotonic()
+            self.books.loop_lag.note([max(0.0, now - asked - INTERVAL_SECONDS)])
+            self.books.sample(now, ((link.node_id, link.core.tally) for link in self.links))
 
     async def _look_after(self) -> None:
         most = 0
@@ -313,20 +365,5 @@ def _give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def add(total: Tally, part: Tally) -> None:
-    """Add what one connection counted to a total."""
-    _add_side(total.client, part.client)
-    _add_side(total.broker, part.broker)
-    total.session_errors.update(part.session_errors)
-    total.passthrough.update(part.passthrough)
-
-
-def _add_side(total: SideTally, part: SideTally) -> None:
-    total.bytes_in += part.bytes_in
-    total.bytes_out += part.bytes_out
-    total.fetch_request_bytes += part.fetch_request_bytes
-    total.fetch_response_bytes += part.fetch_response_bytes
-    total.fetch_record_bytes += part.fetch_record_bytes
-    total.partitions_requested += part.partitions_requested
-    total.partitions_answered += part.partitions_answered
-    total.fetches = [before + more for before, more in zip(total.fetches, part.fetches, strict=True)]
+def _called(node_id: int | None) -> str:
+    return "the bootstrap" if node_id is None else f"broker {node_id}"

@@ -24,8 +24,9 @@ from proxy.budget import Budget
 from proxy.captures import Tap
 from proxy.capturing import CLIENT
 from proxy.connection import Connection
-from proxy.events import Event, Fault
+from proxy.events import Event, Fault, SessionLost
 from proxy.logs import reason_of, write_event
+from proxy.measured import Measured
 from proxy.routing import Address
 from proxy.session.savings import Sessions
 
@@ -88,8 +89,11 @@ class Host(Protocol):
     sessions: Sessions
     tap: Tap
 
-    def make_core(self, reached_at: str) -> Connection:
+    def make_core(self, reached_at: str, measured: Measured) -> Connection:
         """Give a core for a new connection; `reached_at` is the gateway's address as the client found it."""
+
+    def measured(self, node_id: int | None) -> Measured:
+        """Give what connections to a broker are measured into."""
 
     def targets(self, node_id: int | None) -> Sequence[Address]:
         """Give the addresses to try, in order; None: the bootstrap."""
@@ -102,6 +106,9 @@ class Host(Protocol):
 
     def faulted(self, fault: Fault) -> None:
         """Count a protocol fault."""
+
+    def happened(self, event: Event, link: "Link") -> None:
+        """Keep in words what a connection reports."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task and keep it alive."""
@@ -130,7 +137,9 @@ class Link:
         "client_holds",
         "core",
         "held_changed_at",
+        "last_error",
         "last_event",
+        "measured",
         "node_id",
         "opened_at",
         "phase",
@@ -153,6 +162,9 @@ class Link:
         self.broker_holds = 0
         self.held_changed_at = 0.0
         self.last_event = ""
+        self.last_error = ""
+        """The last thing that went wrong, in words."""
+        self.measured = host.measured(node_id)
         self.opened_at = monotonic()
         self.phase = Phase.OPEN
 
@@ -170,7 +182,8 @@ class Link:
         self._host.loop.call_soon(self._pause_until_connected)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.client_address = _name(transport.get_extra_info("peername"))
-        self.core = self._host.make_core(_host_of(transport.get_extra_info("sockname")))
+        own = _host_of(transport.get_extra_info("sockname"))
+        self.core = self._host.make_core(own, self.measured)
         self._host.opened(self)
         self._host.spawn(self._connect())
 
@@ -182,11 +195,13 @@ class Link:
         """Take bytes from the client."""
         if self.phase is not Phase.OPEN:
             return
+        now = monotonic()
         try:
-            self.core.receive_client(data, monotonic())
+            self.core.receive_client(data, now)
             self.pump()
         except Exception as error:  # noqa: BLE001 - a defect of ours costs this connection, never the others
             self._broken(error)
+        self.measured.requests.append(monotonic() - now)
 
     def client_ended(self) -> None:
         """Take the end of the client's stream; answers may still be on their way to it."""
@@ -247,7 +262,7 @@ class Link:
                 self.client_received(b"")
             return
         self._host.unreachable(self.node_id, reason)
-        self.last_event = "broker unreachable"
+        self.last_event = self.last_error = "broker unreachable"
         # To a client an accepted connection is a success: closed at once, it comes back at once, for ever.
         await asyncio.sleep(UNREACHABLE_SECONDS)
         self.finish()
@@ -264,11 +279,13 @@ class Link:
 
     def broker_received(self, data: bytes) -> None:
         """Take bytes from the broker."""
+        now = monotonic()
         try:
-            self.core.receive_broker(data, monotonic())
+            self.core.receive_broker(data, now)
             self.pump()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._broken(error)
+        self.measured.responses.append(monotonic() - now)
 
     def broker_lost(self) -> None:
         """Take the end of the broker's socket: what is due still goes to the client, which is closed then."""
@@ -406,18 +423,23 @@ class Link:
         for event in events:
             if not isinstance(event, Fault):  # the core's `fault` says it, once
                 self.last_event = type(event).__name__
+                self._host.happened(event, self)
+                if isinstance(event, SessionLost):
+                    self.last_error = event.reason
                 write_event(self._host.log, event, **self.who)
 
     def _end_by(self, fault: Fault) -> None:
         if self.phase < Phase.FINISHED:
             self.last_event = f"fault of the {fault.side}: {fault.reason}"
+            self.last_error = self.last_event
             self._host.faulted(fault)
+            self._host.happened(fault, self)
             write_event(self._host.log, fault, **self.who)
             self.finish()
 
     def _broken(self, error: Exception) -> None:
         self._host.log.error("connection broken by a defect", **self.who, exc_info=error)
-        self.last_event = "defect"
+        self.last_event = self.last_error = "defect"
         self.abort()
 
     def _forget_deadline(self) -> None:

@@ -13,6 +13,7 @@ import uvloop
 from proxy.config import Config, load
 from proxy.connection import Connection
 from proxy.events import Event, Fault, SessionClosed, Tally
+from proxy.measured import Measured
 from proxy.protocol.api import ApiKey
 from proxy.server import Gateway
 
@@ -231,7 +232,7 @@ class WireGateway(Gateway):
 
     closing = b""
 
-    def make_core(self, _reached_at: str) -> Connection:
+    def make_core(self, _reached_at: str, _measured: Measured) -> Connection:
         return cast("Connection", Wire(closing=self.closing))
 
     async def _follow_cluster(self) -> None:
