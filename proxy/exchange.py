@@ -4,8 +4,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeAlias
 
-from proxy.protocol.fetch_layout import Rows
-from proxy.protocol.fetch_request import FetchRequest, Listing
+from proxy.protocol.fetch_layout import SESSION_VERSION, Rows
+from proxy.protocol.fetch_request import FetchRequest, Listing, raised
 from proxy.protocol.fetch_response import FetchResponseWalk
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -30,6 +30,7 @@ class Exchange:
     """A request on its way, in the order of the client and, until it is answered, in that of the broker."""
 
     __slots__ = (
+        "_listing",
         "answered",
         "api_key",
         "asks_session",
@@ -37,8 +38,8 @@ class Exchange:
         "becomes",
         "chunks",
         "correlation_id",
+        "first",
         "held",
-        "listing",
         "out",
         "passed_on",
         "received",
@@ -73,10 +74,11 @@ class Exchange:
         """Bytes of a walked frame that have gone to the client."""
         self.request: FetchRequest | None = None
         """A fetch that was understood."""
-        self.listing: Listing | None = None
-        """What it lists, as the session has it (v4 to v6 as v7)."""
+        self._listing: Listing | None = None
         self.rows: Rows | None = None
-        """The session's row of each entry of `listing`."""
+        """The session's row of each entry of `listing`, where that was found out."""
+        self.first = -1
+        """The session's row of the first entry of a fetch that the session's rotation knows, else -1."""
         self.asks_session = False
         """It goes through the session: full with epoch 0, or incremental."""
         self.session_id = 0
@@ -94,6 +96,14 @@ class Exchange:
         """How often it was repeated."""
         self.repeat: Callable[[], None] | None = None
         """Asks once more, when the answer under way has ended: that answer is not for the client."""
+
+    @property
+    def listing(self) -> Listing | None:
+        """What a plain consumer's fetch lists, as the session has it (v4 to v6 as v7)."""
+        if self._listing is None and self.request is not None and self.request.listing is not None:
+            listing = self.request.listing
+            self._listing = raised(listing) if self.version < SESSION_VERSION else listing
+        return self._listing
 
     def let_go(self) -> None:
         """Keep no more of the frame."""

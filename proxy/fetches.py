@@ -6,7 +6,7 @@ A fetch passes as it is unless everything speaks for the session; each reason no
 from collections.abc import Callable
 from typing import Final
 
-from proxy.eligibility import NATIVE, ONE_PARTITION, PASSING_REASONS, Eligibility
+from proxy.eligibility import NATIVE, PASSING_REASONS, Eligibility
 from proxy.events import (
     Event,
     FetchKind,
@@ -21,19 +21,21 @@ from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.passing import Passing, rewritten_tags
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, ErrorCode
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Rows
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
+    Listing,
     build_fetch_request,
     parse_fetch_request,
-    raised,
 )
 from proxy.protocol.fetch_response import FetchResponseWalk, answer_head, slices
 from proxy.protocol.primitives import ProtocolError
 from proxy.repeated import Repeated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
+from proxy.session.partitions import PartitionTable
+from proxy.session.rotation import Rotation
 from proxy.session.savings import Sessions
 
 STREAM_FROM: Final = 1 << 20
@@ -68,6 +70,7 @@ class Fetches:
         "_refused",
         "_repeated",
         "_resolve",
+        "_rotation",
         "_send",
         "_sessions",
         "_slot",
@@ -101,6 +104,7 @@ class Fetches:
         self._send = send
         self._passing = Passing(resolve)
         self._repeated = Repeated()
+        self._rotation: Rotation | None = None
         self._slot = False
         self._outstanding = False
         self._refused = False
@@ -114,23 +118,26 @@ class Fetches:
     def request(self, exchange: Exchange, frame: bytes, body: int, client_id: str, now: float) -> None:
         """Take a fetch of v4 to v18, whole, and send what the broker is to see of it."""
         self.version = exchange.version
-        try:
-            request = self._repeated.request(frame) or parse_fetch_request(frame, exchange.version, body)
-        except ProtocolError:
-            self.count_unread(len(frame), exchange.version, "not understood")
-            exchange.becomes = Becomes.PASSED
-            self._send(exchange, frame)
-            return
+        request = self._repeated.request(frame)
+        if request is None:
+            try:
+                request = parse_fetch_request(frame, exchange.version, body)
+            except ProtocolError:
+                self.count_unread(len(frame), exchange.version, "not understood")
+                exchange.becomes = Becomes.PASSED
+                self._send(exchange, frame)
+                return
+            self._repeated.note_request(request)
         exchange.request = request
         client = self._tally.client
         client.fetch_request_bytes += len(frame)
         client.fetches[_kind(request.session_id, request.session_epoch)] += 1
         client.partitions_requested += request.partitions
-        reason = self._unfit(request, client_id, now) or self._take(exchange, request)
+        reason = self._unfit(request, client_id, now)
+        if not reason and not self._ask_rotated(exchange, request):
+            reason = self._take(exchange, request)
         if reason:
             self._leave_unused(reason)
-            if reason == ONE_PARTITION and request.session_epoch == SESSIONLESS_EPOCH:
-                self._repeated.note_request(request)
             self._tally.passthrough[reason] += 1
             self._pass(exchange, request, frame)
 
@@ -160,6 +167,7 @@ class Fetches:
         """Let go of all: the connection has ended, and with it its session is nobody's."""
         self.handler.drop()
         self._repeated = Repeated()
+        self._rotation = None
         self._close_frame = b""
         self._release()
 
@@ -196,12 +204,9 @@ class Fetches:
 
     def _take(self, exchange: Exchange, request: FetchRequest) -> str:
         """Send a fetch through the session; return why not, if not."""
-        handler, listing = self.handler, request.listing
+        handler, listing = self.handler, exchange.listing
         if listing is None:
             return request.odd
-        if request.layout.version < SESSION_VERSION:
-            listing = raised(listing)
-        exchange.listing = listing
         table = handler.table
         if table is not None and (
             table.layout is not listing.layout
@@ -225,6 +230,23 @@ class Fetches:
         self._ask_full(exchange, request)
         return ""
 
+    def _ask_rotated(self, exchange: Exchange, request: FetchRequest) -> bool:
+        """Send a fetch through the session the short way, if the rotation knows it."""
+        rotation, handler, frame = self._rotation, self.handler, request.frame
+        if rotation is None or rotation.table is not handler.table or rotation.topics is not request.topics:
+            return False
+        first = rotation.first(frame)
+        if first < 0 or not handler.established or (altered := rotation.altered(frame, first)) is None:
+            return False
+        delta = rotation.delta(frame, first, altered, handler.ask_incremental())
+        if len(delta) >= len(frame):
+            return False
+        rotation.take(frame, first, altered)
+        exchange.first = first
+        exchange.becomes = Becomes.EXPANDED
+        self._ask(exchange, delta, FetchKind.INCREMENTAL, len(altered))
+        return True
+
     def _ask_incremental(self, exchange: Exchange, request: FetchRequest, delta: Delta | None) -> str:
         handler, listing = self.handler, exchange.listing
         if delta is None or listing is None:
@@ -242,6 +264,7 @@ class Fetches:
             return _SPARSE
         exchange.rows = delta.rows
         exchange.becomes = Becomes.EXPANDED
+        self._rotation = handler.rotation(request, delta)
         self._ask(exchange, frame, FetchKind.INCREMENTAL, len(delta.added) + len(delta.altered))
         return ""
 
@@ -265,13 +288,10 @@ class Fetches:
         return build_fetch_request(request, listing.layout, session, listing.topics())
 
     def _ask(self, exchange: Exchange, frame: bytes, kind: FetchKind, partitions: int) -> None:
-        listing, request = exchange.listing, exchange.request
-        if listing is None or request is None:
-            raise RuntimeError("only a fetch that was understood goes through a session")
         self._unused = 0
         exchange.asks_session = True
         exchange.session_id = self.handler.session_id
-        exchange.walk = FetchResponseWalk(listing.layout, request.isolation_level, keep=True)
+        exchange.walk = None
         self._outstanding = True
         self._dispatch(exchange, frame, kind, partitions)
 
@@ -326,27 +346,30 @@ class Fetches:
         """
         self._tally.broker.fetch_response_bytes += len(chunk)
         whole = last and exchange.received == len(chunk)
-        if exchange.walk is None:
-            if whole and self._repeats_answer(exchange, chunk):
-                self._end_of_answer(exchange)
-                return [chunk]
-            isolation = exchange.request.isolation_level if exchange.request is not None else 0
-            exchange.walk = FetchResponseWalk(LAYOUTS[exchange.version], isolation, keep=False)
-        if exchange.becomes is Becomes.WALKED:
-            pieces = self._passing.receive(exchange, chunk, last=last)
+        if exchange.becomes is Becomes.EXPANDED:
+            self._hold(exchange, chunk, whole=whole)
+            pieces = self._expanded(exchange, now) if last else []
+        elif whole and exchange.walk is None and self._repeats_answer(exchange, chunk):
+            pieces = [chunk]
         else:
-            pieces = self._hold(exchange, chunk)
+            pieces = self._passing.receive(exchange, self._walk(exchange), chunk, last=last)
+            if last:
+                self._walked(exchange, chunk, whole=whole)
         if last:
             self.eligibility.large = exchange.received >= STREAM_FROM
-            if exchange.becomes is Becomes.WALKED:
-                self._walked(exchange)
-                if whole and exchange.understood and not exchange.asks_session:
-                    self._repeated.note_answer(chunk, exchange.version, exchange.walk)
-            else:
-                pieces = self._expanded(exchange, now)
             self._end_of_answer(exchange)
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
+
+    def _walk(self, exchange: Exchange) -> FetchResponseWalk:
+        """Return the walk over an answer; one of the session is walked as the session's version has it."""
+        walk = exchange.walk
+        if walk is None:
+            asks, version = exchange.asks_session, exchange.version
+            isolation = exchange.request.isolation_level if exchange.request is not None else 0
+            layout = LAYOUTS[max(version, SESSION_VERSION) if asks else version]
+            walk = exchange.walk = FetchResponseWalk(layout, isolation, keep=asks)
+        return walk
 
     def _end_of_answer(self, exchange: Exchange) -> None:
         """Close what is to be closed, and give back a slot that nothing needs."""
@@ -359,35 +382,34 @@ class Fetches:
 
     def _repeats_answer(self, exchange: Exchange, frame: bytes) -> bool:
         """Count an answer that says what the one before said; tell whether it does."""
-        partitions = self._repeated.answer(frame, exchange.version)
+        partitions = -1 if exchange.asks_session else self._repeated.answer(frame, exchange.version)
         if partitions < 0:
             return False
-        client, broker = self._tally.client, self._tally.broker
-        client.fetch_response_bytes += len(frame)
-        client.partitions_answered += partitions
-        broker.partitions_answered += partitions
-        self.eligibility.large = False
+        self._tally.client.partitions_answered += partitions
+        self._tally.broker.partitions_answered += partitions
         return True
 
-    def _hold(self, exchange: Exchange, chunk: bytes) -> list[Buffer]:
-        walk = exchange.walk
-        if walk is None:
-            raise RuntimeError("an answer to be expanded is walked")
-        if exchange.understood:
-            try:
-                walk.feed(chunk)
-                exchange.chunks.append(chunk)
-                exchange.held += len(chunk)
-            except ProtocolError:
-                exchange.understood = False
-                exchange.let_go()
-        return []
+    def _hold(self, exchange: Exchange, chunk: bytes, *, whole: bool) -> None:
+        """Keep the next bytes of an answer of the session, and walk over them."""
+        if not exchange.understood:
+            return
+        exchange.chunks.append(chunk)
+        exchange.held += len(chunk)
+        if whole and (known := self._repeated.empty(chunk)) is not None:
+            exchange.walk = known
+            return
+        walk = self._walk(exchange)
+        try:
+            walk.feed(chunk)
+        except ProtocolError:
+            exchange.understood = False
+            exchange.let_go()
+        if whole:
+            self._repeated.note_empty(chunk, walk)
 
-    def _walked(self, exchange: Exchange) -> None:
+    def _walked(self, exchange: Exchange, chunk: bytes, *, whole: bool) -> None:
         """Note what a walked answer told, now that it has passed."""
-        walk = exchange.walk
-        if walk is None:
-            raise RuntimeError("a walked answer has been walked")
+        walk = self._walk(exchange)
         understood = exchange.understood and walk.done
         if not understood:
             self._events.append(Passthrough(reason=_NOT_UNDERSTOOD))
@@ -397,6 +419,8 @@ class Fetches:
                 self._asked_full(exchange, walk, self._judge(walk))
             else:
                 self.handler.renew(walk.session_id)
+        elif whole and understood:
+            self._repeated.note_answer(chunk, exchange.version, walk)
         self._count_answered(walk, 0 if exchange.repeat is not None else walk.partitions)
         if exchange.repeat is None:
             request = exchange.request
@@ -463,11 +487,27 @@ class Fetches:
         if walk.tags_at >= 0:
             tags = b"".join(slices(exchange.chunks, walk.tags_at, exchange.received))
             tags = rewritten_tags(tags, walk.tags, exchange.version, self._resolve)
-        table, listing, rows = self.handler.table, exchange.listing, exchange.rows
-        if verdict.use is Use.EMPTY or table is None or listing is None or rows is None:
+        table, request = self.handler.table, exchange.request
+        if verdict.use is Use.EMPTY or table is None or request is None:
             content = answer_head(layout, exchange.correlation_id, walk.throttle_time_ms)
             content += layout.count(0) + tags
             return [len(content).to_bytes(4) + content], 4 + len(content), 0
+        rotation = self._rotation
+        if rotation is not None:
+            rotation.suspect(verdict.rows)
+            if exchange.first >= 0:
+                told = list(zip(verdict.rows, verdict.entries, strict=True))
+                expanded = rotation.expand(
+                    exchange.first,
+                    told,
+                    exchange.chunks,
+                    correlation_id=exchange.correlation_id,
+                    throttle_time_ms=walk.throttle_time_ms,
+                    tags=tags,
+                )
+                if expanded is not None:
+                    return *expanded, request.partitions
+        listing, rows = self._placed(exchange, table)
         what = Expansion(
             layout=layout,
             listing=listing,
@@ -482,6 +522,16 @@ class Fetches:
         )
         pieces, size = expand(what)
         return pieces, size, len(listing)
+
+    def _placed(self, exchange: Exchange, table: PartitionTable) -> tuple[Listing, Rows]:
+        """Return what a fetch lists and the row of each entry, and have the table know their places."""
+        listing, rows = exchange.listing, exchange.rows
+        if listing is None:
+            raise RuntimeError("only what a plain consumer lists is expanded")
+        if rows is None:
+            rows = exchange.rows = table.locate(listing)
+            table.place(rows)
+        return listing, rows
 
     def _have_again(self, exchange: Exchange, code: int, verdict: Verdict) -> None:
         """Make the frame that asks once more, in the same place of the client's order.

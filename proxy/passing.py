@@ -29,15 +29,14 @@ class Passing:
     def __init__(self, resolve: Resolve | None) -> None:
         self._resolve = resolve
 
-    def receive(self, exchange: Exchange, chunk: bytes, *, last: bool) -> list[Buffer]:
+    def receive(
+        self, exchange: Exchange, walk: FetchResponseWalk, chunk: bytes, *, last: bool
+    ) -> list[Buffer]:
         """Walk over the next bytes of an answer; return what of it can go to the client now.
 
         An answer that says that the session failed is not for the client. One that is not understood goes on
         as it came.
         """
-        walk = exchange.walk
-        if walk is None:
-            raise RuntimeError("a walked answer has a walk")
         if exchange.understood:
             try:
                 walk.feed(chunk)

@@ -33,9 +33,10 @@ import numpy as np
 
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
-from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import Answered, FetchResponseWalk
 from proxy.session.partitions import PartitionTable
+from proxy.session.rotation import Rotation
 
 MAX_EPOCH: Final = 0x7FFF_FFFF
 UNSHARDED_ID: Final = 2_147_483_640
@@ -189,6 +190,13 @@ class FetchSessionHandler:
         if len(delta.added) or len(delta.forgotten):
             table.place(delta.rows)
         return True
+
+    def rotation(self, request: FetchRequest, delta: Delta) -> Rotation | None:
+        """Return what knows the next fetches by, if they go on like this one, which has been applied."""
+        table = self._held()
+        if request.layout is table.layout and Rotation.fits(request, table, delta.rows):
+            return Rotation(request, table)
+        return None
 
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> Verdict:
         """Take the answer to the outstanding fetch, walked to its end; see the table above.

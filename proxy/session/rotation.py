@@ -1,0 +1,183 @@
+"""One topic's list in the order in which the table has it, beginning anywhere.
+
+librdkafka begins each fetch with the partition behind the last one's first, and keeps the circle. What such a
+fetch changes is found by comparing bytes, and what it is answered is copied in two pieces: no column of the
+table is gathered or scattered. All of this is a shorter way to what `handler` and `expand` do with any list.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, TypeAlias
+
+from proxy.protocol.fetch_layout import Rows
+from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_response import Answered, answer_head, slices
+from proxy.session.expand import FOUND_BEFORE_READING
+from proxy.session.partitions import PartitionTable, is_rotation
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_MAX_SUSPECTS: Final = 16
+"""With more entries to be looked at one by one it is the columns' turn."""
+_HEADER: Final = 12
+"""Where a request goes on behind its correlation id."""
+_SESSION = Struct(">ii")
+
+
+class Rotation:
+    """A fetch whose entries are the table's rows, all of them, from some row on and round to it.
+
+    Args:
+        request: such a fetch, see `fits`.
+        table: what it lists.
+    """
+
+    __slots__ = ("_at", "_element", "_key", "_limits", "_rest", "_start", "_suspects", "table", "topics")
+
+    def __init__(self, request: FetchRequest, table: PartitionTable) -> None:
+        frame, layout = request.frame, request.layout
+        self.table = table
+        self.topics = request.topics
+        """Where the entries lie, in this fetch and in all of its form."""
+        self._key = request.topics.keys[0]
+        self._at = request.topics.blocks[0][0]
+        self._start = frame[4:8]
+        self._limits = frame[_HEADER : request.body + layout.request_head - 8]
+        self._rest = layout.count(0) + frame[request.tail :]
+        self._element = layout.count(1) + layout.prefix(self._key, table.size)
+        self._suspects: list[int] = []
+
+    @staticmethod
+    def fits(request: FetchRequest, table: PartitionTable, rows: Rows) -> bool:
+        """Tell whether a fetch is such a one.
+
+        Args:
+            request: of the table's version.
+            table: that of the session.
+            rows: the row of each of the fetch's entries.
+        """
+        return request.block is not None and len(rows) == table.size and is_rotation(rows)
+
+    def suspect(self, rows: Sequence[int]) -> None:
+        """Note of which rows the broker sent news: these are what the next fetch is likely to alter."""
+        self._suspects = sorted(rows) if len(rows) <= _MAX_SUSPECTS else []
+
+    def first(self, frame: bytes) -> int:
+        """Return the row of the first entry of a fetch, -1 if the table has none."""
+        return self.table.row(self._key, int.from_bytes(frame[self._at : self._at + 4]))
+
+    def altered(self, frame: bytes, first: int) -> list[int] | None:
+        """Return the rows whose entries a fetch alters, in its order; None if it can't be told from here.
+
+        Args:
+            frame: a fetch of the same form.
+            first: the row of its first entry.
+        """
+        held, item = self.table.request_bytes, self.table.layout.request_entry
+        found: list[int] = []
+        at = self._at
+        for start, end in ((first, self.table.size), (0, first)):
+            row = start
+            for suspect in (*[each for each in self._suspects if start <= each < end], end):
+                if not frame.startswith(held[row * item : suspect * item], at):
+                    return None
+                at += (suspect - row) * item
+                row = suspect
+                if row < end:
+                    if not frame.startswith(held[row * item : row * item + item], at):
+                        if not frame.startswith(held[row * item : row * item + 4], at):
+                            return None  # another partition
+                        found.append(row)
+                    at += item
+                    row += 1
+        return found
+
+    def delta(self, frame: bytes, first: int, altered: Sequence[int], session: tuple[int, int]) -> bytes:
+        """Return the incremental fetch that tells what a fetch alters.
+
+        Args:
+            frame: the fetch.
+            first: the row of its first entry.
+            altered: what `altered` found.
+            session: its id and epoch.
+        """
+        layout = self.table.layout
+        if altered:
+            entries = b"".join([self._entry(frame, first, row) for row in altered])
+            end = b"\x00" if layout.flexible else b""
+            listed = layout.count(1) + layout.prefix(self._key, len(altered)) + entries + end
+        else:
+            listed = layout.count(0)
+        content = b"".join(
+            (self._start, frame[8:12], self._limits, _SESSION.pack(*session), listed, self._rest)
+        )
+        return len(content).to_bytes(4) + content
+
+    def take(self, frame: bytes, first: int, altered: Sequence[int]) -> None:
+        """Make the table hold what a fetch alters."""
+        held, item = self.table.request_bytes, self.table.layout.request_entry
+        for row in altered:
+            held[row * item : row * item + item] = self._entry(frame, first, row)
+
+    def _entry(self, frame: bytes, first: int, row: int) -> bytes:
+        item = self.table.layout.request_entry
+        at = self._at + (row - first) % self.table.size * item
+        return frame[at : at + item]
+
+    def expand(
+        self,
+        first: int,
+        told: Sequence[tuple[int, Answered]],
+        chunks: Sequence[bytes],
+        *,
+        correlation_id: bytes,
+        throttle_time_ms: int,
+        tags: bytes,
+    ) -> tuple[list[Buffer], int] | None:
+        """Return the answer to a fetch, in pieces, and its size, as `expand.expand` does.
+
+        Args:
+            first: the row of the fetch's first entry.
+            told: row and entry of all that is told as the broker sent it.
+            chunks: the broker's frame as received.
+            correlation_id: that of the answer.
+            throttle_time_ms: that of the answer.
+            tags: the body's tag buffer (v12 and later), else nothing.
+
+        Returns:
+            None if it is in another order than the fetch.
+        """
+        layout, count = self.table.layout, self.table.size
+        head = answer_head(layout, correlation_id, throttle_time_ms) + self._element
+        end = b"\x00" + tags if layout.flexible else tags
+        told_bytes = sum([entry.end - entry.start for _, entry in told])
+        size = 4 + len(head) + (count - len(told)) * layout.answer_entry + told_bytes + len(end)
+        pieces: list[Buffer] = []
+        parts: list[Buffer] = [(size - 4).to_bytes(4), head]
+        done = 0
+        for place, entry in sorted([((row - first) % count, entry) for row, entry in told], key=_place):
+            if entry.error_code in FOUND_BEFORE_READING:
+                return None
+            parts += self._images(first + done, first + place)
+            if parts:
+                pieces.append(b"".join(parts))
+            pieces += slices(chunks, entry.start, entry.end)
+            parts = []
+            done = place + 1
+        parts += self._images(first + done, first + count)
+        parts.append(end)
+        pieces.append(b"".join(parts))
+        return pieces, size
+
+    def _images(self, start: int, end: int) -> list[memoryview]:
+        """Return the images of rows, of which those behind the last begin anew."""
+        images, item, count = self.table.image_bytes, self.table.layout.answer_entry, self.table.size
+        if start < count < end:
+            return [images[start * item : count * item], images[: (end - count) * item]]
+        if start >= count:
+            start, end = start - count, end - count
+        return [images[start * item : end * item]] if end > start else []
+
+
+def _place(pair: tuple[int, Answered]) -> int:
+    return pair[0]
