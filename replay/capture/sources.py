@@ -1,7 +1,27 @@
 """Where captures come from: files, globs, directories, standard input, and what pyarrow.fs opens."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import fnmatch
+import glob
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyarrow import fs
+
+from replay.capture import blocks, records
+from replay.capture.formats import Format, NotACaptureError, identify
+from replay.capture.recordsearch import RecordSearch
+from replay.capture.streams import STDIN, filesystem, first_line, is_remote, opened
+from replay.capture.window import Window
+
+_GLOB = re.compile(r"[*?\[]")
+_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
+"""What captures are called; tcpdump -C puts a number behind."""
+_HEAD = 64 << 10
+"""Bytes read of each file to know its format and the time of its first packet."""
 
 
 class InputError(ValueError):
@@ -14,10 +34,18 @@ class Source:
 
     name: str
     """Path or URI as the user would write it; `-` is standard input."""
-    number: int
+    number: int = 0
     """Place in the input: files are ordered by the time of their first packet."""
-    size: int
+    size: int = -1
     """Bytes as stored; -1 when unknown."""
+    form: Format | None = None
+    """None where it isn't known yet (standard input) or `problem` tells why not."""
+    compression: str = ""
+    """`gzip`, `zstd` or none."""
+    first_time: int = 0
+    """Nanoseconds since 1970 of the first packet; 0 when unknown."""
+    problem: str = ""
+    """Why it can't be read at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +67,143 @@ class Share:
 def expand(inputs: Iterable[str]) -> list[Source]:
     """Find the capture files that the user named, in the order of their first packets.
 
+    A directory gives the files in it, at any depth, that are called like captures or begin like one.
+
     Raises:
         InputError: A path that doesn't exist, a pattern or directory that holds no capture.
     """
-    raise NotImplementedError
+    names = dict.fromkeys(name for text in inputs for name in _named(text))
+    found = sorted(map(_looked_at, names), key=lambda source: source.first_time)
+    return [replace(source, number=number) for number, source in enumerate(found)]
 
 
 def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
-    """Split the input into shares of about `share_bytes` each."""
-    raise NotImplementedError
+    """Split the input into shares of about `share_bytes` each, small files together.
+
+    A pcap file that isn't compressed is split where a record begins; all others are whole.
+    """
+    shares: list[Share] = []
+    pieces: list[Piece] = []
+    room = share_bytes
+    for piece in (piece for source in sources for piece in _pieces(source, share_bytes)):
+        size = (piece.source.size if piece.stop is None else piece.stop) - piece.start
+        if pieces and size > room:
+            shares.append(Share(pieces=tuple(pieces)))
+            pieces, room = [], share_bytes
+        pieces.append(piece)
+        room -= max(size, 0)
+    return [*shares, Share(pieces=tuple(pieces))] if pieces else shares
 
 
 def spool(source: Source, directory: str) -> Source:
-    """Copy standard input into a file in `directory`, so that other processes can read it."""
-    raise NotImplementedError
+    """Copy standard input into a file in `directory`, so that it can be read again, and by other processes."""
+    path = Path(directory) / "stdin.pcap"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return replace(_looked_at(str(path)), number=source.number)
+
+
+def _named(text: str) -> Iterator[str]:
+    if text == STDIN:
+        yield text
+    elif is_remote(text):
+        yield from _remote(text)
+    elif Path(text).is_dir():
+        yield from _directory(text, (str(path) for path in Path(text).rglob("*") if path.is_file()))
+    elif Path(text).exists():
+        yield text
+    elif _GLOB.search(text):
+        found = [name for name in glob.glob(text, recursive=True) if Path(name).is_file()]
+        if not found:
+            raise InputError(f"{text}: no file is called like this")
+        yield from sorted(found, key=_natural)
+    else:
+        raise InputError(f"{text}: no such file or directory")
+
+
+def _remote(uri: str) -> Iterator[str]:
+    """Find what a URI means; its file system lists directories and patterns."""
+    scheme, _, rest = uri.partition("://")
+    until = _GLOB.search(rest)
+    base = rest[: until.start()].rpartition("/")[0] if until else rest
+    try:
+        system, path = filesystem(f"{scheme}://{base}")
+        info = system.get_file_info(path)
+        if info.type == fs.FileType.File:
+            yield uri
+            return
+        listed = system.get_file_info(fs.FileSelector(path, recursive=True))
+    except OSError as error:
+        raise InputError(f"{uri}: {first_line(error)}") from error
+    prefix = f"{scheme}://{base}".rstrip("/")
+    names = [prefix + file.path[len(path.rstrip("/")) :] for file in listed if file.type == fs.FileType.File]
+    if not until:
+        yield from _directory(uri, names)
+        return
+    found = [name for name in names if fnmatch.fnmatchcase(name, uri)]
+    if not found:
+        raise InputError(f"{uri}: no file is called like this")
+    yield from sorted(found, key=_natural)
+
+
+def _directory(text: str, names: Iterable[str]) -> list[str]:
+    found = sorted((name for name in names if _NAMES.search(name) or _is_capture(name)), key=_natural)
+    if not found:
+        raise InputError(f"{text}: no capture in this directory")
+    return found
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts capture10 behind capture9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _is_capture(name: str) -> bool:
+    return _looked_at(name).form is not None
+
+
+def _looked_at(name: str) -> Source:
+    """Read the head of a file; what is wrong with it is kept as its `problem`."""
+    if name == STDIN:
+        return Source(name=name)
+    size = -1
+    try:
+        system, path = filesystem(name)
+        size = system.get_file_info(path).size or 0
+        stream, kind = opened(name)
+        with stream:
+            window = Window(0, _HEAD)
+            window.fill(stream)
+        form = identify(bytes(window.data[: window.end]))
+    except NotACaptureError as error:
+        return Source(name=name, size=size, problem=str(error))
+    except OSError as error:
+        return Source(name=name, size=size, problem=first_line(error))
+    time = blocks.first_time(window) if form.kind == "pcapng" else records.first_time(form, window)
+    return Source(name=name, size=size, form=form, compression=kind, first_time=time)
+
+
+def _pieces(source: Source, share_bytes: int) -> Iterator[Piece]:
+    form = source.form
+    if form is None or form.kind != "pcap" or source.compression or source.size <= share_bytes:
+        yield Piece(source=source)
+        return
+    count = -(-source.size // share_bytes)
+    start = 0
+    for number in range(1, count):
+        stop = _next_record(source, form, source.size * number // count)
+        if stop is not None and stop > start:
+            yield Piece(source=source, start=start, stop=stop)
+            start = stop
+    yield Piece(source=source, start=start)
+
+
+def _next_record(source: Source, form: Format, place: int) -> int | None:
+    """Find the first record from `place` on; None where there is none in the next megabyte or so."""
+    search = RecordSearch(form, source.first_time)
+    window = Window(place)
+    stream, _ = opened(source.name, place)
+    with stream:
+        final = not window.fill(stream, form.max_record * 4)
+    found, certain = search.next(window, final=final)
+    return window.offset(found) if certain else None
