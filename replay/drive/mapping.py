@@ -1,0 +1,415 @@
+"""Captured requests in terms of what the target has: topics, offsets, leader epochs. Sans-IO.
+
+Topics go by name; a topic id (Fetch v13 and later) is looked up in the capture's Metadata for its name, and
+by that in the target's. What the target lacks is left out of a fetch and counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from proxy.protocol.api import ApiKey
+from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION, MIN_VERSION, SESSION_VERSION, FetchLayout
+from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
+from proxy.protocol.primitives import (
+    UUID_BYTES,
+    Truncated,
+    read_compact_count,
+    read_compact_string,
+    read_count,
+    read_string,
+    skip_tags,
+)
+from replay.drive.script import CapturedConnection, Script, Step
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+"""One for each partition of a topic, from 0 on."""
+
+_UNKNOWN_OFFSET: Final = -1
+_HIGHEST: Final = np.iinfo(np.int64).max
+_NO_EPOCH: Final = -1
+
+
+class OffsetPolicy(StrEnum):
+    """Where fetches read from."""
+
+    KEEP = "keep"
+    """The captured offsets, whether the target has them or not."""
+    CLAMP = "clamp"
+    """The captured offsets; those that the target lacks become the nearest that it has."""
+    EARLIEST = "earliest"
+    """Shifted, each partition by as much as makes its lowest captured offset the target's earliest."""
+    LATEST = "latest"
+    """Shifted, each partition by as much as makes its highest captured offset the target's latest."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Topic:
+    """A topic as the target has it; arrays have an item for each partition from 0 on."""
+
+    topic_id: bytes = bytes(UUID_BYTES)
+    """Zeros where the target has none (below Metadata v10)."""
+    leaders: npt.NDArray[np.int32]
+    """Node id, -1: none."""
+    leader_epochs: npt.NDArray[np.int32]
+    """-1 where the target does not tell it."""
+    earliest: Offsets
+    """-1: not told."""
+    latest: Offsets
+    """-1: not told."""
+
+    @property
+    def partitions(self) -> int:
+        """How many it has."""
+        return len(self.leaders)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What happens to a topic's offsets: `shift` is added, then they are brought between `low` and `high`."""
+
+    shift: Offsets
+    low: Offsets
+    high: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What fetches ask in place of what they asked; None: as captured."""
+
+    max_wait_ms: int | None = None
+    min_bytes: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class MappedFetch:
+    """A fetch in the target's terms, with its session left open."""
+
+    layout: FetchLayout
+    head: bytes
+    """From the API key to the session id, which v4 to v6 don't have; with correlation id 0."""
+    topics: list[tuple[bytes, bytes]]
+    """For each element its key and its entries, as they stand on the wire."""
+    forgotten: list[tuple[bytes, bytes]]
+    """For each element its key and its partitions, 4 bytes each."""
+    tail: bytes
+    """Rack and tags."""
+
+    def frame(
+        self, session_id: int, session_epoch: int, listed: Iterable[tuple[bytes, bytes]] | None = None
+    ) -> bytes:
+        """Build the whole frame.
+
+        Args:
+            session_id: ignored below v7, as is the epoch.
+            session_epoch: see there.
+            listed: elements to list in place of its own, none being forgotten then.
+        """
+        layout = self.layout
+        forgotten = self.forgotten if listed is None else []
+        elements = [*_elements(layout, self.topics if listed is None else listed, layout.request_entry)]
+        parts = [self.head]
+        if layout.version >= SESSION_VERSION:
+            parts += (session_id.to_bytes(4, signed=True), session_epoch.to_bytes(4, signed=True))
+        parts += (layout.count(len(elements)), *elements)
+        if layout.version >= SESSION_VERSION:
+            elements = [*_elements(layout, forgotten, 4)]
+            parts += (layout.count(len(elements)), *elements)
+        parts.append(self.tail)
+        content = b"".join(parts)
+        return len(content).to_bytes(4) + content
+
+
+def _elements(layout: FetchLayout, topics: Iterable[tuple[bytes, bytes]], size: int) -> Iterable[bytes]:
+    end = b"\x00" if layout.flexible else b""
+    return (layout.prefix(key, len(block) // size) + block + end for key, block in topics)
+
+
+def _request_fields(version: int) -> np.dtype[Any]:
+    """Where the fields to be mapped lie in a request's entry (FetchRequest.json)."""
+    fields: dict[str, tuple[str, int]] = {
+        "partition": (">u4", 0),
+        "offset": (">i8", 8 if version >= 9 else 4),
+    }
+    if version >= 9:
+        fields["epoch"] = (">i4", 4)
+    if version >= 12:
+        fields["last_epoch"] = (">i4", 16)
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [kind for kind, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+            "itemsize": LAYOUTS[version].request_entry,
+        }
+    )
+
+
+_FIELDS: Final = {version: _request_fields(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}
+
+
+class FetchMapping:
+    """Brings the fetches of a script to one target.
+
+    Args:
+        names: topic id -> name, of the capture.
+        topics: what the target has, by name.
+        bounds: by name, what happens to offsets; a topic that is not in it keeps them.
+        overrides: what to ask otherwise.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[bytes, str],
+        topics: Mapping[str, Topic],
+        bounds: Mapping[str, Bounds],
+        overrides: Overrides,
+    ) -> None:
+        self._names = names
+        self._topics = topics
+        self._bounds = bounds
+        self._overrides = overrides
+        self._mapped: dict[bytes, MappedFetch | None] = {}
+        self.missing: Counter[str] = Counter()
+        """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
+
+    def map(self, step: Step) -> MappedFetch | None:
+        """Give a fetch as the target is to get it; None: all that it lists is missing there.
+
+        In a session it goes all the same: it fetches what the session holds.
+        """
+        if step.frame not in self._mapped:
+            self._mapped[step.frame] = self._map(step)
+        return self._mapped[step.frame]
+
+    def _map(self, step: Step) -> MappedFetch | None:
+        request = parse_fetch_request(step.frame, step.version, step.body)
+        layout = request.layout
+        topics: list[tuple[bytes, bytes]] = []
+        listed = request.listing.topics() if request.listing is not None else ()
+        for key, block in listed:
+            name = topic_name(layout, key, self._names)
+            topic = self._topics.get(name)
+            entries = b"" if topic is None else self._entries(layout, name, topic, block)
+            if absent := (len(block) - len(entries)) // layout.request_entry:
+                self.missing[name] += absent
+            if topic is not None and entries:
+                topics.append((topic.topic_id if layout.topic_ids else key, entries))
+        forgotten = [*self._forgotten(request)]
+        if request.partitions and not topics and step.session_epoch <= 0:
+            return None
+        return MappedFetch(layout, self._head(request), topics, forgotten, step.frame[request.tail :])
+
+    def _entries(self, layout: FetchLayout, name: str, topic: Topic, block: bytes) -> bytes:
+        entries = np.frombuffer(block, _FIELDS[layout.version])
+        entries = entries[entries["partition"] < topic.partitions].copy()
+        partition = entries["partition"].astype(np.intp)
+        bounds = self._bounds.get(name)
+        if bounds is not None:
+            shifted = entries["offset"].astype(np.int64) + bounds.shift[partition]
+            entries["offset"] = np.clip(shifted, bounds.low[partition], bounds.high[partition])
+        if layout.version >= 9:
+            # A captured epoch means nothing to another cluster, which would answer 74 or 75.
+            told = entries["epoch"] != _NO_EPOCH
+            entries["epoch"] = np.where(told, topic.leader_epochs[partition], _NO_EPOCH)
+        if layout.version >= 12:
+            entries["last_epoch"] = _NO_EPOCH
+        return entries.tobytes()
+
+    def _forgotten(self, request: FetchRequest) -> Iterable[tuple[bytes, bytes]]:
+        for key, partitions in forgotten_topics(request):
+            topic = self._topics.get(topic_name(request.layout, key, self._names))
+            if topic is not None:
+                yield (topic.topic_id if request.layout.topic_ids else key), partitions
+
+    def _head(self, request: FetchRequest) -> bytes:
+        layout, body = request.layout, request.body
+        end = body + layout.request_head - (8 if layout.version >= SESSION_VERSION else 0)
+        head = bytearray(request.frame[:end])
+        at = body + (4 if layout.version < 15 else 0)  # replica_id stands first up to v14
+        for number, value in enumerate((self._overrides.max_wait_ms, self._overrides.min_bytes)):
+            if value is not None:
+                head[at + 4 * number : at + 4 * number + 4] = value.to_bytes(4)
+        return bytes(head[4:])
+
+
+def topic_name(layout: FetchLayout, key: bytes, names: Mapping[bytes, str]) -> str:
+    """Give the name of a topic as a capture has it; an id without a name stays one, in hex."""
+    return names.get(key, key.hex()) if layout.topic_ids else key.decode(errors="replace")
+
+
+def forgotten_topics(request: FetchRequest) -> Iterable[tuple[bytes, bytes]]:
+    """Read forgotten_topics_data, which stand before `request.tail`: keys, and partitions of 4 bytes each."""
+    layout, frame = request.layout, request.frame
+    if layout.version < SESSION_VERSION or request.session_epoch <= 0:
+        return
+    read = read_compact_count if layout.flexible else read_count
+    at = _topics_end(request)
+    count, at = read(frame, at)
+    for _ in range(count or 0):
+        key, at = _read_key(frame, layout, at)
+        partitions, at = read(frame, at)
+        end = at + 4 * (partitions or 0)
+        if end > len(frame):
+            raise Truncated("forgotten topic", at)
+        yield key, frame[at:end]
+        at = skip_tags(frame, end)[1] if layout.flexible else end
+
+
+def _topics_end(request: FetchRequest) -> int:
+    layout, frame = request.layout, request.frame
+    read = read_compact_count if layout.flexible else read_count
+    count, at = read(frame, request.body + layout.request_head)
+    for _ in range(count or 0):
+        _, at = _read_key(frame, layout, at)
+        partitions, at = read(frame, at)
+        at += (partitions or 0) * layout.request_entry
+        if layout.flexible:
+            _, at = skip_tags(frame, at)
+    return at
+
+
+def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
+    if layout.topic_ids:
+        return frame[at : at + UUID_BYTES], at + UUID_BYTES
+    key, at = (read_compact_string if layout.flexible else read_string)(frame, at)
+    return key or b"", at
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """The offsets from which a capture fetched one topic, by partition."""
+
+    lowest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
+    """`_HIGHEST` for a partition that nobody fetched."""
+    highest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
+    """-1 for such a one."""
+
+    def take(self, partitions: npt.NDArray[np.intp], offsets: Offsets) -> None:
+        """Note what a fetch asked."""
+        if missing := max(int(partitions.max(initial=-1)) + 1 - len(self.lowest), 0):
+            self.lowest = np.concatenate((self.lowest, np.full(missing, _HIGHEST, np.int64)))
+            self.highest = np.concatenate((self.highest, np.full(missing, _UNKNOWN_OFFSET, np.int64)))
+        np.minimum.at(self.lowest, partitions, offsets)
+        np.maximum.at(self.highest, partitions, offsets)
+
+
+_TELLING: Final = 20
+"""So many different fetches tell which broker a client was connected to."""
+MAX_PARTITION: Final = 1_000_000
+"""Kafka's own limits end far below; a number beyond it is no partition."""
+
+
+def fetched(connection: CapturedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
+    """Tell which partitions a connection's first fetches list, by topic."""
+    found: dict[str, set[int]] = {}
+    frames = {step.frame: step for step in connection.steps if step.api_key == ApiKey.FETCH}
+    for step in islice(frames.values(), _TELLING):
+        request = parse_fetch_request(step.frame, step.version, step.body)
+        for key, block in request.listing.topics() if request.listing is not None else ():
+            partitions = np.frombuffer(block, _FIELDS[step.version])["partition"]
+            found.setdefault(topic_name(request.layout, key, names), set()).update(partitions.tolist())
+    return found
+
+
+def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
+    """Go over all fetches of a script; give by topic from where they fetch."""
+    found: dict[str, Asked] = {}
+    frames = {step.frame: step for line in script.connections for step in line.steps}
+    for step in frames.values():
+        if step.api_key != ApiKey.FETCH:
+            continue
+        request = parse_fetch_request(step.frame, step.version, step.body)
+        for key, block in request.listing.topics() if request.listing is not None else ():
+            entries = np.frombuffer(block, _FIELDS[step.version])
+            entries = entries[entries["partition"] < MAX_PARTITION]
+            topic = found.setdefault(topic_name(request.layout, key, names), Asked())
+            topic.take(entries["partition"].astype(np.intp), entries["offset"].astype(np.int64))
+    return found
+
+
+def nameless(script: Script) -> list[bytes]:
+    """Give the topic ids of fetches that the capture does not name, in order."""
+    frames = {step.frame: step for connection in script.connections for step in connection.steps}
+    found: set[bytes] = set()
+    for step in frames.values():
+        if step.api_key == ApiKey.FETCH and LAYOUTS[step.version].topic_ids:
+            request = parse_fetch_request(step.frame, step.version, step.body)
+            found.update(request.listing.keys if request.listing is not None else ())
+    return sorted(found - script.topics.keys())
+
+
+def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | None:
+    """Tell what happens to a topic's offsets; None: they are kept.
+
+    A partition whose offsets the target did not tell keeps them.
+    """
+    if policy is OffsetPolicy.KEEP:
+        return None
+    known = (topic.earliest >= 0) & (topic.latest >= 0)
+    shift = np.zeros(topic.partitions, np.int64)
+    fetched = min(len(captured.lowest), topic.partitions)
+    if policy is OffsetPolicy.EARLIEST:
+        shift[:fetched] = topic.earliest[:fetched] - captured.lowest[:fetched]
+    elif policy is OffsetPolicy.LATEST:
+        shift[:fetched] = topic.latest[:fetched] - captured.highest[:fetched]
+    return Bounds(
+        np.where(known, shift, 0), np.where(known, topic.earliest, 0), np.where(known, topic.latest, _HIGHEST)
+    )
+
+
+def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str, Topic]) -> int | None:
+    """Tell which node leads most of the partitions; None: nobody leads any."""
+    votes: Counter[int] = Counter()
+    for name, partitions in script_topics.items():
+        topic = topics.get(name)
+        if topic is None:
+            continue
+        for partition in partitions:
+            if partition < topic.partitions and topic.leaders[partition] >= 0:
+                votes[int(topic.leaders[partition])] += 1
+    return min(votes, key=lambda node: (-votes[node], node), default=None)
+
+
+def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
+    """Put the target's topic ids in place of the capture's in a request other than Fetch.
+
+    An id is 16 random bytes and its like is found nowhere else, so they are replaced wherever they stand.
+    """
+    for captured, here in ids.items():
+        frame = frame.replace(captured, here)
+    return frame
+
+
+def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
+    """Give a Metadata request that creates no topic; None: below v4 it can't be told not to.
+
+    Args:
+        step: a Metadata request.
+        topics: what the target has, and so is not created.
+
+    Raises:
+        ProtocolError: it does not parse.
+    """
+    frame, version = step.frame, step.version
+    flexible = version >= 9
+    count, at = (read_compact_count if flexible else read_count)(frame, step.body)
+    have, wanted = set(topics), set()
+    for _ in range(count or 0):
+        if version >= 10:
+            at += UUID_BYTES
+        name, at = (read_compact_string if flexible else read_string)(frame, at)
+        wanted.add((name or b"").decode(errors="replace"))
+        if flexible:
+            _, at = skip_tags(frame, at)
+    if version < 4:
+        return frame if wanted <= have else None
+    if at >= len(frame):
+        raise Truncated("allow_auto_topic_creation", at)
+    return frame[:at] + b"\x00" + frame[at + 1 :]

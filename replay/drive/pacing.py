@@ -1,0 +1,85 @@
+"""When a request may go: deadlines on the loop's clock, and a ceiling kept by asyncio-throttle.
+
+asyncio-throttle limits calls within a sliding window, and lets a whole window's calls through at once. So it
+makes a ceiling, here with windows so short that its bursts don't show, and never a clock.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from asyncio_throttle.throttler import Throttler
+
+WINDOW: Final = 0.02
+"""Seconds. A window holds at least one request, and is longer where the rate asks for less than that."""
+_LONGEST_RETRY: Final = 0.002
+_RETRIES_PER_WINDOW: Final = 20
+
+
+def window(rate: float) -> tuple[int, float]:
+    """Tell how many requests a window holds at `rate` requests a second, and how many seconds it lasts."""
+    share = max(int(rate * WINDOW), 1)
+    return share, share / rate
+
+
+class Ceiling:
+    """Lets at most `rate` requests through in a second, whoever asks, first come first served."""
+
+    def __init__(self, rate: float) -> None:
+        share, seconds = window(rate)
+        retry = min(seconds / _RETRIES_PER_WINDOW, _LONGEST_RETRY)
+        self._throttler = Throttler(share, period=seconds, retry_interval=retry)
+        self._turn = asyncio.Lock()  # one waits on the throttler, which polls; the others wait for nothing
+
+    async def wait(self) -> None:
+        """Return as soon as one more request may go."""
+        async with self._turn:
+            await self._throttler.acquire()  # type: ignore[no-untyped-call]  # asyncio-throttle has no types
+
+
+class Pace:
+    """The time at which steps are due.
+
+    Args:
+        speed: 1.0 plays in the captured time, 2.0 in half of it; None: everything is due at once.
+        ceiling: None: there is none.
+    """
+
+    def __init__(self, speed: float | None, ceiling: Ceiling | None = None) -> None:
+        self._speed = speed
+        self._ceiling = ceiling
+        self._stop = asyncio.Event()
+        self._began = 0.0
+        self.behind = 0.0
+        """The most seconds that a request went after its deadline."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further request is to go."""
+        return self._stop.is_set()
+
+    def start(self) -> None:
+        """Begin to count the time of a round now."""
+        self._began = asyncio.get_running_loop().time()
+
+    def stop(self) -> None:
+        """Let nobody wait any longer."""
+        self._stop.set()
+
+    async def until(self, at: float) -> None:
+        """Return when a step is due that stands `at` seconds after the start of the capture, or on a stop."""
+        if self._speed is None:
+            return
+        delay = self._began + at / self._speed - asyncio.get_running_loop().time()
+        if delay > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stop.wait()
+
+    async def admit(self, at: float) -> None:
+        """Return when the ceiling lets one more request go, and note how late it is."""
+        if self._ceiling is not None:
+            await self._ceiling.wait()
+        if self._speed is not None:
+            due = self._began + at / self._speed
+            self.behind = max(self.behind, asyncio.get_running_loop().time() - due)

@@ -1,0 +1,179 @@
+"""Plays a script: every captured connection on one of its own, in order and in time, at all sides alike."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from replay.drive.pacing import Pace
+from replay.drive.script import CapturedConnection, LeftOut, Step
+from replay.drive.sessions import Session, Sessions, answered
+from replay.drive.side import EARLIER, Side
+from replay.drive.wire import Connection, TargetError, connect
+
+Route = Mapping[str, Sequence[Address]]
+"""By the name of a captured connection: where it goes at each side."""
+
+_MAX_RECONNECTS: Final = 3
+"""In a row, without an answer between them."""
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """What the connections of one copy of the capture share."""
+
+    sessions: list[dict[str, Sessions]]
+    """For each side, by the captured broker."""
+    ended: int = 0
+    """Connections that were played to their end in this round."""
+    progress: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """One connection of a copy, on its way: a live connection at each side."""
+
+    captured: CapturedConnection
+    addresses: Sequence[Address]
+    sessions: list[Sessions]
+    live: list[Connection | None]
+    failures: int = 0
+
+
+class Player:
+    """Plays connections at one side, or at two in turns.
+
+    Args:
+        connections: what to play.
+        sides: where; each gets the same requests, and the next request waits for all of them.
+        routes: where the connections go.
+        pace: when.
+        copies: how many times each connection is there at once.
+        rounds: how many times all is played, one after another.
+    """
+
+    def __init__(
+        self,
+        connections: Sequence[CapturedConnection],
+        sides: Sequence[Side],
+        routes: Route,
+        pace: Pace,
+        *,
+        copies: int = 1,
+        rounds: int = 1,
+    ) -> None:
+        self.connections = connections
+        self._sides = sides
+        self._routes = routes
+        self._pace = pace
+        self._copies = [_Copy([{} for _ in sides]) for _ in range(copies)]
+        self._rounds = rounds
+        self.total = sum(len(connection.steps) for connection in connections) * copies * rounds
+        self.sent = 0
+        """Steps that went to every side."""
+        self.left_out: Counter[LeftOut] = Counter()
+        """Steps that turned out not to be playable."""
+        self.errors: Counter[str] = Counter()
+        """Why connections broke, in a line each, and how many times."""
+        self.seconds = 0.0
+        """From the first connection to the last answer."""
+
+    async def play(self) -> None:
+        """Play everything, or until the pace is stopped."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(self._rounds):
+            if self._pace.stopped:
+                break
+            self._pace.start()
+            async with asyncio.TaskGroup() as lines:
+                for copy in self._copies:
+                    copy.ended = 0
+                    for captured in self.connections:
+                        lines.create_task(self._line(captured, copy))
+        self.seconds = loop.time() - began
+
+    async def _line(self, captured: CapturedConnection, copy: _Copy) -> None:
+        async with copy.progress:
+            await copy.progress.wait_for(lambda: copy.ended >= captured.after)
+        sessions = [by_broker.setdefault(captured.broker, Sessions()) for by_broker in copy.sessions]
+        line = _Line(captured, self._routes[captured.name], sessions, [None] * len(self._sides))
+        try:
+            await self._steps(line)
+        except TargetError as error:
+            self.errors[str(error)] += 1
+        finally:
+            for live in line.live:
+                if live is not None:
+                    live.close()
+            async with copy.progress:
+                copy.ended += 1
+                copy.progress.notify_all()
+
+    async def _steps(self, line: _Line) -> None:
+        for number, step in enumerate(line.captured.steps):
+            await self._pace.until(step.at)
+            if self._pace.stopped:
+                break
+            await self._settle(line, step.in_flight)
+            await self._pace.admit(step.at)
+            await self._send(line, step, reverse=bool(number % 2))
+        await self._settle(line, 0)
+
+    async def _settle(self, line: _Line, most: int) -> None:
+        """Wait until no side has more unanswered requests than told; drop connections that broke."""
+        for place, live in enumerate(line.live):
+            if live is None:
+                continue
+            try:
+                if live.outstanding > most:
+                    await live.until(most)
+                    line.failures = 0
+            except TargetError as error:
+                self.errors[str(error)] += 1
+            if live.closed:
+                self._sides[place].lost += live.outstanding
+                line.live[place] = None
+                line.failures += 1
+                if line.failures > _MAX_RECONNECTS:
+                    raise TargetError(
+                        f"{live.address}: closes every connection; gave up {line.captured.name}"
+                    )
+
+    async def _send(self, line: _Line, step: Step, *, reverse: bool) -> None:
+        """Send a step to every side, or to none; who gets it first changes with every step."""
+        frames = [side.frame(step, own) for side, own in zip(self._sides, line.sessions, strict=True)]
+        if any(frame is None for frame in frames):
+            self.left_out[LeftOut(step.api_key, EARLIER)] += 1
+            return
+        for place, address in enumerate(line.addresses):
+            if line.live[place] is None:
+                line.live[place] = await connect(address)
+        order = range(len(self._sides))
+        for place in reversed(order) if reverse else order:
+            live, built = line.live[place], frames[place]
+            if live is not None and built is not None:
+                self._send_at(self._sides[place], live, step, *built)
+        self.sent += 1
+
+    @staticmethod
+    def _send_at(side: Side, live: Connection, step: Step, frame: bytes, session: Session | None) -> None:
+        side.tally.sent(step.api_key, len(frame))
+        live.send(frame, partial(_take, side, step, session) if step.has_answer else None)
+
+
+def _take(side: Side, step: Step, session: Session | None, frame: bytes, seconds: float) -> None:
+    """Count an answer, and note the session that it tells of."""
+    side.tally.answered(step.api_key, len(frame), seconds)
+    if step.api_key != ApiKey.FETCH:
+        return
+    answer = side.tally.fetched(step.version, step.isolation_level, (frame,))
+    if session is not None:
+        if answer is None:
+            answered(session, -1, 0)
+        else:
+            answered(session, answer.error_code, answer.session_id)

@@ -1,0 +1,332 @@
+"""What a run came to: one object, and its forms for a terminal and for a table of two runs' figures."""
+
+import csv
+from collections.abc import Callable, Mapping
+from io import StringIO
+from typing import Final, TypeAlias, TypedDict
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from proxy.protocol.api import ErrorCode
+from replay.drive.saving import Saving
+from replay.drive.script import LeftOut, name_of
+from replay.drive.tally import PERCENTILES, Counts, Tally, percentile
+from replay.report.wording import duration, number, percent, plural, shown, size
+
+CAPTURE: Final = "capture"
+ALL: Final = "all"
+"""In place of an API's name: all of them together."""
+
+
+class Figures(TypedDict):
+    """One side's figures of one API, or of all. Bytes are whole frames, their 4-byte length included."""
+
+    side: str
+    """capture, target or against."""
+    api: str
+    """As Kafka names it, or "all"."""
+    sent: int
+    answered: int
+    request_bytes: int
+    response_bytes: int
+    record_bytes: int
+    partitions_answered: int
+    errors: dict[str, int]
+    """Of whole fetch responses, by Kafka's error code."""
+    partition_errors: dict[str, int]
+    """Of entries of fetch responses, by Kafka's error code."""
+    unreadable: int
+    latency_ms: dict[str, float]
+    """p50, p90, p99, max; of a capture from where it was taken."""
+
+
+Cell: TypeAlias = Callable[[Figures], str]
+
+
+class LeftOutRow(TypedDict):
+    """Requests that were not played, for one reason."""
+
+    api: str
+    reason: str
+    requests: int
+
+
+class SavingFigures(TypedDict):
+    """Fetch bytes between gateway and broker, beside those of the same fetches sent directly."""
+
+    gateway_request_bytes: int
+    gateway_response_bytes: int
+    gateway_record_bytes: int
+    direct_request_bytes: int
+    direct_response_bytes: int
+    direct_record_bytes: int
+    saved_bytes: int
+    saved_ratio: float
+    other_clients: bool
+    """The gateway served others during the run: its figures are not this run's alone."""
+
+
+class Settings(TypedDict):
+    """How it was played."""
+
+    target: str
+    against: str
+    """"" without."""
+    speed: str
+    """A factor, or "max"."""
+    rate: float | None
+    connections: int
+    loop: int
+    offsets: str
+    max_wait_ms: int | None
+    min_bytes: int | None
+
+
+class DriveReport(TypedDict):
+    """The whole object."""
+
+    version: str
+    """Of fetchgate."""
+    settings: Settings
+    connections: int
+    """Captured connections of which something was played."""
+    captured_seconds: float
+    """From the first played request of the capture to the last, waits cut as asked."""
+    seconds: float
+    planned: int
+    sent: int
+    """Requests that went to the target; without --against all that went anywhere."""
+    lost: dict[str, int]
+    """Requests without an answer, by side."""
+    behind_seconds: float
+    """The most by which a request went after its time."""
+    left_out: list[LeftOutRow]
+    missing_topics: dict[str, int]
+    """Entries left out of fetches, by the topic or partition's topic that the target lacks."""
+    connection_errors: dict[str, int]
+    figures: list[Figures]
+    saving: SavingFigures | None
+    problems: list[str]
+    """What of the input could not be read."""
+
+
+def figures(side: str, tally: Tally) -> list[Figures]:
+    """Give a side's figures: all together, then by API."""
+    rows = [(ALL, tally.total())]
+    rows += [(name_of(key), counts) for key, counts in sorted(tally.by_key.items())]
+    return [_figures(side, api, counts) for api, counts in rows]
+
+
+def _figures(side: str, api: str, counts: Counts) -> Figures:
+    ordered = sorted(counts.seconds)
+    latency = {f"p{percent}": round(percentile(ordered, percent) * 1e3, 3) for percent in PERCENTILES}
+    latency["max"] = round(percentile(ordered, 100) * 1e3, 3)
+    return {
+        "side": side,
+        "api": api,
+        "sent": counts.sent,
+        "answered": counts.answered,
+        "request_bytes": counts.request_bytes,
+        "response_bytes": counts.response_bytes,
+        "record_bytes": counts.record_bytes,
+        "partitions_answered": counts.partitions_answered,
+        "errors": _by_code(counts.errors),
+        "partition_errors": _by_code(counts.partition_errors),
+        "unreadable": counts.unreadable,
+        "latency_ms": latency,
+    }
+
+
+def _by_code(errors: Mapping[int, int]) -> dict[str, int]:
+    return {str(code): count for code, count in sorted(errors.items())}
+
+
+def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
+    """Give what was left out, by API and reason."""
+    return [
+        {"api": name_of(each.api_key), "reason": each.reason, "requests": count}
+        for each, count in sorted(left_out.items())
+    ]
+
+
+def saving_figures(saving: Saving) -> SavingFigures:
+    """Give the saving as the report has it."""
+    return {
+        "gateway_request_bytes": saving.gateway.broker_request,
+        "gateway_response_bytes": saving.gateway.broker_response,
+        "gateway_record_bytes": saving.gateway.broker_records,
+        "direct_request_bytes": saving.direct_request,
+        "direct_response_bytes": saving.direct_response,
+        "direct_record_bytes": saving.direct_records,
+        "saved_bytes": saving.saved_bytes,
+        "saved_ratio": saving.saved_ratio,
+        "other_clients": saving.others,
+    }
+
+
+_COLUMNS: Final = (
+    *("side", "api", "sent", "answered", "request_bytes", "response_bytes", "record_bytes"),
+    *("partitions_answered", "errors", "partition_errors", "unreadable"),
+    *("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "latency_ms_max", "seconds"),
+)
+
+
+def to_csv(report: DriveReport) -> str:
+    """Write the figures as a table: a row for each side and API, whose columns two runs share."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in report["figures"]:
+        seconds = report["captured_seconds"] if row["side"] == CAPTURE else report["seconds"]
+        writer.writerow(
+            [
+                *(row["side"], row["api"], row["sent"], row["answered"], row["request_bytes"]),
+                *(row["response_bytes"], row["record_bytes"], row["partitions_answered"]),
+                *(_coded(row["errors"]), _coded(row["partition_errors"]), row["unreadable"]),
+                *row["latency_ms"].values(),
+                round(seconds, 3),
+            ]
+        )
+    return out.getvalue()
+
+
+def _coded(errors: Mapping[str, int]) -> str:
+    return " ".join(f"{code}:{count}" for code, count in errors.items())
+
+
+def render(report: DriveReport) -> RenderableType:
+    """Build what `drive` prints."""
+    lines: list[RenderableType] = [_headline(report), _sides(report)]
+    if report["saving"] is not None:
+        lines.append(_saving(report["saving"]))
+    lines += _notes(report)
+    return Group(*lines)
+
+
+def _headline(report: DriveReport) -> Text:
+    settings = report["settings"]
+    speed = "as fast as answers came" if settings["speed"] == "max" else f"{settings['speed']} x"
+    where = " and ".join(filter(None, (settings["target"], settings["against"])))
+    rate = report["sent"] / report["seconds"] if report["seconds"] else 0.0
+    return Text(
+        f"{number(report['sent'])} of {plural(report['planned'], 'request')} played at {where}, {speed}, "
+        f"in {duration(report['seconds'])} ({rate:,.0f}/s; "
+        f"captured in {duration(report['captured_seconds'])})"
+    )
+
+
+def _sides(report: DriveReport) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    rows = [row for row in report["figures"] if row["api"] in {ALL, "Fetch"}]
+    table.add_column("")
+    for row in rows:
+        table.add_column(
+            f"{row['side']}\n{'all requests' if row['api'] == ALL else row['api']}", justify="right"
+        )
+    for name, value in _LINES:
+        cells = [value(row) for row in rows]
+        if any(cells):
+            table.add_row(name, *cells)
+    return table
+
+
+def _latency(which: str) -> tuple[str, Cell]:
+    return f"latency {which}, ms", lambda row: f"{row['latency_ms'][which]:,.1f}"
+
+
+def _errors(errors: Mapping[str, int]) -> str:
+    return "\n".join(f"{error_name(code)} {number(count)}" for code, count in errors.items())
+
+
+def error_name(code: str) -> str:
+    """Write an error code with Kafka's name for it, where it is known here."""
+    try:
+        return f"{code} {ErrorCode(int(code)).name}"
+    except ValueError:
+        return code
+
+
+_LINES: Final[tuple[tuple[str, Cell], ...]] = (
+    ("sent", lambda row: number(row["sent"])),
+    ("answered", lambda row: number(row["answered"])),
+    ("request bytes", lambda row: size(row["request_bytes"])),
+    ("response bytes", lambda row: size(row["response_bytes"])),
+    ("of them records", lambda row: size(row["record_bytes"])),
+    ("partitions answered", lambda row: number(row["partitions_answered"])),
+    *(_latency(f"p{percent}") for percent in PERCENTILES),
+    _latency("max"),
+    ("errors", lambda row: _errors(row["errors"])),
+    ("partitions with errors", lambda row: _errors(row["partition_errors"])),
+    ("unreadable", lambda row: number(row["unreadable"]) if row["unreadable"] else ""),
+)
+
+
+def _saving(saving: SavingFigures) -> Text:
+    gateway = saving["gateway_request_bytes"] + saving["gateway_response_bytes"]
+    direct = saving["direct_request_bytes"] + saving["direct_response_bytes"]
+    records = saving["direct_record_bytes"]
+    text = Text()
+    text.append(f"\n{percent(saving['saved_ratio'])} of fetch bytes saved, as measured: ", style="bold")
+    text.append(
+        f"{size(gateway)} between gateway and broker (its own counters), "
+        f"{size(direct)} directly, of which {size(records)} are records."
+    )
+    if saving["other_clients"]:
+        text.append(
+            "\nThe gateway served other fetches meanwhile: its figures are not this run's alone.",
+            style="yellow",
+        )
+    return text
+
+
+def _notes(report: DriveReport) -> list[RenderableType]:
+    lines: list[str] = []
+    if report["left_out"]:
+        lines.append("Left out:")
+    lines += [_left_out(row) for row in report["left_out"]]
+    if missing := report["missing_topics"]:
+        names = ", ".join(shown(name) for name in missing)
+        lines.append(f"Partitions left out of fetches, since the target lacks them, of: {names}")
+    lines += [f"{count} times: {shown(error)}" for error, count in report["connection_errors"].items()]
+    lines += [f"Without an answer at {side}: {number(n)}" for side, n in report["lost"].items() if n]
+    if report["behind_seconds"] >= LATE_SECONDS:
+        lines.append(
+            f"Up to {duration(report['behind_seconds'])} behind the captured time: answers took longer, "
+            "or this machine was too slow"
+        )
+    lines += [f"Not read: {shown(problem)}" for problem in report["problems"]]
+    return [Text(f"\n{lines[0]}"), *(Text(line) for line in lines[1:])] if lines else []
+
+
+LATE_SECONDS: Final = 0.1
+"""Below, nobody needs to know."""
+
+
+def _left_out(row: LeftOutRow) -> str:
+    return f"  {number(row['requests'])} {row['api']}: {row['reason']}"
+
+
+def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[int, int]]) -> RenderableType:
+    """Build what `--dry-run` prints.
+
+    Args:
+        report: of a run that did not take place.
+        versions: by API and version, how many requests would go, and their bytes.
+    """
+    settings = report["settings"]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("API")
+    for name in ("version", "requests", "bytes"):
+        table.add_column(name, justify="right")
+    for (api, version), (count, sent) in sorted(versions.items()):
+        table.add_row(api, str(version), number(count), size(sent))
+    times = settings["connections"] * settings["loop"]
+    text = Text(
+        f"Would send {plural(report['planned'], 'request')}: "
+        f"{plural(report['connections'], 'connection')} of the capture, "
+        f"{duration(report['captured_seconds'])} of its time, {plural(times, 'time')}"
+    )
+    asked = "Nothing was sent, and the target was not asked what it speaks and has."
+    return Group(text, table, *_notes(report), Text(f"\n{asked}"))

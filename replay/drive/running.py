@@ -1,0 +1,210 @@
+"""One run: look at the targets, bring the script to them, play it, and put together what it came to."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final, TypedDict
+
+from proxy.routing import Address
+from replay.drive.mapping import Asked, OffsetPolicy, Overrides, asked, fetched
+from replay.drive.pacing import Ceiling, Pace
+from replay.drive.player import Player
+from replay.drive.report import (
+    CAPTURE,
+    DriveReport,
+    Figures,
+    Settings,
+    figures,
+    left_out_rows,
+    saving_figures,
+)
+from replay.drive.saving import measured, scrape, settled
+from replay.drive.script import Script
+from replay.drive.side import Side, playable
+from replay.drive.target import look
+from replay.drive.wire import TargetError
+
+VERSION: Final = version("fetchgate")
+TARGET: Final = "target"
+AGAINST: Final = "against"
+PROGRESS_SECONDS: Final = 0.25
+
+Progress = Callable[[int, int], None]
+"""Is told how many requests went, of how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to play."""
+
+    target: Address | None
+    against: Address | None = None
+    admin: Address | None = None
+    """Of the gateway that `target` is, when there is `against`."""
+    speed: float | None = 1.0
+    """None: as fast as answers allow."""
+    rate: float | None = None
+    """Requests a second at each side, at most."""
+    copies: int = 1
+    rounds: int = 1
+    seconds: float | None = None
+    """After so many nothing is sent any more."""
+    offsets: OffsetPolicy = OffsetPolicy.CLAMP
+    overrides: Overrides = field(default_factory=Overrides)
+
+    def settings(self) -> Settings:
+        """Give them as the report has them."""
+        return {
+            "target": "" if self.target is None else str(self.target),
+            "against": "" if self.against is None else str(self.against),
+            "speed": "max" if self.speed is None else f"{self.speed:g}",
+            "rate": self.rate,
+            "connections": self.copies,
+            "loop": self.rounds,
+            "offsets": self.offsets.value,
+            "max_wait_ms": self.overrides.max_wait_ms,
+            "min_bytes": self.overrides.min_bytes,
+        }
+
+
+def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveReport:
+    """Say what would be played, without asking anybody."""
+    return {
+        "version": VERSION,
+        "settings": options.settings(),
+        "connections": len(script.connections),
+        "captured_seconds": round(script.seconds, 3),
+        "seconds": 0.0,
+        "planned": script.requests * options.copies * options.rounds,
+        "sent": 0,
+        "lost": {},
+        "behind_seconds": 0.0,
+        "left_out": left_out_rows(script.left_out),
+        "missing_topics": {},
+        "connection_errors": {},
+        "figures": figures(CAPTURE, script.captured),
+        "saving": None,
+        "problems": list(problems),
+    }
+
+
+async def drive(script: Script, options: Options, progress: Progress, problems: Sequence[str]) -> DriveReport:
+    """Play a script.
+
+    Raises:
+        TargetError: the target can't be reached, or is none; nothing was played then.
+    """
+    sides = await _sides(script, options)
+    connections, unplayed = playable(script.connections, sides)
+    names = script.topics
+    routes = {
+        each.name: [side.address(fetched(each, names)) for side in sides]
+        for each in connections
+        if each.steps
+    }
+    pace = Pace(options.speed, None if options.rate is None else Ceiling(options.rate))
+    player = Player(
+        connections,
+        sides,
+        routes,
+        pace,
+        copies=options.copies,
+        rounds=options.rounds,
+    )
+    before = await scrape(options.admin) if options.admin is not None else None
+    await _play(player, pace, options, progress)
+    saving = None
+    if before is not None and options.admin is not None:
+        saving = measured(await settled(options.admin) - before, sides[0].tally, sides[1].tally)
+    played = _played(player, pace, sides)
+    return {
+        **plan(script, options, problems),
+        **played,
+        "figures": figures(CAPTURE, script.captured) + played["figures"],
+        "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
+        "saving": None if saving is None else saving_figures(saving),
+    }
+
+
+async def _sides(script: Script, options: Options) -> list[Side]:
+    captured: dict[str, Asked] = asked(script, script.topics)
+    found = []
+    for name, flag, address in (
+        (TARGET, "--target", options.target),
+        (AGAINST, "--against", options.against),
+    ):
+        if address is None:
+            continue
+        try:
+            target = await look(address, captured, offsets=options.offsets is not OffsetPolicy.KEEP)
+        except TargetError as error:
+            raise TargetError(f"{flag} {error}") from None
+        found.append(
+            Side(
+                name,
+                target,
+                names=script.topics,
+                asked=captured,
+                policy=options.offsets,
+                overrides=options.overrides,
+            )
+        )
+    return found
+
+
+async def _play(player: Player, pace: Pace, options: Options, progress: Progress) -> None:
+    """Play, tell how far it is, and stop in time, or on the first interrupt."""
+    loop = asyncio.get_running_loop()
+    with suppress(NotImplementedError):
+        loop.add_signal_handler(signal.SIGINT, pace.stop)
+    if options.seconds is not None:
+        loop.call_later(options.seconds, pace.stop)
+    telling = loop.create_task(_tell(player, progress))
+    try:
+        await player.play()
+    finally:
+        telling.cancel()
+        with suppress(NotImplementedError):
+            loop.remove_signal_handler(signal.SIGINT)
+    progress(player.sent, player.total)
+
+
+async def _tell(player: Player, progress: Progress) -> None:
+    while True:
+        progress(player.sent, player.total)
+        await asyncio.sleep(PROGRESS_SECONDS)
+
+
+class _Played(TypedDict):
+    """Those of the report's fields that playing tells."""
+
+    connections: int
+    planned: int
+    seconds: float
+    sent: int
+    lost: dict[str, int]
+    behind_seconds: float
+    missing_topics: dict[str, int]
+    connection_errors: dict[str, int]
+    figures: list[Figures]
+
+
+def _played(player: Player, pace: Pace, sides: Iterable[Side]) -> _Played:
+    missing: Counter[str] = Counter()
+    for side in sides:
+        missing |= side.fetches.missing
+    return {
+        "connections": sum(bool(each.steps) for each in player.connections),
+        "planned": player.total,
+        "seconds": round(player.seconds, 3),
+        "sent": player.sent,
+        "lost": {side.name: side.lost for side in sides},
+        "behind_seconds": round(pace.behind, 3),
+        "missing_topics": dict(sorted(missing.items())),
+        "connection_errors": dict(player.errors.most_common()),
+        "figures": [row for side in sides for row in figures(side.name, side.tally)],
+    }

@@ -1,0 +1,144 @@
+"""The saving as measured: a gateway's own counters, beside the bytes of the same requests sent directly."""
+
+import asyncio
+import urllib.request
+from dataclasses import dataclass, fields
+from typing import Final, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from replay.drive.tally import Tally
+from replay.drive.wire import TargetError, reason_of
+
+ASK_SECONDS: Final = 5.0
+SETTLE_SECONDS: Final = 0.2
+"""So long the counters must stand still before they are taken to be final."""
+_MAX_SETTLES: Final = 25
+
+_REQUESTS: Final = "fetchgate_fetch_request_bytes_total"
+_RESPONSES: Final = "fetchgate_fetch_response_bytes_total"
+_RECORDS: Final = "fetchgate_fetch_record_bytes_total"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Fetch bytes that a gateway counted."""
+
+    client_request: int = 0
+    client_response: int = 0
+    broker_request: int = 0
+    broker_response: int = 0
+    broker_records: int = 0
+
+    def __sub__(self, before: Self) -> "Counters":
+        names = [field.name for field in fields(self)]
+        return Counters(**{name: getattr(self, name) - getattr(before, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Fetch bytes between gateway and broker, beside those of the same fetches without a gateway."""
+
+    gateway: Counters
+    """What it counted during the run."""
+    direct_request: int
+    direct_response: int
+    direct_records: int
+    others: bool
+    """The gateway counted other fetches on its clients' side than this run's: it served others as well."""
+
+    @property
+    def gateway_bytes(self) -> int:
+        """Both directions, between gateway and broker."""
+        return self.gateway.broker_request + self.gateway.broker_response
+
+    @property
+    def direct_bytes(self) -> int:
+        """Both directions, without a gateway."""
+        return self.direct_request + self.direct_response
+
+    @property
+    def saved_bytes(self) -> int:
+        """Negative where the gateway cost more."""
+        return self.direct_bytes - self.gateway_bytes
+
+    @property
+    def saved_ratio(self) -> float:
+        """Of the direct bytes."""
+        return self.saved_bytes / self.direct_bytes if self.direct_bytes else 0.0
+
+
+def read_counters(exposition: str) -> Counters:
+    """Read the counters out of a gateway's /metrics.
+
+    Raises:
+        ValueError: it is no gateway's.
+    """
+    found: dict[tuple[str, str], int] = {}
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            found[sample.name, sample.labels.get("side", "")] = int(sample.value)
+    try:
+        return Counters(
+            client_request=found[_REQUESTS, "client"],
+            client_response=found[_RESPONSES, "client"],
+            broker_request=found[_REQUESTS, "broker"],
+            broker_response=found[_RESPONSES, "broker"],
+            broker_records=found[_RECORDS, "broker"],
+        )
+    except KeyError as error:
+        raise ValueError(f"no {error.args[0][0]} in its metrics") from None
+
+
+async def scrape(admin: Address) -> Counters:
+    """Ask a gateway for its counters.
+
+    Raises:
+        TargetError: its admin endpoint does not answer as a gateway's does.
+    """
+    try:
+        return read_counters(await asyncio.to_thread(_get, f"http://{admin}/metrics"))
+    except (OSError, ValueError) as error:
+        reason = reason_of(getattr(error, "reason", None) or error)
+        raise TargetError(f"{admin}: {reason}") from None
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=ASK_SECONDS) as answer:  # noqa: S310 - built from http:// above
+        content: bytes = answer.read()
+    return content.decode(errors="replace")
+
+
+async def settled(admin: Address) -> Counters:
+    """Ask a gateway for its counters until they stand still: it closes sessions after its clients left.
+
+    Raises:
+        TargetError: as in `scrape`.
+    """
+    counters = await scrape(admin)
+    for _ in range(_MAX_SETTLES):
+        await asyncio.sleep(SETTLE_SECONDS)
+        before, counters = counters, await scrape(admin)
+        if counters == before:
+            break
+    return counters
+
+
+def measured(counted: Counters, through: Tally, direct: Tally) -> Saving:
+    """Set a gateway's counters of a run beside what went directly.
+
+    Args:
+        counted: what the gateway counted during the run.
+        through: what this run sent to the gateway.
+        direct: what it sent to the broker.
+    """
+    own, other = through.of(ApiKey.FETCH), direct.of(ApiKey.FETCH)
+    return Saving(
+        gateway=counted,
+        direct_request=other.request_bytes,
+        direct_response=other.response_bytes,
+        direct_records=other.record_bytes,
+        others=(counted.client_request, counted.client_response) != (own.request_bytes, own.response_bytes),
+    )

@@ -1,0 +1,292 @@
+"""From captured exchanges to what is to be played: connections of steps, in order and in time. Sans-IO."""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Final
+
+from proxy.protocol.api import ApiKey, request_header, response_header
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
+from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
+from proxy.protocol.primitives import ProtocolError
+from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.drive.tally import Tally
+
+READS: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.API_VERSIONS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    }
+)
+"""What changes nothing at a broker; all else (records, groups, sessions of share groups, authentication) is
+left out unless it is asked for by name."""
+
+NAMES: Final[dict[int, str]] = {
+    key: "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey
+}
+"""API keys as Kafka writes them: OffsetForLeaderEpoch."""
+
+_CORRELATION: Final = slice(8, 12)
+_NO_CORRELATION: Final = bytes(4)
+_SESSION_ID: Final = Struct(">i")
+_SESSION_ID_AT: Final = 6
+"""After throttle_time_ms and error_code (FetchResponse v7+)."""
+_HEAD_BYTES: Final = 64
+_NANOSECONDS: Final = 1e9
+
+
+def name_of(api_key: int) -> str:
+    """Give an API key's name, or its number where it has none here."""
+    return NAMES.get(api_key) or f"ApiKey{api_key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """One request to play."""
+
+    at: float
+    """Seconds after the first step of the script."""
+    api_key: int
+    version: int
+    frame: bytes
+    """As captured, whole, with correlation id 0; frames that are alike are one object."""
+    body: int
+    """Offset of the body in `frame`."""
+    in_flight: int
+    """How many earlier requests on the connection had no answer yet when the client sent it."""
+    has_answer: bool = True
+    """False: a broker never answers it (Produce with acks=0)."""
+    session_id: int = 0
+    """Of a fetch, as captured."""
+    session_epoch: int = -1
+    given: int = 0
+    """Session id that the captured answer gave; 0: none, or the answer was not seen."""
+    isolation_level: int = 0
+    """Of a fetch: it tells what an entry without news looks like."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CapturedConnection:
+    """One connection's steps, in the order in which the client sent them."""
+
+    name: str
+    broker: str
+    client_id: str
+    steps: list[Step]
+    after: int = 0
+    """How many of the script's connections had ended before it began; it waits for as many."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LeftOut:
+    """Requests that are not played, for one reason."""
+
+    api_key: int
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Script:
+    """All that is to be played."""
+
+    connections: list[CapturedConnection]
+    left_out: Counter[LeftOut]
+    topics: dict[bytes, str]
+    """Topic id -> name, as the capture's Metadata answers tell."""
+    captured: Tally
+    """What the played requests were in the capture."""
+
+    @property
+    def requests(self) -> int:
+        """How many steps there are."""
+        return sum(len(connection.steps) for connection in self.connections)
+
+    @property
+    def seconds(self) -> float:
+        """How long they take in the captured time."""
+        return max((connection.steps[-1].at for connection in self.connections), default=0.0)
+
+
+@dataclass(slots=True, eq=False)
+class _Taken:
+    """A request on its way to be a step."""
+
+    step: Step
+    time: int
+    answer_time: int
+    """0: unseen."""
+    counted: Tally
+
+
+class ScriptMaker:
+    """Takes what a capture holds, and makes a script of it.
+
+    Args:
+        include: API keys to play beside `READS`.
+    """
+
+    def __init__(self, include: Iterable[int] = ()) -> None:
+        self._played = READS | frozenset(include)
+        self._taken: dict[str, list[tuple[int, _Taken]]] = {}
+        self._who: dict[str, tuple[str, str]] = {}
+        self._frames: dict[bytes, bytes] = {}
+        self._left_out: Counter[LeftOut] = Counter()
+        self._topics: dict[bytes, str] = {}
+
+    def take(self, item: Exchange | ConnectionEnd) -> None:
+        """Take the next thing that a capture holds, in whatever order."""
+        if isinstance(item, ConnectionEnd):
+            self._topics |= item.topics
+        elif not item.request or item.request_missing:
+            self._leave(item, "its request was not captured whole")
+        elif item.api_key not in self._played:
+            self._leave(item, "a write; --include plays it")
+        else:
+            try:
+                taken = self._step(item)
+            except ProtocolError as error:
+                self._leave(item, f"not understood: {error}")
+            else:
+                if taken is not None:
+                    self._taken.setdefault(item.connection, []).append((item.number, taken))
+                    self._who[item.connection] = (item.broker, item.client_id)
+
+    def finish(self, *, longest_wait: float | None = None, limit: int | None = None) -> Script:
+        """Make the script.
+
+        Args:
+            longest_wait: seconds; where nothing happened on any connection for longer, it becomes as much.
+            limit: so many requests at most, the first ones.
+        """
+        order = sorted(
+            (
+                (taken.time, number, name, taken)
+                for name, all_ in self._taken.items()
+                for number, taken in all_
+            ),
+            key=lambda item: item[:3],
+        )[:limit]
+        captured = Tally()
+        found: dict[str, list[_Taken]] = {}
+        for at, (_, _, name, taken) in zip(
+            _times([item[0] for item in order], longest_wait), order, strict=True
+        ):
+            taken.step = replace(taken.step, at=at)
+            found.setdefault(name, []).append(taken)
+            for key, counts in taken.counted.by_key.items():
+                captured.by_key.setdefault(key, type(counts)()).add(counts)
+        ends = sorted(max(max(taken.time, taken.answer_time) for taken in all_) for all_ in found.values())
+        connections = []
+        for name, all_ in found.items():
+            broker, client_id = self._who[name]
+            before = sum(end < all_[0].time for end in ends)
+            steps = _with_in_flight(all_)
+            connections.append(
+                CapturedConnection(name=name, broker=broker, client_id=client_id, steps=steps, after=before)
+            )
+        return Script(
+            connections=connections, left_out=self._left_out, topics=self._topics, captured=captured
+        )
+
+    def _leave(self, item: Exchange, reason: str) -> None:
+        self._left_out[LeftOut(item.api_key, reason)] += 1
+
+    def _step(self, item: Exchange) -> _Taken | None:
+        _, version, _, _, body = request_header(item.request, 4)
+        fetch = None
+        if item.api_key == ApiKey.FETCH:
+            if not MIN_VERSION <= version <= MAX_VERSION:
+                self._leave(item, f"version {version} is none of {MIN_VERSION} to {MAX_VERSION}")
+                return None
+            fetch = parse_fetch_request(item.request, version, body)
+            if fetch.odd:
+                self._leave(item, fetch.odd)
+                return None
+        blank = item.request[: _CORRELATION.start] + _NO_CORRELATION + item.request[_CORRELATION.stop :]
+        step = Step(
+            at=0.0,
+            api_key=item.api_key,
+            version=version,
+            frame=self._frames.setdefault(blank, blank),
+            body=body,
+            in_flight=0,
+            has_answer=item.answer_due,
+            session_id=fetch.session_id if fetch else 0,
+            session_epoch=fetch.session_epoch if fetch else -1,
+            given=_session_given(item, version) if fetch else 0,
+            isolation_level=fetch.isolation_level if fetch else 0,
+        )
+        return _Taken(step, item.request_time, item.response_time, _counted(item, fetch))
+
+
+def _session_given(item: Exchange, version: int) -> int:
+    """Read the session id in a captured answer; 0: none was seen."""
+    head = b"".join(bytes(piece[:_HEAD_BYTES]) for piece in item.response[:_HEAD_BYTES])
+    if version < SESSION_VERSION or not item.response:
+        return 0
+    _, at = response_header(head, 4, ApiKey.FETCH, version)
+    if len(head) < at + _SESSION_ID_AT + _SESSION_ID.size:
+        return 0
+    found: int = _SESSION_ID.unpack_from(head, at + _SESSION_ID_AT)[0]
+    return found
+
+
+def _counted(item: Exchange, fetch: FetchRequest | None) -> Tally:
+    counted = Tally()
+    counted.sent(item.api_key, item.request_bytes)
+    if item.response_time:
+        seconds = (item.response_time - item.request_time) / _NANOSECONDS
+        counted.answered(item.api_key, item.response_bytes, seconds)
+        if fetch is not None and item.response and not item.response_missing:
+            counted.fetched(fetch.layout.version, fetch.isolation_level, item.response)
+    return counted
+
+
+def _times(times: list[int], longest_wait: float | None) -> list[float]:
+    """Give seconds after the first for ascending times in ns, no wait between two longer than told."""
+    found: list[float] = []
+    at = 0.0
+    for number, time in enumerate(times):
+        if number:
+            wait = (time - times[number - 1]) / _NANOSECONDS
+            at += wait if longest_wait is None else min(wait, longest_wait)
+        found.append(at)
+    return found
+
+
+def _with_in_flight(all_: list[_Taken]) -> list[Step]:
+    """Say of each step how many before it were unanswered; one whose answer is unseen does not count."""
+    steps = []
+    waiting: deque[int] = deque()
+    for taken in all_:
+        while waiting and waiting[0] <= taken.time:
+            waiting.popleft()
+        steps.append(replace(taken.step, in_flight=len(waiting)))
+        if taken.answer_time and taken.step.has_answer:
+            waiting.append(taken.answer_time)
+    return steps

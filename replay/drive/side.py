@@ -1,0 +1,142 @@
+"""One of those that the same requests are played at: what it has, and what each step is there. Sans-IO."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from proxy.protocol.api import ApiKey
+from proxy.protocol.primitives import ProtocolError
+from proxy.routing import Address
+from replay.drive.mapping import (
+    Asked,
+    FetchMapping,
+    OffsetPolicy,
+    Overrides,
+    bounds_of,
+    most_leading,
+    with_ids,
+    without_creation,
+)
+from replay.drive.script import CapturedConnection, LeftOut, Step
+from replay.drive.sessions import Session, Sessions
+from replay.drive.tally import Tally
+from replay.drive.target import Target
+
+UNSPOKEN: Final = "the target does not speak version {}"
+ABSENT: Final = "the target has none of its topics"
+EARLIER: Final = "its session began before the capture"
+CREATES: Final = "it could make topics that the target lacks"
+
+
+class Side:
+    """A target, and what is counted there.
+
+    Args:
+        name: "target" or "against".
+        target: what it has.
+        names: topic id -> name, of the capture.
+        asked: from where the capture fetched, by topic.
+        policy: where fetches read from.
+        overrides: what fetches ask otherwise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        *,
+        names: Mapping[bytes, str],
+        asked: Mapping[str, Asked],
+        policy: OffsetPolicy,
+        overrides: Overrides,
+    ) -> None:
+        self.name = name
+        self.target = target
+        self.tally = Tally()
+        self.lost = 0
+        """Requests that got no answer, though they were due one."""
+        found = {
+            topic: bounds_of(policy, target.topics[topic], asked[topic])
+            for topic in asked.keys() & target.topics.keys()
+        }
+        bounds = {topic: each for topic, each in found.items() if each is not None}
+        self.fetches = FetchMapping(names, target.topics, bounds, overrides)
+        self._ids = {
+            captured: target.topics[topic].topic_id
+            for captured, topic in names.items()
+            if topic in target.topics
+        }
+        self._plain: dict[bytes, bytes] = {}
+
+    def why_not(self, step: Step) -> str:
+        """Say why a step can't be played here; "": it can, as far as is known beforehand."""
+        if not self.target.speaks(step.api_key, step.version):
+            return UNSPOKEN.format(step.version)
+        if step.api_key == ApiKey.FETCH:
+            return "" if self.fetches.map(step) is not None else ABSENT
+        if step.api_key == ApiKey.METADATA:
+            try:
+                return "" if without_creation(step, self.target.topics) is not None else CREATES
+            except ProtocolError as error:
+                return f"not understood: {error}"
+        return ""
+
+    def address(self, partitions: Mapping[str, Iterable[int]]) -> Address:
+        """Say where a connection goes that fetches these partitions, by topic."""
+        return self.target.broker(most_leading(partitions, self.target.topics))
+
+    def frame(self, step: Step, sessions: Sessions) -> tuple[bytes, Session | None] | None:
+        """Build what is sent for a step, and tell the session that it belongs to; None: it can't be."""
+        if step.api_key != ApiKey.FETCH:
+            return self._other(step), None
+        if step.session_id == 0 and step.session_epoch < 0:
+            found = self._plain.get(step.frame)
+            if found is not None:
+                return found, None
+        fetch = self.fetches.map(step)
+        if fetch is None:
+            return None
+        built = sessions.frame(step, fetch)
+        if built is not None and step.session_id == 0 and step.session_epoch < 0:
+            self._plain[step.frame] = built[0]
+        return built
+
+    def _other(self, step: Step) -> bytes:
+        frame = self._plain.get(step.frame)
+        if frame is None:
+            frame = step.frame
+            if step.api_key == ApiKey.METADATA:
+                frame = without_creation(step, self.target.topics) or frame
+            frame = self._plain[step.frame] = with_ids(frame, self._ids)
+        return frame
+
+
+def playable(
+    connections: Iterable[CapturedConnection], sides: Iterable[Side]
+) -> tuple[list[CapturedConnection], Counter[LeftOut]]:
+    """Leave out what some side can't be sent, so that all get the same.
+
+    Returns:
+        The connections with what is left of them, and what was left out.
+    """
+    sides = list(sides)
+    left_out: Counter[LeftOut] = Counter()
+    kept: list[CapturedConnection] = []
+    for connection in connections:
+        steps = []
+        for step in connection.steps:
+            reason = next(filter(None, (side.why_not(step) for side in sides)), "")
+            if reason:
+                left_out[LeftOut(step.api_key, reason)] += 1
+            else:
+                steps.append(step)
+        kept.append(
+            CapturedConnection(
+                name=connection.name,
+                broker=connection.broker,
+                client_id=connection.client_id,
+                steps=steps,
+                after=connection.after,
+            )
+        )
+    return kept, left_out

@@ -1,0 +1,131 @@
+"""What was sent and what came back, counted; the same for a capture and for a run. Sans-IO."""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.protocol.api import ApiKey
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import Buffer, ProtocolError
+
+PERCENTILES: Final = (50, 90, 99)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """The requests of one API key at one side. Bytes are whole frames, their 4-byte length included."""
+
+    sent: int = 0
+    answered: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    record_bytes: int = 0
+    """Contents of the `records` fields of fetch responses; part of `response_bytes`."""
+    partitions_answered: int = 0
+    errors: Counter[int] = field(default_factory=Counter)
+    """Of whole fetch responses, by error code."""
+    partition_errors: Counter[int] = field(default_factory=Counter)
+    """Of entries of fetch responses, by error code."""
+    unreadable: int = 0
+    """Fetch responses that do not parse."""
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    """What each answer took."""
+
+    def add(self, other: "Counts") -> None:
+        """Count what `other` counted, too."""
+        self.sent += other.sent
+        self.answered += other.answered
+        self.request_bytes += other.request_bytes
+        self.response_bytes += other.response_bytes
+        self.record_bytes += other.record_bytes
+        self.partitions_answered += other.partitions_answered
+        self.errors += other.errors
+        self.partition_errors += other.partition_errors
+        self.unreadable += other.unreadable
+        self.seconds.extend(other.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """What a fetch response says of itself."""
+
+    error_code: int
+    session_id: int
+
+
+class Tally:
+    """One side's counts, by API key."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[int, Counts] = {}
+
+    def total(self) -> Counts:
+        """Give the counts of all keys together."""
+        total = Counts()
+        for counts in self.by_key.values():
+            total.add(counts)
+        return total
+
+    def sent(self, api_key: int, size: int) -> None:
+        """Count a request of `size` bytes."""
+        counts = self.of(api_key)
+        counts.sent += 1
+        counts.request_bytes += size
+
+    def answered(self, api_key: int, size: int, seconds: float) -> None:
+        """Count an answer of `size` bytes that came `seconds` after its request went."""
+        counts = self.of(api_key)
+        counts.answered += 1
+        counts.response_bytes += size
+        counts.seconds.append(seconds)
+
+    def fetched(self, version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchAnswer | None:
+        """Count what a fetch response tells; None: it does not parse.
+
+        Args:
+            version: of its request, v4 or later.
+            isolation_level: of its request.
+            pieces: the whole frame.
+        """
+        counts = self.of(ApiKey.FETCH)
+        walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
+        try:
+            for piece in pieces:
+                walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
+        except ProtocolError:
+            counts.unreadable += 1
+            return None
+        if not walk.done:
+            counts.unreadable += 1
+            return None
+        counts.record_bytes += walk.record_bytes
+        counts.partitions_answered += walk.partitions
+        if walk.error_code:
+            counts.errors[walk.error_code] += 1
+        for entry in walk.answered:
+            if entry.error_code:
+                counts.partition_errors[entry.error_code] += 1
+        return FetchAnswer(walk.error_code, walk.session_id)
+
+    def of(self, api_key: int) -> Counts:
+        """Give the counts of one key."""
+        counts = self.by_key.get(api_key)
+        if counts is None:
+            counts = self.by_key[api_key] = Counts()
+        return counts
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Give the smallest value that at least `percent` of them do not exceed; 0.0 of none.
+
+    Args:
+        ordered: ascending.
+        percent: above 0, up to 100.
+    """
+    if not ordered:
+        return 0.0
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(int(rank), 1) - 1]

@@ -1,0 +1,271 @@
+"""What a target has: its versions, brokers and topics, and where their partitions begin and end."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.primitives import (
+    UUID_BYTES,
+    ProtocolError,
+    Truncated,
+    encode_compact_count,
+    encode_compact_string,
+    encode_count,
+    encode_string,
+    read_compact_count,
+    read_compact_string,
+    read_count,
+    read_int16,
+    read_int32,
+    read_string,
+    skip_tags,
+)
+from proxy.routing import Address
+from replay.drive.mapping import Topic
+from replay.drive.wire import Connection, TargetError, connect
+
+_METADATA_VERSIONS: Final = (4, 12)
+"""From v4 on a request can say that no topic is to be made; brokers from 1.0 to 4.3 speak one of them."""
+_LIST_OFFSETS_VERSION: Final = 1
+"""Brokers from 1.0 to 4.3 speak it."""
+_LATEST, _EARLIEST = -1, -2
+_CLIENT: Final = (-1).to_bytes(4, signed=True)
+"""replica_id of who is no broker."""
+_MAX_PARTITIONS: Final = 1_000_000
+
+Versions = dict[int, tuple[int, int]]
+"""API key -> lowest and highest version."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Target:
+    """What one address told."""
+
+    address: Address
+    versions: Versions
+    brokers: dict[int, Address] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    """Those that were asked for and exist."""
+
+    def speaks(self, api_key: int, version: int) -> bool:
+        """Tell whether it takes a request."""
+        lowest, highest = self.versions.get(api_key, (0, -1))
+        return lowest <= version <= highest
+
+    def broker(self, node_id: int | None) -> Address:
+        """Say where a broker is reached: where it says, or, if it is alone, where the target was reached."""
+        if len(self.brokers) <= 1 or node_id is None:
+            return self.address
+        return self.brokers.get(node_id, self.address)
+
+
+async def look(address: Address, names: Iterable[str], *, offsets: bool) -> Target:
+    """Ask a target for all that is needed of it.
+
+    Args:
+        address: where it is.
+        names: topics to ask for; none is made.
+        offsets: whether to ask where their partitions begin and end.
+
+    Raises:
+        TargetError: it can't be reached, or does not answer as a Kafka broker does.
+    """
+    connection = await connect(address)
+    try:
+        target = Target(address=address, versions=await _versions(connection))
+        await _describe(connection, target, sorted(names))
+        if offsets:
+            await _find_offsets(connection, target)
+    except ProtocolError as error:
+        raise TargetError(f"{address}: does not answer as Kafka does: {error}") from None
+    finally:
+        connection.close()
+    return target
+
+
+async def _versions(connection: Connection) -> Versions:
+    answer = await connection.ask(ApiKey.API_VERSIONS, 0, b"")
+    error, at = read_int16(answer, 0)
+    if error:
+        raise TargetError(f"{connection.address}: ApiVersions answered with error {error}")
+    count, at = read_count(answer, at)
+    versions: Versions = {}
+    for _ in range(count or 0):
+        api_key, at = read_int16(answer, at)
+        lowest, at = read_int16(answer, at)
+        highest, at = read_int16(answer, at)
+        versions[api_key] = lowest, highest
+    return versions
+
+
+async def _describe(connection: Connection, target: Target, names: list[str]) -> None:
+    lowest, highest = target.versions.get(ApiKey.METADATA, (0, -1))
+    version = min(highest, _METADATA_VERSIONS[1])
+    if version < max(lowest, _METADATA_VERSIONS[0]):
+        raise TargetError(f"{connection.address}: speaks no Metadata of v4 to v12 (is it a Kafka broker?)")
+    try:
+        answer = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
+    except TargetError as error:
+        raise TargetError(
+            f"{error} when asked for Metadata (does it want authentication? drive has none)"
+        ) from None
+    target.brokers, target.topics = read_metadata(answer, version)
+
+
+def metadata_request(version: int, names: list[str]) -> bytes:
+    """Write a Metadata request (v4 to v12) for these topics, none of which is to be made."""
+    flexible = version >= 9
+    encode, tags = (encode_compact_string, b"\x00") if flexible else (encode_string, b"")
+    no_id = bytes(UUID_BYTES) if version >= 10 else b""
+    topics = [no_id + encode(name.encode()) + tags for name in names]
+    count = (encode_compact_count if flexible else encode_count)(len(topics))
+    no_creation = b"\x00"
+    no_operations = b"" if version < 8 else b"\x00" if version >= 11 else b"\x00\x00"
+    return count + b"".join(topics) + no_creation + no_operations + tags
+
+
+class _Reader:
+    """Reads a Metadata answer from front to back (MetadataResponse.json)."""
+
+    def __init__(self, body: bytes, version: int) -> None:
+        self.body = body
+        self.version = version
+        self.flexible = version >= 9
+        self.at = 0
+
+    def int16(self) -> int:
+        value, self.at = read_int16(self.body, self.at)
+        return value
+
+    def int32(self) -> int:
+        value, self.at = read_int32(self.body, self.at)
+        return value
+
+    def count(self) -> int:
+        count, self.at = (read_compact_count if self.flexible else read_count)(self.body, self.at)
+        return count or 0
+
+    def string(self) -> str:
+        value, self.at = (read_compact_string if self.flexible else read_string)(self.body, self.at)
+        return (value or b"").decode(errors="replace")
+
+    def take(self, size: int) -> bytes:
+        if self.at + size > len(self.body):
+            raise Truncated("Metadata", self.at)
+        self.at += size
+        return self.body[self.at - size : self.at]
+
+    def tags(self) -> None:
+        if self.flexible:
+            self.at = skip_tags(self.body, self.at)[1]
+
+    def int32s(self) -> None:
+        self.take(4 * self.count())
+
+
+def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], dict[str, Topic]]:
+    """Read a Metadata answer (v4 to v12): brokers by node id, topics without an error by name.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    reader = _Reader(body, version)
+    reader.int32()  # throttle_time_ms
+    brokers: dict[int, Address] = {}
+    for _ in range(reader.count()):
+        node_id = reader.int32()
+        brokers[node_id] = Address(reader.string(), reader.int32())
+        reader.string()  # rack
+        reader.tags()
+    reader.string()  # cluster_id
+    reader.int32()  # controller_id
+    topics: dict[str, Topic] = {}
+    for _ in range(reader.count()):
+        error = reader.int16()
+        name = reader.string()
+        topic = _read_topic(reader)
+        if error == ErrorCode.NONE:
+            topics[name] = topic
+    return brokers, topics
+
+
+def _read_topic(reader: _Reader) -> Topic:
+    topic_id = reader.take(UUID_BYTES) if reader.version >= 10 else bytes(UUID_BYTES)
+    reader.take(1)  # is_internal
+    leaders: dict[int, tuple[int, int]] = {}
+    for _ in range(reader.count()):
+        reader.int16()  # error_code: without a leader there is none to ask, and -1 says so
+        partition = reader.int32()
+        leader = reader.int32()
+        leaders[partition] = leader, reader.int32() if reader.version >= 7 else -1
+        reader.int32s()  # replica_nodes
+        reader.int32s()  # isr_nodes
+        if reader.version >= 5:
+            reader.int32s()  # offline_replicas
+        reader.tags()
+    if reader.version >= 8:
+        reader.int32()  # topic_authorized_operations
+    reader.tags()
+    size = max(leaders, default=-1) + 1
+    if size > _MAX_PARTITIONS or min(leaders, default=0) < 0:
+        raise ProtocolError(f"a topic of {size} partitions")
+    topic = Topic(
+        topic_id=topic_id,
+        leaders=np.full(size, -1, np.int32),
+        leader_epochs=np.full(size, -1, np.int32),
+        earliest=np.full(size, -1, np.int64),
+        latest=np.full(size, -1, np.int64),
+    )
+    for partition, (leader, epoch) in leaders.items():
+        topic.leaders[partition], topic.leader_epochs[partition] = leader, epoch
+    return topic
+
+
+async def _find_offsets(connection: Connection, target: Target) -> None:
+    """Ask each leader where its partitions begin and end."""
+    leaders = {int(leader) for topic in target.topics.values() for leader in topic.leaders if leader >= 0}
+    for leader in sorted(leaders):
+        led = {
+            name: [int(number) for number in (topic.leaders == leader).nonzero()[0]]
+            for name, topic in target.topics.items()
+        }
+        address = target.broker(leader)
+        asked = connection if address == connection.address else await connect(address)
+        try:
+            for timestamp in (_EARLIEST, _LATEST):
+                body = offsets_request({name: led[name] for name in led if led[name]}, timestamp)
+                answer = await asked.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
+                _take_offsets(target, answer, timestamp)
+        finally:
+            if asked is not connection:
+                asked.close()
+
+
+def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> bytes:
+    """Write a ListOffsets request (v1)."""
+    wanted = timestamp.to_bytes(8, signed=True)
+    topics = [
+        encode_string(name.encode())
+        + encode_count(len(numbers))
+        + b"".join(n.to_bytes(4) + wanted for n in numbers)
+        for name, numbers in partitions.items()
+    ]
+    return _CLIENT + encode_count(len(topics)) + b"".join(topics)
+
+
+def _take_offsets(target: Target, answer: bytes, timestamp: int) -> None:
+    count, at = read_count(answer, 0)
+    for _ in range(count or 0):
+        name, at = read_string(answer, at)
+        topic = target.topics.get((name or b"").decode(errors="replace"))
+        partitions, at = read_count(answer, at)
+        for _ in range(partitions or 0):
+            partition, at = read_int32(answer, at)
+            error, at = read_int16(answer, at)
+            offset = int.from_bytes(answer[at + 8 : at + 16], signed=True)
+            at += 16
+            if topic is not None and not error and 0 <= partition < topic.partitions:
+                (topic.earliest if timestamp == _EARLIEST else topic.latest)[partition] = offset

@@ -1,0 +1,203 @@
+"""A connection to what is driven: frames out, answers in, in the order of their requests.
+
+Exception
+  TargetError            what is driven can't be reached, or does not answer as a Kafka broker does
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from socket import gaierror
+from struct import Struct
+from typing import Final, TypeAlias
+
+from proxy.protocol.api import is_flexible, response_header
+from proxy.protocol.primitives import ProtocolError, encode_string
+from proxy.routing import Address
+
+CONNECT_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 60.0
+"""Longer than any client's fetch waits; a target that takes more is given up."""
+MAX_FRAME: Final = 1 << 30
+_SMALLEST_ANSWER: Final = 4
+_CLIENT_ID: Final = b"fetchgate-drive"
+_HEADER: Final = Struct(">hhi")
+_LENGTH: Final = Struct(">i")
+
+Answered: TypeAlias = Callable[[bytes, float], None]
+"""Takes a whole answer and the seconds that it took."""
+
+
+class TargetError(Exception):
+    """What is driven can't be reached, or does not answer as a Kafka broker does; the text is one line."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    correlation_id: int
+    sent_at: float
+    answered: Answered
+
+
+class Connection(asyncio.Protocol):
+    """One connection; made by `connect`."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.error: str = ""
+        """Why it is closed, when it was not closed from here."""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._correlation_id = 0
+        self._received = bytearray()
+        self._most = 0
+        self._enough: asyncio.Future[None] | None = None
+
+    @property
+    def outstanding(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._waiting)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    def send(self, frame: bytes, answered: Answered | None) -> None:
+        """Send a request.
+
+        Args:
+            frame: whole; its correlation id is replaced.
+            answered: called with its answer; None: it will have none.
+        """
+        self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
+        if self._transport is not None:  # else it was lost a moment ago, which `until` tells
+            self._transport.write(b"".join((frame[:8], self._correlation_id.to_bytes(4), frame[12:])))
+        if answered is not None:
+            self._waiting.append(_Waiting(self._correlation_id, self._loop.time(), answered))
+
+    async def until(self, most: int, seconds: float = ANSWER_SECONDS) -> None:
+        """Wait until at most so many requests are without an answer.
+
+        Raises:
+            TargetError: it was closed, or too many answers did not come within so many seconds.
+        """
+        if len(self._waiting) > most and not self.error:
+            self._most = most
+            self._enough = self._loop.create_future()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._enough
+            except TimeoutError:
+                self.error = f"no answer in {seconds:.0f} s"
+                self.close()
+            finally:
+                self._enough = None
+        if self.error and len(self._waiting) > most:
+            raise TargetError(f"{self.address}: {self.error}")
+
+    async def ask(self, api_key: int, version: int, body: bytes) -> bytes:
+        """Send a request and give the body of its answer.
+
+        Raises:
+            TargetError: as in `until`.
+        """
+        answers: list[bytes] = []
+        tags = b"\x00" if is_flexible(api_key, version) else b""
+        content = _HEADER.pack(api_key, version, 0) + encode_string(_CLIENT_ID) + tags + body
+        self.send(len(content).to_bytes(4) + content, lambda answer, _: answers.append(answer))
+        await self.until(0)
+        if not answers:
+            raise TargetError(f"{self.address}: {self.error or 'closed'}")
+        try:
+            return answers[0][response_header(answers[0], 4, api_key, version)[1] :]
+        except ProtocolError as error:
+            raise TargetError(f"{self.address}: does not answer as Kafka does: {error}") from None
+
+    def close(self) -> None:
+        """Close it; requests without an answer get none."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP connections are such
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        if not self._received and len(data) > 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
+            self._answer(data)  # nearly always: one answer, whole
+        else:
+            self._received += data
+            self._split()
+        if self._enough is not None and len(self._waiting) <= self._most and not self._enough.done():
+            self._enough.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._transport = None
+        if not self.error:
+            self.error = "closed by the peer" if exc is None else reason_of(exc)
+        if self._enough is not None and not self._enough.done():
+            self._enough.set_result(None)
+
+    def _split(self) -> None:
+        received, at = self._received, 0
+        while len(received) - at >= 4:
+            size = _LENGTH.unpack_from(received, at)[0]
+            if not _SMALLEST_ANSWER <= size <= MAX_FRAME:
+                self._fail(f"does not answer as Kafka does: a frame of {size} bytes")
+                return
+            end = at + 4 + size
+            if end > len(received):
+                break
+            self._answer(bytes(memoryview(received)[at:end]))
+            at = end
+        del received[:at]
+
+    def _answer(self, frame: bytes) -> None:
+        correlation_id = int.from_bytes(frame[4:8])
+        if not self._waiting or self._waiting[0].correlation_id != correlation_id:
+            self._fail("answered what was not asked")
+            return
+        waiting = self._waiting.popleft()
+        waiting.answered(frame, self._loop.time() - waiting.sent_at)
+
+    def _fail(self, error: str) -> None:
+        self.error = self.error or error
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def connect(address: Address) -> Connection:
+    """Open a connection.
+
+    Raises:
+        TargetError: it can't be.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, connection = await loop.create_connection(
+                lambda: Connection(address), address.host, address.port
+            )
+    except TimeoutError:
+        raise TargetError(f"{address}: no connection in {CONNECT_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise TargetError(f"{address}: {reason_of(error)}") from None
+    return connection
+
+
+def reason_of(error: Exception) -> str:
+    """Say in a few words why a connection failed, without Python's."""
+    if isinstance(error, gaierror):
+        return f"unknown host: {error.strerror}"
+    if isinstance(error, OSError) and error.errno:
+        with suppress(ValueError):
+            return os.strerror(error.errno)
+    return str(error) or type(error).__name__
