@@ -32,7 +32,7 @@ section, .banner, .card { background: var(--card); border: 1px solid var(--line)
 section, .banner { padding: 18px 20px; margin-top: 18px; }
 .banner { background: var(--warn); border-color: var(--warn-line); }
 .banner ul { margin: 4px 0 0; padding-left: 20px; }
-.banner li, td.name { overflow-wrap: anywhere; unicode-bidi: isolate; }
+p, .banner li, td.name { overflow-wrap: anywhere; unicode-bidi: isolate; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 14px; }
 .cards { margin-top: 20px; }
 .card { padding: 14px 18px; }

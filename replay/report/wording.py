@@ -60,6 +60,8 @@ def size(count: int) -> str:
 
 def percent(ratio: float) -> str:
     """Write a ratio with one decimal; what is not quite nothing, or not quite all, is never rounded to it."""
+    if ratio < 0:
+        return f"-{percent(-ratio)}"
     if 0 < ratio < 0.0005:
         return "<0.1 %"
     if 0.9995 <= ratio < 1:

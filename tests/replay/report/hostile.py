@@ -1,0 +1,52 @@
+"""A report whose every name is what a peer bent on mischief would send."""
+
+from replay.report.model import Report
+from tests.replay.report import sample
+
+NAMES = (
+    "<script>document.title='hacked'</script>",
+    '"><img src=http://canary.invalid/x onerror=alert(1)>',
+    "'><svg onload=alert(1)><style>*{display:none}</style>",
+    "</style></title></main><iframe src=//canary.invalid>",
+    "[bold red]markup[/] [link=http://canary.invalid]x[/link] [/nothing]",
+    "\x1b[2J\x1b]0;title\x07\r\n\u202egnp.\x00",
+    '=HYPERLINK("http://canary.invalid")',
+    '@SUM(1+1),"quoted"',
+    "&lt;amp;&#60;",
+    "\udcff\ud800",
+    "x" * 32_000,
+)
+
+
+def report() -> Report:
+    """Make it: names in the tables, in filters, problems, reasons and words of the model."""
+    plain = sample.report()
+    fetch = plain["fetch"]
+    return {
+        **plain,
+        "filters": {"ports": [], "hosts": list(NAMES), "clients": list(NAMES), "topics": list(NAMES)},
+        "input": {
+            **plain["input"],
+            "problems": [{"file": name, "problem": name} for name in NAMES],
+        },
+        "by_client": [
+            {"client_id": name, "software": name, "fetch_version": 11, "connections": 1, "fetch": fetch}
+            for name in NAMES
+        ],
+        "by_topic": [{"topic": name, "fetch": fetch} for name in NAMES],
+        "by_broker": [{"broker": name, "connections": 1, "fetch": fetch} for name in NAMES],
+        "connections": [
+            {
+                "connection": name,
+                "client": name,
+                "broker": name,
+                "client_id": name,
+                "software": name,
+                "fetch": fetch,
+            }
+            for name in NAMES
+        ],
+        "readable": {**plain["readable"], "by_reason": dict.fromkeys(NAMES, 1)},
+        "not_eligible": {name: {"exchanges": 1, "bytes": 1} for name in NAMES},
+        "slots": [{**plain["slots"][0], "broker": name} for name in NAMES],
+    }

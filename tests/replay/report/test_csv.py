@@ -1,0 +1,117 @@
+"""The report as CSV."""
+
+import csv
+import io
+
+from replay.report.csv import COLUMNS, FIGURES, NAMES, render
+from replay.report.model import Report, predicted_bytes
+from tests.replay.report import hostile, sample
+
+
+def rows_of(report: Report) -> list[dict[str, str]]:
+    text = render(report)
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    assert tuple(next(rows)) == COLUMNS
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+
+
+def test_columns_keep_their_names_and_order() -> None:
+    assert NAMES == (
+        "by",
+        "client_id",
+        "software",
+        "fetch_version",
+        "topic",
+        "broker",
+        "client",
+        "connection",
+        "connections",
+    )
+    assert FIGURES == (
+        "actual_requests",
+        "actual_responses",
+        "actual_request_bytes",
+        "actual_response_bytes",
+        "actual_record_bytes",
+        "actual_partitions_requested",
+        "actual_partitions_answered",
+        "eligible_exchanges",
+        "eligible_request_bytes",
+        "eligible_response_bytes",
+        "eligible_record_bytes",
+        "sessions_request_bytes",
+        "sessions_response_bytes",
+        "sessions_full",
+        "sessions_incremental",
+        "sessions_sessionless",
+        "sessions_added",
+        "sessions_altered",
+        "sessions_forgotten",
+        "sessions_partitions_requested",
+        "sessions_partitions_answered",
+        "sessions_close_bytes",
+        "sessions_repair_bytes",
+        "predicted_bytes",
+        "saved_bytes",
+        "saved_ratio",
+    )
+
+
+def test_every_kind_of_row_adds_up_to_the_total() -> None:
+    rows = rows_of(sample.report())
+    (total,) = (row for row in rows if row["by"] == "total")
+    for kind in ("client", "topic", "broker", "connection"):
+        these = [row for row in rows if row["by"] == kind]
+        for column in FIGURES[:-1]:
+            assert sum(int(row[column]) for row in these) == int(total[column]), (kind, column)
+    assert len(rows) == 1 + 5 + 5 + 3 + 15
+    assert int(total["predicted_bytes"]) == predicted_bytes(sample.report()["fetch"])
+    assert float(total["saved_ratio"]) == sample.report()["fetch"]["saved_ratio"]
+
+
+def test_a_row_says_what_it_is_of() -> None:
+    rows = rows_of(sample.report())
+    named = [{key: row[key] for key in NAMES if row[key]} for row in rows]
+    assert named[0] == {"by": "total", "connections": "36"}
+    assert named[1] == {
+        "by": "client",
+        "client_id": "billing-enricher",
+        "software": "librdkafka 2.16.0",
+        "fetch_version": "16",
+        "connections": "3",
+    }
+    assert {"by": "topic", "topic": "payments.settled"} in named
+    assert {"by": "topic"} in named  # the rest of each frame
+    assert {"by": "broker", "broker": "[fd00:20::13]:9092", "connections": "12"} in named
+    assert named[-15] == {
+        "by": "connection",
+        "client_id": "billing-enricher",
+        "software": "librdkafka 2.16.0",
+        "broker": "10.20.0.11:9092",
+        "client": "10.20.1.1:40000",
+        "connection": "10.20.1.1:40000 > 10.20.0.11:9092 #0",
+    }
+
+
+def test_lines_end_as_rfc_4180_has_them() -> None:
+    text = render(sample.report())
+    assert text.count("\r\n") == text.count("\n") == 30
+    assert text.endswith("\r\n")
+
+
+def test_peers_cannot_act_in_a_spreadsheet() -> None:
+    report = hostile.report()
+    render(report).encode()
+    rows = rows_of(report)
+    clients = [row["client_id"] for row in rows if row["by"] == "client"]
+    assert clients[0] == hostile.NAMES[0]
+    assert '\'=HYPERLINK("http://canary.invalid")' in clients
+    assert '\'@SUM(1+1),"quoted"' in clients
+    assert all(value.isprintable() for row in rows for value in row.values())
+    assert not any(value[:1] in ("=", "+", "@") for row in rows for value in row.values())
+    assert len(clients[-1]) == 32_000  # nothing is cut: programs read this
+
+
+def test_a_report_without_fetches_has_its_total() -> None:
+    (total,) = rows_of(sample.empty())
+    assert total["actual_requests"] == total["saved_bytes"] == "0"

@@ -1,0 +1,163 @@
+"""The report as one HTML file, read back by a parser. What a browser makes of it: test_browser."""
+
+import re
+from html.parser import HTMLParser
+
+from replay.report import html
+from replay.report.model import ClientRow, Report
+from replay.report.wording import FORMULA, POLICY
+from tests.replay.report import hostile, sample
+
+VOID = {"meta", "link"}
+
+
+class Page(HTMLParser):
+    """Elements, their attributes and the text of a page; each has to be closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def assert_asks_for_nothing(page: Page) -> None:
+    """Check every way by which HTML, SVG or CSS make a browser fetch something or run something."""
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {
+        "script",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+        "a",
+        "image",
+        "use",
+        "video",
+    }
+    for tag, attributes in page.elements:
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("src", "srcset", "xlink:href")
+        ]
+        if "href" in attributes:
+            assert (tag, attributes["href"]) == ("link", "data:,")
+        assert "url(" not in (attributes.get("style") or "")
+
+
+def test_the_whole_of_it() -> None:
+    page = Page(html.render(sample.report()))
+    assert page.text.startswith(
+        "What fetch sessions would save - fetchgate What fetch sessions would save 1 h from"
+    )
+    for words in (
+        "83.6 % fewer fetch bytes to and from the brokers",
+        "Parts of the input could not be read; the figures leave them out.",
+        "captures/node-7.pcap03: the last record is cut after 1,204 of 1,514 bytes",
+        FORMULA,
+        POLICY["gateway"],
+        "Listing partitions listed in requests 256 MB 5.30 MB",
+        "billing-enricher librdkafka 2.16.0 v16 66,303 438 MB 438 MB 31.8 MB 92.7 %",
+        "(rest of each frame) 162,170",
+        "all 162,170 600 MB 556 MB 98.6 MB 83.6 %",
+        "Captured 162,170 264 MB 336 MB - eligible of these 113,547 240 MB 316 MB",
+        "+ the eligible through sessions 113,547 12.6 MB 41.8 MB",
+        "= predicted broker side 162,170 36.4 MB 62.2 MB",
+        "a session of the client's own 44,870 44.2 MB",
+        "[fd00:20::13]:9092 12 7 1,000 0 0",
+        "Modelled, not counted",
+        "TCP/IP headers 61.2 MB 21.2 MB 66 bytes for each",
+        "worth 0.01 in the time of the capture, 8.65 in 30 days such as this",
+        "readable 988 MB 99.8 % TLS 1.90 MB 0.2 %",
+        "9 requests without an answer",
+        "10.20.1.1:40000 > 10.20.0.11:9092 #0 billing-enricher",
+        "fetchgate 0.2.0",
+    ):
+        assert words in page.text
+
+
+def test_it_is_one_file_without_requests_or_scripts() -> None:
+    text = html.render(sample.report())
+    page = Page(text)
+    assert_asks_for_nothing(page)
+    assert text.startswith('<!doctype html>\n<html lang="en">')
+    assert not re.search(r"https?:|//|@import|url\(", text)
+    policies = [a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+
+
+def test_peers_cannot_act_in_the_page() -> None:
+    text = html.render(hostile.report())
+    text.encode()
+    page = Page(text)
+    assert_asks_for_nothing(page)
+    assert {tag for tag, _ in page.elements} == {
+        tag for tag, _ in Page(html.render(sample.report())).elements
+    }
+    assert sum(tag == "style" for tag, _ in page.elements) == 1
+    assert "<script>document.title='hacked'</script>" in page.text
+    assert "&lt;amp;&#60;" in page.text
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_money_stands_there_only_with_a_price() -> None:
+    plain = sample.report()
+    page = Page(html.render({**plain, "modelled": {**plain["modelled"], "money": None}}))
+    assert "a GB the saved bytes are worth" not in page.text
+    assert "TCP/IP headers" in page.text
+
+
+def test_no_fetch_is_said_in_so_many_words() -> None:
+    page = Page(html.render(sample.empty()))
+    assert "No fetch request was found in what was read." in page.text
+    assert "Predicted" not in page.text
+    assert "100.0 %" in page.text  # of nothing, all was readable
+    assert not [tag for tag, _ in page.elements if tag == "svg"]
+
+
+def test_sessions_that_cost_more_are_not_called_a_saving() -> None:
+    plain = sample.report()
+    report: Report = {**plain, "fetch": {**plain["fetch"], "saved_bytes": -1_000, "saved_ratio": -0.02}}
+    page = Page(html.render(report))
+    assert "2.0 % more fetch bytes to and from the brokers 1.00 kB added, both directions" in page.text
+    assert ("div", {"class": "card lead dearer"}) in page.elements
+
+
+def test_parts_without_rows_are_left_out() -> None:
+    page = Page(html.render({**sample.report(), "not_eligible": {}, "slots": [], "over_time": []}))
+    assert "Left as captured" not in page.text
+    assert "max.incremental.fetch.session.cache.slots" not in page.text
+    assert "Fetch bytes over time" not in page.text
+
+
+def test_a_fleet_makes_no_endless_page() -> None:
+    plain = sample.report()
+    names = [f"client-{place}" for place in range(5_000)]
+    clients: list[ClientRow] = [
+        {**plain["by_client"][place % 5], "client_id": name} for place, name in enumerate(names)
+    ]
+    problems = plain["input"]["problems"] * 500
+    text = html.render({**plain, "by_client": clients, "input": {**plain["input"], "problems": problems}})
+    assert "4,951 other clients" in text
+    assert "and 980 more; the JSON has them all" in text
+    assert len(text) < 200_000

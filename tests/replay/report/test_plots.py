@@ -1,0 +1,100 @@
+"""Plots: places in the drawing follow the figures."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from replay.report import plots
+from replay.report.model import Bucket
+from tests.replay.report import sample
+
+GROUND, LEFT, RIGHT = plots.HEIGHT - plots.BOTTOM, plots.LEFT, plots.WIDTH - plots.RIGHT
+
+
+def bucket(second: int, actual: int, predicted: int, seconds: float = 1.0) -> Bucket:
+    return {
+        "time": f"2026-11-20T22:30:{second:02}+00:00",
+        "seconds": seconds,
+        "actual_bytes": actual,
+        "predicted_bytes": predicted,
+    }
+
+
+def drawn(*buckets: Bucket) -> ET.Element:
+    return ET.fromstring(plots.over_time(buckets))
+
+
+def paths(svg: ET.Element) -> list[str]:
+    return [path.attrib["d"] for path in svg.iter("path")]
+
+
+def test_two_stepped_areas() -> None:
+    svg = drawn(bucket(0, 400, 100), bucket(1, 1_000, 0))
+    middle = (LEFT + RIGHT) / 2
+    height = GROUND - plots.TOP
+    top = GROUND - 0.4 * height
+    assert paths(svg) == [
+        f"M{LEFT} {GROUND}.0V{top:.1f}H{middle}V{plots.TOP}.0H{RIGHT}.0V{GROUND}.0Z",
+        f"M{LEFT} {GROUND}.0V{GROUND - 0.1 * height:.1f}H{middle}V{GROUND}.0H{RIGHT}.0V{GROUND}.0Z",
+    ]
+
+
+def test_a_pause_is_drawn_as_nothing() -> None:
+    (captured, _) = paths(drawn(bucket(0, 1_000, 0), bucket(3, 1_000, 0)))
+    quarter = (RIGHT - LEFT) / 4
+    assert f"H{LEFT + quarter}V{GROUND}.0H{LEFT + 3 * quarter}V{plots.TOP}.0" in captured
+
+
+def test_rates_are_bytes_a_second() -> None:
+    texts = [text.text for text in drawn(bucket(0, 4_000, 0, seconds=2.0)).iter("text")]
+    assert texts == [
+        "0 B/s",
+        "500 B/s",
+        "1.00 kB/s",
+        "1.50 kB/s",
+        "2.00 kB/s",
+        "22:30:00",
+        "22:30:00",
+        "22:30:01",
+        "22:30:01",
+        "22:30:02",
+    ]
+
+
+def test_a_bucket_tells_its_figures() -> None:
+    titles = [title.text for title in drawn(bucket(7, 12_345, 678)).iter("title")]
+    assert titles == ["2026-11-20 22:30:07 UTC, 1 s: 12.3 kB captured, 678 B predicted"]
+
+
+@pytest.mark.parametrize("top", [0, 1, 3, 7, 10, 49, 50, 51, 999, 123_456_789])
+def test_everything_stays_in_the_frame(top: int) -> None:
+    svg = drawn(bucket(0, top, top // 2), bucket(1, 0, top))
+    for path in paths(svg):
+        assert all(plots.TOP <= float(y) <= GROUND for y in re.findall(r"V([\d.]+)", path))
+        assert all(LEFT <= float(x) <= RIGHT for x in re.findall(r"H([\d.]+)", path))
+    assert 2 <= sum(1 for line in svg.iter("line")) <= 6
+
+
+def test_labels_of_a_long_capture_have_the_day() -> None:
+    last: Bucket = {**bucket(0, 1, 1), "time": "2026-11-23T22:30:00+00:00"}
+    texts = [text.text for text in drawn(bucket(0, 1, 1), last).iter("text")]
+    assert texts[-5] == "Nov 20 22:30"
+    assert texts[-1] == "Nov 23 22:30"
+
+
+def test_shares_have_one_scale() -> None:
+    split = sample.report()["where"]
+    widths = [
+        sum(float(width) for width in re.findall(r"width:([\d.]+)%", half))
+        for half in plots.where(split).split("predicted", 1)
+    ]
+    assert widths[0] == pytest.approx(100, abs=0.01)
+    ratio = sample.report()["fetch"]["saved_ratio"]
+    assert widths[1] == pytest.approx((1 - ratio) * 100, abs=0.01)
+
+
+def test_bars_of_nothing_and_of_more_than_was_captured() -> None:
+    assert plots.pair(0, 0, 0).count("width:0.000%") == 2
+    assert 'predicted" style="width:100.000%' in plots.pair(50, 100, 100)
+    assert "width:100.000%" in plots.share(1.0)

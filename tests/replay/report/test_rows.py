@@ -1,0 +1,72 @@
+"""Tables as rows: ranked, the tail summed up, nothing lost."""
+
+import pytest
+
+from replay.report.model import ClientRow, Report, actual_bytes, predicted_bytes
+from replay.report.rows import broker_rows, client_rows, connection_rows, topic_rows, total_row
+from replay.report.wording import REST
+from tests.replay.report import sample
+
+
+def test_what_saves_most_comes_first() -> None:
+    rows = client_rows(sample.report(), 10)
+    assert [row.names for row in rows] == [
+        ("billing-enricher", "librdkafka 2.16.0", "v16"),
+        ("search-indexer", "aiokafka 0.12.0", "v11"),
+        ("(none)", "not told", "v4"),
+        ("fraud-scorer", "apache-kafka-java 4.3.0", "v18"),
+        ("audit-archiver", "sarama 1.61.1", "v11"),
+    ]
+    assert rows[0].connections == 3
+    assert rows[0].actual - rows[0].predicted == rows[0].saved > 0
+    assert rows[3].eligible == rows[3].saved == rows[3].ratio == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
+def test_the_tail_is_summed_up_and_nothing_lost(limit: int) -> None:
+    report = sample.report()
+    rows = client_rows(report, limit)
+    assert len(rows) == min(limit, 5)
+    assert sum(row.actual for row in rows) == actual_bytes(report["fetch"])
+    assert sum(row.predicted for row in rows) == predicted_bytes(report["fetch"])
+    assert sum(row.saved for row in rows) == report["fetch"]["saved_bytes"]
+    assert sum(row.count for row in rows) == report["fetch"]["actual"]["requests"]
+    if limit < 5:
+        assert rows[-1].names == (f"{5 - limit + 1} other clients", "", "")
+
+
+def test_the_rest_of_the_frames_comes_last_whatever_it_weighs() -> None:
+    report = sample.report()
+    rows = topic_rows(report, 2)
+    assert [row.names for row in rows] == [("events",), ("3 other topics",), (REST,)]
+    assert sum(row.actual for row in rows) == actual_bytes(report["fetch"])
+    assert rows[0].count == report["by_topic"][0]["fetch"]["actual"]["partitions_answered"]
+
+
+def test_brokers_and_the_whole() -> None:
+    report = sample.report()
+    whole, rows = total_row(report), broker_rows(report, 10)
+    assert whole.total
+    assert not any(row.total for row in rows)
+    assert (whole.connections, whole.count) == (36, report["fetch"]["actual"]["requests"])
+    assert whole.actual == sum(row.actual for row in rows)
+    assert whole.ratio == report["fetch"]["saved_ratio"]
+
+
+def test_connections_are_ranked_by_what_they_carried() -> None:
+    rows = connection_rows(sample.report(), 3)
+    assert [row.actual for row in rows] == sorted((row.actual for row in rows), reverse=True)
+    assert rows[0].names == ("10.20.1.1:40000 > 10.20.0.11:9092 #0", "billing-enricher")
+
+
+def test_equal_rows_have_an_order_and_no_bytes_have_a_ratio() -> None:
+    nothing = sample.combined(lambda *_: 0)
+    clients: list[ClientRow] = [
+        {"client_id": name, "software": "", "fetch_version": 4, "connections": 1, "fetch": nothing}
+        for name in "cab"
+    ]
+    report: Report = {**sample.empty(), "by_client": clients}
+    rows = client_rows(report, 10)
+    assert [row.names[0] for row in rows] == ["a", "b", "c"]
+    assert rows[0].ratio == 0.0
+    assert client_rows(sample.empty(), 10) == topic_rows(sample.empty(), 10) == []

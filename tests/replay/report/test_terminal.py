@@ -1,0 +1,84 @@
+"""The report on a terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from replay.report import terminal
+from replay.report.model import Report
+from replay.report.wording import POLICY
+from tests.replay.report import hostile, sample
+
+
+def printed(report: Report, **console: object) -> str:
+    out = io.StringIO()
+    Console(file=out, **{"width": 80, **console}).print(terminal.render(report))  # type: ignore[arg-type] # any of its options
+    return out.getvalue()
+
+
+def test_the_whole_of_it_at_80_columns() -> None:
+    text = printed(sample.report())
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith("1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets,")
+    flat = " ".join(text.split())
+    for words in (
+        "Only port 9092.",
+        "502 MB of 600 MB fetch bytes saved: 83.6 %",
+        "Listing partitions listed in requests 256 MB 5.30 MB",
+        "billing-enricher librdkafka 2.16.0 v16 66,303 438 MB 31.8 MB 92.7 %",
+        "(rest of each frame)",
+        "all 162,170 600 MB 98.6 MB 83.6 %",
+        "Through sessions: 9 full, 100,105 incremental and 13,433 sessionless fetches",
+        "a session of the client's own 44,870 44.2 MB",
+        "[fd00:20::13]:9092 7 12 1,000 0 0",
+        "Readable: 99.8 % of 990 MB in the streams; not: TLS 1.90 MB,",
+        "captures/node-7.pcap03: the last record is cut",
+        "Modelled, not counted: TCP/IP headers 61.2 MB captured, 21.2 MB predicted",
+        "Modelled, not counted: money saved 0.01, 8.65 in 30 days",
+        POLICY["gateway"],
+    ):
+        assert words in flat
+
+
+def test_plain_over_a_pipe() -> None:
+    text = printed(sample.report())
+    assert text.isascii()
+    assert "\x1b" not in text
+
+
+def test_no_color_means_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = printed(sample.report(), force_terminal=True, color_system="standard", _environ={})
+    assert "\x1b[1;32m83.6 %" in coloured
+    plain = printed(sample.report(), force_terminal=True, color_system="standard", _environ={"NO_COLOR": "1"})
+    assert "\x1b[1;32m" not in plain
+    assert "83.6 %" in plain
+
+
+def test_no_fetch_is_said_in_so_many_words() -> None:
+    text = printed(sample.empty())
+    assert "No fetch request was found." in text
+    assert "By client" not in text
+    assert "Predicted" not in text
+
+
+def test_sessions_that_cost_more_are_not_called_a_saving() -> None:
+    plain = sample.report()
+    report: Report = {**plain, "fetch": {**plain["fetch"], "saved_bytes": -1_000, "saved_ratio": -0.02}}
+    text = printed(report)
+    assert "-1.00 kB of 600 MB fetch bytes saved: -2.0 %" in text
+
+
+def test_peers_cannot_act_on_the_terminal() -> None:
+    text = printed(hostile.report())
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert "[bold red]markup[/]" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b]8;" not in printed(hostile.report(), force_terminal=True)  # no link of a peer's
+
+
+def test_many_problems_are_counted() -> None:
+    plain = sample.report()
+    problems = [*plain["input"]["problems"] * 10]
+    text = printed({**plain, "input": {**plain["input"], "problems": problems}})
+    assert "and 15 more problems, all in the JSON" in text

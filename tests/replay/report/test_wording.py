@@ -1,0 +1,131 @@
+"""Figures and names as they are written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.report import wording
+from tests.replay.report import sample
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (999, "999 B"),
+        (1_000, "1.00 kB"),
+        (9_994, "9.99 kB"),
+        (9_995, "10.0 kB"),
+        (99_949, "99.9 kB"),
+        (99_950, "100 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.00 MB"),
+        (61_234_567_890, "61.2 GB"),
+        (-45_600_000, "-45.6 MB"),
+        (10**18, "1000 PB"),
+    ],
+)
+def test_size(count: int, written: str) -> None:
+    assert wording.size(count) == written
+
+
+@given(st.integers(min_value=0, max_value=10**17))
+def test_size_is_within_half_a_percent(count: int) -> None:
+    value, unit = wording.size(count).split()
+    scale = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}[unit]
+    assert abs(float(value) * scale - count) <= count * 0.00501
+
+
+@pytest.mark.parametrize(
+    ("ratio", "written"),
+    [
+        (0.0, "0.0 %"),
+        (0.0001, "<0.1 %"),
+        (0.5, "50.0 %"),
+        (0.9994, "99.9 %"),
+        (0.99999, ">99.9 %"),
+        (1.0, "100.0 %"),
+        (-0.031, "-3.1 %"),
+        (-0.0001, "-<0.1 %"),
+    ],
+)
+def test_percent(ratio: float, written: str) -> None:
+    assert wording.percent(ratio) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.0, "0.0 s"),
+        (9.86, "9.9 s"),
+        (60, "1 min"),
+        (185.2, "3 min 5 s"),
+        (3_600, "1 h"),
+        (3_661, "1 h 1 min"),
+        (187_200, "2 d 4 h"),
+        (86_401, "1 d"),
+    ],
+)
+def test_duration(seconds: float, written: str) -> None:
+    assert wording.duration(seconds) == written
+
+
+def test_times_of_nanoseconds_are_read() -> None:
+    assert wording.seconds_between("2026-11-20T22:30:00.123456789Z", "2026-11-20T22:30:01.123456999Z") == 1.0
+    assert wording.seconds_between("", "") == 0.0
+    assert wording.moment("2026-11-20T23:30:00.999+01:00") == "2026-11-20 22:30:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("billing-enricher", "billing-enricher"),
+        ("Zürich 消費者", "Zürich 消費者"),
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("line\r\nline", r"line\r\nline"),
+        ("abc\u202edcba", r"abc\u202edcba"),
+        ("\udcff", r"\udcff"),
+        ("\x00", r"\x00"),
+    ],
+)
+def test_names_of_peers_are_printable(name: str, written: str) -> None:
+    assert wording.printable(name) == written
+    assert wording.shown(name) == written
+
+
+@given(st.text(st.characters()))
+def test_no_name_of_a_peer_can_act(name: str) -> None:
+    assert wording.printable(name).isprintable()
+    wording.printable(name).encode()
+
+
+def test_endless_and_missing_names() -> None:
+    assert wording.shown("x" * 32_000) == "x" * wording.MAX_NAME + "..."
+    assert wording.shown("x" * wording.MAX_NAME) == "x" * wording.MAX_NAME
+    assert wording.shown("\x1b" * 32_000) == r"\x1b" * (wording.MAX_NAME // 4) + "..."
+    assert wording.shown("") == "(none)"
+    assert wording.shown("", empty="not told") == "not told"
+
+
+def test_what_was_captured() -> None:
+    assert wording.captured(sample.report()) == (
+        "1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets, 1.23 GB of 12 files"
+    )
+    assert wording.captured(sample.empty()) == "0 Kafka connections in 0 packets, 24 B of 1 file"
+
+
+def test_what_was_narrowed_and_seen_by_half() -> None:
+    assert wording.narrowed({"ports": [], "hosts": [], "clients": [], "topics": []}) == ""
+    assert wording.narrowed({"ports": [9092], "hosts": ["a"], "clients": ["\x1b"], "topics": ["t", "u"]}) == (
+        r"Only port 9092; host a; client \x1b; topic t, u."
+    )
+    assert wording.unpaired(sample.report()) == (
+        "9 requests without an answer, 1 answer without a request, 3 gaps in the streams"
+    )
+    assert wording.unpaired(sample.empty()) == ""
+
+
+def test_each_policy_and_each_share_is_explained() -> None:
+    assert set(wording.POLICY) == {"gateway", "always"}
+    assert wording.SHARES.keys() == sample.report()["where"]["actual"].keys()
