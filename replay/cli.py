@@ -1,0 +1,123 @@
+"""``fetchgate replay``: the command line of captures.
+
+Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration, 3 done, but parts of the input could
+not be read. Only the command that is run is imported: `inspect` is felt to start at once.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+PROGRAM: Final = "fetchgate replay"
+COMMANDS: Final = {
+    "inspect": ("replay.inspecting", "what captures hold, in seconds"),
+    "measure": ("replay.measuring", "what sessions would have saved, on Spark"),
+    "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
+}
+"""Each module offers `add_arguments(parser)` and `run(arguments) -> int`."""
+_OF_THE_EXTRA: Final = frozenset(
+    {"asyncio_throttle", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard"}
+)
+_EXAMPLES: Final = """\
+examples:
+  tcpdump -i any -w fetches.pcap tcp port 9092
+      take a capture; it holds what the clients read, records and all
+  fetchgate replay inspect fetches.pcap
+  fetchgate replay measure captures/ --html report.html
+  fetchgate replay drive fetches.pcap --target 127.0.0.1:19092
+
+`fetchgate replay COMMAND --help` tells more of each.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and takes options from the environment and a file as well."""
+
+    def __init__(self, prog: str) -> None:
+        self._own: dict[str, argparse.Action] = {}
+        super().__init__(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+
+    def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
+        """Add an argument, and remember the options."""
+        action = super().add_argument(*names, **kwargs)
+        if names[0].startswith("--"):
+            self._own[action.dest] = action
+        return action
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with 2."""
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+        """Read the command line; a flag counts before the environment, the environment before --config."""
+        given = {argument.split("=")[0] for argument in argv}
+        file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        file.add_argument("--config", default=environ.get("FETCHGATE_CONFIG"))
+        settings = self._settings(file.parse_known_args(argv)[0].config)
+        more: list[str] = []
+        for name, action in self._own.items():
+            flag = action.option_strings[0]
+            value = environ.get(f"FETCHGATE_{name.upper()}", settings.get(name))
+            if value is not None and flag not in given and name not in {"config", "help"}:
+                more += self._as_flags(flag, action, value)
+        return self.parse_args([*more, *argv])
+
+    def _settings(self, file: str | None) -> dict[str, Any]:
+        if file is None:
+            return {}
+        try:
+            return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        except OSError as error:
+            self.error(f"--config {file}: {error.strerror}")
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            self.error(f"--config {file} is no TOML: {error}")
+
+    @staticmethod
+    def _as_flags(flag: str, action: argparse.Action, value: Any) -> list[str]:
+        if action.nargs == 0:
+            return [flag] if str(value).lower() in {"1", "on", "true", "yes"} else []
+        if action.default == [] and isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        return [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and give the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    name = arguments[0] if arguments else ""
+    if name not in COMMANDS:
+        return _overview(arguments)
+    try:
+        module = importlib.import_module(COMMANDS[name][0])
+    except ModuleNotFoundError as error:
+        return _missing(error)
+    parser = Parser(f"{PROGRAM} {name}")
+    module.add_arguments(parser)
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
+    return int(module.run(parser.parse(arguments[1:], os.environ)))
+
+
+def _overview(argv: Sequence[str]) -> int:
+    """Tell of the commands; give 2 unless that was asked for."""
+    parser = Parser(PROGRAM)
+    parser.description, parser.epilog = "What captures of Kafka traffic tell.", _EXAMPLES
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
+    for name, (_, told) in COMMANDS.items():
+        commands.add_parser(name, help=told)
+    parser.parse_args(argv)
+    return EXIT_USAGE
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    """Say how to get what is not installed; whatever else is missing is a defect of ours."""
+    if (error.name or "").partition(".")[0] not in _OF_THE_EXTRA:
+        raise error
+    sys.stderr.write(f"{PROGRAM}: {error.name} is not installed: pip install 'fetchgate[replay]'\n")
+    return EXIT_USAGE

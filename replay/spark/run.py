@@ -1,0 +1,135 @@
+"""One measurement on Spark, from its start to the groups that the report is made of; tells of its progress."""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from replay.capture.packets import Filter
+from replay.capture.sources import Source, plan
+from replay.outcome import TopicKey
+from replay.rows import Choice
+from replay.spark.jobs import from_captures, from_table, groups, topic_ids
+from replay.spark.session import session
+from replay.table import end_from_json
+
+_LEAST_SHARE: Final = 16 << 20
+_MOST_SHARE: Final = 512 << 20
+_PARTITION: Final = 16 << 20
+"""About so many bytes of capture are worth a task of their own."""
+_MB: Final = 1_000_000
+_GLANCE_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is to be measured, and how."""
+
+    keep: Filter
+    choice: Choice
+    topics: frozenset[str]
+    """Names; the ids that stand for them in requests are found in the table."""
+    sources: tuple[Source, ...] = field(default=())
+    table: str | None = None
+    """A directory with a table, in place of sources."""
+    parquet: str | None = None
+    """Where the table is to be written."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the captures, as far as they are known."""
+        return sum(max(source.size, 0) for source in self.sources)
+
+
+def run_on_spark(work: Work, master: str, console: Console) -> pa.Table:
+    """Start Spark, measure, and return the table's groups (see `replay.totals`).
+
+    Raises:
+        NoJavaError: there is no Java to run Spark on.
+        SparkFailedError: it did not come up, or failed at its work.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    began = time.monotonic()
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        shown = progress.add_task("starting Spark", total=None)
+        with session(master) as spark:
+            up = time.monotonic()
+            progress.update(shown, description="reading captures")
+            with _watched(spark, progress, shown):
+                found = measure(spark, work)
+            done = time.monotonic()
+    told = f"Spark was up after {up - began:.1f} s; measured in {done - up:.1f} s"
+    rate = f", {work.size / _MB / (done - up):.0f} MB/s" if work.size else ""
+    console.print(told + rate, style="dim", highlight=False)
+    return found
+
+
+def measure(spark: SparkSession, work: Work) -> pa.Table:
+    """Measure within a session that is there."""
+    cores = spark.sparkContext.defaultParallelism
+    partitions = min(4 * cores, work.size // _PARTITION + 1) if work.sources else cores
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    choice = dataclasses.replace(work.choice, raw=bool(work.parquet or work.topics))
+    if work.table is None:
+        share = min(max(work.size // (2 * cores) + 1, _LEAST_SHARE), _MOST_SHARE)
+        table = from_captures(spark, plan(work.sources, share), work.keep, choice, partitions)
+    else:
+        table = spark.read.parquet(work.table)
+    if work.topics:
+        table = table.persist(StorageLevel.DISK_ONLY)
+        choice = dataclasses.replace(choice, topics=_keys(table, work.topics))
+    if work.topics or work.table is not None:
+        table = from_table(table, work.keep, choice, partitions)
+    if work.parquet:
+        table.write.parquet(work.parquet)
+        table = spark.read.parquet(work.parquet)
+    return groups(table)
+
+
+def _keys(table: DataFrame, topics: frozenset[str]) -> frozenset[TopicKey]:
+    """Return topics' names, and the ids that the captured Metadata answers give them."""
+    named = topic_ids(table).column("detail").to_pylist()
+    ends = (end_from_json(json.loads(detail)["end"]) for detail in named)
+    ids = {topic_id for end in ends for topic_id, name in end.topics.items() if name in topics}
+    return topics | ids
+
+
+@contextmanager
+def _watched(spark: SparkSession, progress: Progress, shown: TaskID) -> Iterator[None]:
+    """Show how many of the tasks are done, while they are."""
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, progress, shown, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, progress: Progress, shown: TaskID, over: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not over.wait(_GLANCE_SECONDS):
+        stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        for stage in filter(None, stages):
+            done = stage.numCompletedTasks
+            told = "reading captures" if stage.stageId == 0 else "measuring sessions"
+            progress.update(shown, description=told, completed=done, total=stage.numTasks)

@@ -1,0 +1,208 @@
+"""Sums of fetches, and the parts of the report made from them. Sans-IO."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from replay.report.model import (
+    Actual,
+    Eligible,
+    Fetch,
+    Sessions,
+    Shares,
+    Where,
+    actual_bytes,
+    eligible_bytes,
+    sessions_bytes,
+)
+
+SUMMED: Final = frozenset(
+    {
+        "partitions_requested",
+        "partitions_answered",
+        "record_bytes",
+        "listing_bytes",
+        "empty_entry_bytes",
+        "entry_bytes",
+        "session_request_bytes",
+        "session_response_bytes",
+        "close_bytes",
+        "repair_bytes",
+        "full",
+        "incremental",
+        "sessionless",
+        "closes",
+        "added",
+        "altered",
+        "forgotten",
+        "session_partitions_requested",
+        "session_partitions_answered",
+        "session_listing_bytes",
+        "session_empty_entry_bytes",
+        "session_entry_bytes",
+        "session_record_bytes",
+    }
+)
+"""Columns of fetches that are added up."""
+_SESSIONS: Final = (
+    "full",
+    "incremental",
+    "sessionless",
+    "added",
+    "altered",
+    "forgotten",
+    "close_bytes",
+    "repair_bytes",
+)
+_SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_bytes")
+
+
+class Tally:
+    """Sums over groups of fetches."""
+
+    __slots__ = ("_fetch", "_where", "closes", "connections")
+
+    def __init__(self) -> None:
+        self._fetch = empty()
+        self._where = Where(actual=_no_shares(), predicted=_no_shares())
+        self.connections: set[str] = set()
+        self.closes = 0
+
+    def __repr__(self) -> str:
+        return f"<Tally requests={self._fetch['actual']['requests']} bytes={self.actual_bytes}>"
+
+    @property
+    def actual_bytes(self) -> int:
+        """All fetch bytes as captured, both directions."""
+        return actual_bytes(self._fetch)
+
+    def add(self, group: Mapping[str, Any]) -> None:
+        """Add a group of fetches that are alike in kind of row and eligibility, or of closes."""
+        self.connections.add(group["connection"])
+        self.closes += group["closes"]
+        captured = group["row"] != "closing"
+        if captured:
+            self._add_actual(group)
+        if captured and group["eligible"]:
+            self._add_eligible(group)
+        self._add_sessions(group)
+        self._add_where(group)
+
+    def fetch(self) -> Fetch:
+        """Return the sums, with what they save."""
+        return settled(self._fetch)
+
+    def where(self) -> Where:
+        """Return where the bytes go."""
+        return self._where
+
+    def _add_actual(self, group: Mapping[str, Any]) -> None:
+        actual = self._fetch["actual"]
+        actual["requests"] += group["count"]
+        actual["responses"] += group["count"] if group["row"] == "exchange" else 0
+        for name in ("request_bytes", "response_bytes", "record_bytes"):
+            actual[name] += group[name]
+        actual["partitions_requested"] += group["partitions_requested"]
+        actual["partitions_answered"] += group["partitions_answered"]
+
+    def _add_eligible(self, group: Mapping[str, Any]) -> None:
+        eligible = self._fetch["eligible"]
+        eligible["exchanges"] += group["count"]
+        for name in ("request_bytes", "response_bytes", "record_bytes"):
+            eligible[name] += group[name]
+
+    def _add_sessions(self, group: Mapping[str, Any]) -> None:
+        sessions = self._fetch["sessions"]
+        sessions["request_bytes"] += group["session_request_bytes"]
+        sessions["response_bytes"] += group["session_response_bytes"]
+        sessions["partitions_requested"] += group["session_partitions_requested"]
+        sessions["partitions_answered"] += group["session_partitions_answered"]
+        for name in _SESSIONS:
+            sessions[name] += group[name]
+
+    def _add_where(self, group: Mapping[str, Any]) -> None:
+        actual, predicted = self._where["actual"], self._where["predicted"]
+        captured = group["request_bytes"] + group["response_bytes"]
+        _add_shares(actual, group, "", captured)
+        if not group["eligible"]:
+            _add_shares(predicted, group, "", captured)
+        _add_shares(
+            predicted, group, "session_", group["session_request_bytes"] + group["session_response_bytes"]
+        )
+
+
+def empty() -> Fetch:
+    """Return sums of nothing."""
+    return Fetch(
+        actual=Actual(
+            requests=0,
+            responses=0,
+            request_bytes=0,
+            response_bytes=0,
+            record_bytes=0,
+            partitions_requested=0,
+            partitions_answered=0,
+        ),
+        eligible=Eligible(exchanges=0, request_bytes=0, response_bytes=0, record_bytes=0),
+        sessions=Sessions(
+            request_bytes=0,
+            response_bytes=0,
+            full=0,
+            incremental=0,
+            sessionless=0,
+            added=0,
+            altered=0,
+            forgotten=0,
+            partitions_requested=0,
+            partitions_answered=0,
+            close_bytes=0,
+            repair_bytes=0,
+        ),
+        saved_bytes=0,
+        saved_ratio=0.0,
+    )
+
+
+def settled(fetch: Fetch) -> Fetch:
+    """Return sums with what they save."""
+    saved = eligible_bytes(fetch) - sessions_bytes(fetch)
+    whole = actual_bytes(fetch)
+    return Fetch(
+        actual=fetch["actual"],
+        eligible=fetch["eligible"],
+        sessions=fetch["sessions"],
+        saved_bytes=saved,
+        saved_ratio=saved / whole if whole else 0.0,
+    )
+
+
+def add_topic(fetch: Fetch, totals: Mapping[str, Any]) -> None:
+    """Add what one connection's digest tells of a topic."""
+    for prefix, part in (
+        ("", fetch["actual"]),
+        ("eligible_", fetch["eligible"]),
+        ("session_", fetch["sessions"]),
+    ):
+        for name in part:
+            part[name] += totals.get(prefix + name, 0)  # type: ignore[literal-required]  # its own names
+
+
+def less(whole: Fetch, parts: Iterable[Fetch]) -> Fetch:
+    """Return the whole less its parts."""
+    rest = empty()
+    for part in ("actual", "eligible", "sessions"):
+        for name in rest[part]:
+            taken = sum(one[part][name] for one in parts)  # type: ignore[literal-required]  # keys of Fetch
+            rest[part][name] = whole[part][name] - taken  # type: ignore[literal-required]  # keys of Fetch
+    return settled(rest)
+
+
+def _no_shares() -> Shares:
+    return Shares(listing_bytes=0, empty_entry_bytes=0, entry_bytes=0, record_bytes=0, other_bytes=0)
+
+
+def _add_shares(shares: Shares, group: Mapping[str, Any], prefix: str, whole: int) -> None:
+    rest = whole
+    for name in _SPLIT:
+        shares[name] += group[prefix + name]
+        rest -= group[prefix + name]
+    shares["other_bytes"] += rest
