@@ -11,7 +11,7 @@ from typing import Final
 from proxy.capturing import Piece
 from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
-from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.fetch_response import _ENTRY_TAGS, FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError
 
 KEPT: Final = frozenset(
@@ -227,8 +227,11 @@ class _Walk(FetchResponseWalk):
     def _entry(self, buffer: bytes, at: int, base: int) -> int:
         before = self.record_bytes
         at = super()._entry(buffer, at, base)
-        if self.record_bytes > before:
-            self.records.append((base + at - self.record_bytes + before, base + at))
+        if size := self.record_bytes - before:
+            # Behind the records of a flexible version are tags; here they were gone over already, or not.
+            tags = 1 if self._layout.flexible and self._at != _ENTRY_TAGS else 0
+            end = base + at - tags
+            self.records.append((end - size, end))
         return at
 
 
