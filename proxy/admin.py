@@ -1,31 +1,28 @@
 """The admin endpoint: ``/livez``, ``/readyz``, ``/metrics``, ``/state``; GET, one answer each.
 
 It is small on purpose. What a peer can take is bounded: the size of a request, the time it may need, and how
-many peers there are at once. It binds loopback by default and answers nothing but what stands here.
+many peers there are at once; a peer that only waits makes room for the next. It binds loopback by default and
+answers nothing but what stands here.
 """
 
 import asyncio
 import json
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from socket import socket
-from time import monotonic
-from typing import Any, Final
+from typing import Final
+from urllib.parse import parse_qsl
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.events import FetchKind, SideTally, Tally
-from proxy.metrics import VERSION, exposition, registry
+from proxy.metrics import exposition, registry
 from proxy.server import Gateway
-from proxy.transports import HOLDS, Link
+from proxy.state import MAX_LISTED, document
 
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
 """For a request to come, and again for its answer to be taken."""
-MAX_LISTED: Final = 2000
-"""Connections in ``/state``; those that moved most bytes are listed."""
 
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -36,12 +33,13 @@ class Admin:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._servers: list[asyncio.Server] = []
-        self._open = 0
-        self._routes: dict[str, Callable[[], Answer]] = {
-            "/livez": lambda: (HTTPStatus.OK, "text/plain", b"alive\n"),
+        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
+        self._collectors = registry(gateway)
+        self._routes: dict[str, Callable[[str], Awaitable[Answer]]] = {
+            "/livez": self._live,
             "/readyz": self._ready,
-            "/metrics": partial(self._metrics, registry(gateway)),
-            "/state": lambda: _json(HTTPStatus.OK, state(gateway)),
+            "/metrics": self._metrics,
+            "/state": self._state,
         }
 
     async def start(self, sockets: list[socket]) -> None:
@@ -56,18 +54,22 @@ class Admin:
             server.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        if len(self._open) >= MAX_CONNECTIONS:
+            # Who opened it first has had most time: peers that send nothing must not keep out a probe.
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
-            if self._open <= MAX_CONNECTIONS:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    answer = await self._answer(reader)
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    writer.write(_http(*answer))
-                    await writer.drain()
+            async with asyncio.timeout(REQUEST_SECONDS):
+                answer = await self._answer(reader)
+            async with asyncio.timeout(REQUEST_SECONDS):
+                writer.write(_http(*answer))
+                await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass  # it left, or it is too slow (TimeoutError is an OSError)
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Answer:
@@ -80,105 +82,28 @@ class Admin:
             return _text(HTTPStatus.BAD_REQUEST)
         if words[0] != b"GET":
             return _text(HTTPStatus.METHOD_NOT_ALLOWED)
-        path = words[1].split(b"?", 1)[0].decode("latin-1")
+        path, _, query = words[1].decode("latin-1").partition("?")
         route = self._routes.get(path)
-        return route() if route else _text(HTTPStatus.NOT_FOUND)
+        return await route(query) if route else _text(HTTPStatus.NOT_FOUND)
 
-    def _ready(self) -> Answer:
+    async def _live(self, _query: str) -> Answer:
+        return HTTPStatus.OK, "text/plain", b"alive\n"
+
+    async def _ready(self, _query: str) -> Answer:
         health = self._gateway.health()
         status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(status, {"state": health.state, "reasons": health.reasons})
 
-    def _metrics(self, collectors: Any) -> Answer:
-        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(collectors)
+    async def _metrics(self, _query: str) -> Answer:
+        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(self._collectors)
 
-
-def state(gateway: Gateway) -> dict[str, Any]:
-    """Describe a gateway: what ``/state`` gives and `fetchgate top` reads."""
-    tally, health = gateway.tally(), gateway.health()
-    links = sorted(gateway.links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)
-    return {
-        "version": VERSION,
-        "uptime_seconds": round(monotonic() - gateway.started_at, 3),
-        "state": health.state,
-        "reasons": health.reasons,
-        "listen": str(gateway.listen),
-        "sessions": {
-            "on": gateway.sessions.on,
-            "off_for": sorted(gateway.sessions.off_for),
-            "held": gateway.sessions.held,
-        },
-        "inflight_bytes": gateway.budget.total,
-        "totals": _tally(tally),
-        "brokers": [
-            {
-                "id": broker.node_id,
-                "address": str(broker.address),
-                "listener": str(broker.listener) if broker.listener else None,
-                "problem": broker.problem or gateway.trouble_of(broker.node_id),
-            }
-            for broker in sorted(gateway.brokers.known.values(), key=lambda broker: broker.node_id)
-        ],
-        "connections_open": len(links),
-        "connections_accepted": gateway.accepted,
-        "connections": [_connection(link) for link in links[:MAX_LISTED]],
-    }
-
-
-def saved_bytes(tally: Tally) -> int:
-    """Tell what sessions saved: bytes of fetches on the client's side less those on the broker's."""
-    client, broker = tally.client, tally.broker
-    return (client.fetch_request_bytes + client.fetch_response_bytes) - (
-        broker.fetch_request_bytes + broker.fetch_response_bytes
-    )
-
-
-def _tally(tally: Tally) -> dict[str, Any]:
-    return {
-        "client": _side(tally.client),
-        "broker": _side(tally.broker),
-        "saved_bytes": saved_bytes(tally),
-        "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
-        "passthrough": dict(sorted(tally.passthrough.items())),
-    }
-
-
-def _side(side: SideTally) -> dict[str, Any]:
-    return {
-        "bytes_in": side.bytes_in,
-        "bytes_out": side.bytes_out,
-        "fetch_request_bytes": side.fetch_request_bytes,
-        "fetch_response_bytes": side.fetch_response_bytes,
-        "fetch_record_bytes": side.fetch_record_bytes,
-        "fetches": {kind.name.lower(): side.fetches[kind] for kind in FetchKind},
-        "partitions_requested": side.partitions_requested,
-        "partitions_answered": side.partitions_answered,
-    }
-
-
-def _connection(link: Link) -> dict[str, Any]:
-    core = link.core
-    return {
-        "client_address": link.client_address,
-        "broker_address": str(link.broker_address) if link.broker_address else None,
-        "broker_id": link.node_id,
-        "age_seconds": round(monotonic() - link.opened_at, 3),
-        "phase": link.phase.name.lower(),
-        "client_id": core.client_id,
-        "software_name": core.software_name,
-        "software_version": core.software_version,
-        "fetch_version": core.fetch_version,
-        "session_id": core.session_id,
-        "session_epoch": core.session_epoch,
-        "session_partitions": core.session_partitions,
-        "held_bytes": core.held,
-        "not_read": {
-            "client": [name for bit, name in HOLDS.items() if link.client_holds & bit],
-            "broker": [name for bit, name in HOLDS.items() if link.broker_holds & bit],
-        },
-        "last_event": link.last_event,
-        **_tally(core.tally),
-    }
+    async def _state(self, query: str) -> Answer:
+        """Give the state; ``?connections=N`` lists no more than N of them."""
+        wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
+        if not wanted.isascii() or not wanted.isdecimal():
+            return _text(HTTPStatus.BAD_REQUEST)
+        most = min(int(wanted), MAX_LISTED)
+        return HTTPStatus.OK, "application/json", await document(self._gateway, most)
 
 
 def _json(status: HTTPStatus, document: object) -> Answer:

@@ -207,7 +207,10 @@ class Gateway:
 
     def health(self) -> Health:
         """Tell whether clients can be served, and what is amiss."""
-        reasons = [self._troubles[key] for key in self._troubles if key is None or key in self.brokers.known]
+        known = self.brokers.known.keys()
+        reasons = [self._troubles[key] for key in self._troubles if key is None or key in known]
+        if self._troubles.keys() >= {None, *known} and self._seen_bootstrap:
+            reasons.insert(0, "no broker is reachable")
         reasons += self.brokers.problems
         reasons += self._limits()
         if self._draining:
@@ -231,7 +234,7 @@ class Gateway:
             )
         return reached
 
-    def trouble_of(self, node_id: int) -> str:
+    def trouble_of(self, node_id: NodeId) -> str:
         """Say why a broker can't be reached; nothing when it can."""
         return self._troubles.get(node_id, "")
 

@@ -22,6 +22,7 @@ SHELL = frozenset(
         "logs",
         "metrics",
         "server",
+        "state",
         "transports",
     )
 )
