@@ -1,0 +1,160 @@
+"""What a Kafka frame looks like from its first bytes: how frames are told from other bytes."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from proxy.protocol import produce
+from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey, request_header
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import Buffer, ProtocolError, read_compact_count, read_count, read_string
+
+REQUEST_START: Final = Struct(">ihhi")
+"""Length, api_key, api_version, correlation_id."""
+RESPONSE_START: Final = Struct(">ii")
+"""Length, correlation_id."""
+
+MAX_FRAME: Final = 1 << 30
+_MAX_VERSION: Final = 24
+"""Above any version there is (Fetch has 18)."""
+_MAX_CLIENT_ID: Final = 1024
+_HEADER_WINDOW: Final = 2048
+_MAX_CANDIDATES: Final = 4096
+_LONGEST_KEY: Final = max(ApiKey)
+_SMALLEST_REQUEST: Final = REQUEST_START.size + 2 - 4
+
+NO: Final = 0
+MORE: Final = -1
+"""More bytes are needed."""
+
+
+def is_request_start(length: int, api_key: int, version: int) -> bool:
+    """Tell whether a request can begin so, where one is due. Keys of brokers to come are let pass."""
+    return 8 <= length <= MAX_FRAME and 0 <= api_key < 1024 and 0 <= version < 1024
+
+
+def is_response_start(length: int) -> bool:
+    """Tell whether a response can begin so, where one is due."""
+    return 4 <= length <= MAX_FRAME
+
+
+def request_size(buffer: Buffer, at: int) -> int:
+    """Tell whether bytes, of which nothing is known, are the start of a request.
+
+    Returns:
+        The size of the whole frame, `NO` or `MORE`.
+    """
+    if len(buffer) - at < REQUEST_START.size + 2:
+        return MORE
+    length, api_key, version, correlation_id = REQUEST_START.unpack_from(buffer, at)
+    if (
+        not _SMALLEST_REQUEST <= length <= MAX_FRAME
+        or api_key not in FIRST_FLEXIBLE
+        or not 0 <= version <= _MAX_VERSION
+        or correlation_id < 0
+    ):
+        return NO
+    size: int = 4 + length
+    head = bytes(buffer[at : at + min(size, _HEADER_WINDOW)])
+    try:
+        client_id, start = read_string(head, 12)
+        if client_id is not None and not _is_name(client_id):
+            return NO
+        start = request_header(head, 4)[-1]
+        if api_key == ApiKey.PRODUCE and not _is_produce(head, version, start):
+            return NO
+    except ProtocolError:
+        whole = len(head) == min(size, _HEADER_WINDOW)
+        return NO if whole or int.from_bytes(head[12:14]) > _MAX_CLIENT_ID else MORE
+    return size
+
+
+@lru_cache(maxsize=256)
+def _is_name(client_id: bytes) -> bool:
+    try:
+        return client_id.decode().isprintable() and len(client_id) <= _MAX_CLIENT_ID
+    except UnicodeDecodeError:
+        return False
+
+
+def _is_produce(head: bytes, version: int, body: int) -> bool:
+    # ZooKeeper's connect request reads as a Produce v0 that has acks=0 and no topic.
+    acks = produce.acks(head, version, body)
+    if acks not in {-1, 0, 1}:
+        return False
+    if version >= 9:
+        return True
+    at = body if version < 3 else read_string(head, body)[1]
+    return head[at + 6 : at + 10] not in {bytes(4), b""}
+
+
+def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -> Iterator[int]:
+    """Give the places from `start` on at which a request may begin, as far as the buffer tells.
+
+    Args:
+        buffer: a stretch of the client's stream.
+        start: where to begin.
+        client_id: that of earlier requests of the connection; None or empty: not known.
+    """
+    if client_id:
+        pattern = len(client_id).to_bytes(2) + client_id
+        at = buffer.find(pattern, start + REQUEST_START.size)
+        while at >= 0:
+            yield at - REQUEST_START.size
+            at = buffer.find(pattern, at + 1)
+        return
+    bytes_ = np.frombuffer(bytes(buffer[start:]), np.uint8)
+    last = len(bytes_) - REQUEST_START.size
+    if last <= 0:
+        return
+    column = [bytes_[place : last + place] for place in range(8)]
+    fits = (column[4] == 0) & (column[5] <= _LONGEST_KEY) & (column[6] == 0) & (column[7] <= _MAX_VERSION)
+    fits &= (column[0] < 64) & ((column[0] | column[1] | column[2]) > 0) | (column[3] >= _SMALLEST_REQUEST)
+    yield from (np.flatnonzero(fits)[:_MAX_CANDIDATES] + start).tolist()
+
+
+def is_fetch_response(frame: Buffer, whole: bool, version: int, request: bytes, body: int) -> bool:
+    """Tell whether bytes are the answer to a certain fetch, by more than its correlation id.
+
+    It is one if it names first a topic that the request names too, or parses to its last byte.
+
+    Args:
+        frame: a response from its length on.
+        whole: that is all of it.
+        version: that of the fetch.
+        request: the fetch.
+        body: where its body starts.
+    """
+    layout = LAYOUTS.get(version)
+    if layout is None:
+        return False
+    try:
+        walk = FetchResponseWalk(layout, 0, keep=False)
+        walk.feed(bytes(frame))
+    except ProtocolError:
+        return False
+    if whole and walk.done:
+        return True
+    key = first_topic(frame, version)
+    return key is not None and walk.head_known and request.find(key, body) >= 0
+
+
+def first_topic(frame: Buffer, version: int) -> bytes | None:
+    """Read which topic a fetch response tells of first, as it stands with its length; None: none."""
+    layout = LAYOUTS[version]
+    at = RESPONSE_START.size + (1 if layout.flexible else 0) + (10 if version >= 7 else 4)
+    try:
+        count, at = (read_compact_count if layout.flexible else read_count)(frame, at)
+        if not count:
+            return None
+        if layout.topic_ids:
+            return bytes(frame[at : at + 16]) if len(frame) >= at + 16 else None
+        size = frame[at] if layout.flexible else 1 + int.from_bytes(frame[at : at + 2])
+        end = at + size + (0 if layout.flexible else 1)
+        return bytes(frame[at:end]) if at + 3 < end <= len(frame) else None
+    except (ProtocolError, IndexError):
+        return None
