@@ -21,10 +21,12 @@ from replay.report.wording import (
     SAVED,
     SHARES,
     captured,
+    meaning,
     narrowed,
     number,
     percent,
     plural,
+    price,
     session_counts,
     shown,
     size,
@@ -256,10 +258,13 @@ def _not_eligible(report: Report) -> Markup:
     if not report["not_eligible"]:
         return Markup()
     ranked = sorted(report["not_eligible"].items(), key=lambda item: (-item[1]["bytes"], item[0]))
-    rows = [(shown(reason), number(row["exchanges"]), size(row["bytes"])) for reason, row in ranked]
+    rows = [
+        (shown(reason), meaning(reason), number(row["exchanges"]), size(row["bytes"]))
+        for reason, row in ranked
+    ]
     return _section(
         "Not eligible",
-        [_table(("Why",), ("Fetches", "Bytes"), rows)],
+        [_table(("Why", "What that means"), ("Fetches", "Bytes"), rows)],
         "Left as captured: part of what was captured and of what is predicted, never of the saving.",
     )
 
@@ -294,8 +299,8 @@ def _modelled(report: Report) -> Markup:
     if not money:
         return _section(MODELLED, [table])
     saved = (
-        f"At {money['price_per_gb']:g} a GB the saved bytes are worth {money['saved']:,.2f} in the time of "
-        f"the capture, {money['saved_per_month']:,.2f} in 30 days such as this: {money['how']}."
+        f"At {money['price_per_gb']:g} a GB the saved bytes are worth {price(money['saved'])} in the time of "
+        f"the capture, {price(money['saved_per_month'])} in 30 days such as this: {money['how']}."
     )
     return _section(MODELLED, [table, element("p", saved)])
 
@@ -318,5 +323,5 @@ def _reading(report: Report) -> Markup:
     ]
     if halves := unpaired(report):
         words.append(f"Seen by half: {halves}.")
-    content = [plots.share(readable["ratio"]), _table(("Bytes",), ("", "Share"), rows)]
+    content = [plots.share(readable["ratio"]), _table(("Part",), ("Bytes", "Share"), rows)]
     return _section("What share was readable", content, *words)

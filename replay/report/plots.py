@@ -12,11 +12,17 @@ from replay.report.wording import SHARES, ShareKey, percent, seconds_between, si
 WIDTH: Final = 900
 HEIGHT: Final = 240
 LEFT: Final = 66
-RIGHT: Final = 12
+RIGHT: Final = 34
 TOP: Final = 10
 BOTTOM: Final = 28
-TICKS: Final = 5
-"""Of the time axis."""
+TICKS: Final = 7
+"""Of the time axis, at most."""
+_TIMES: Final = (
+    *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
+    *(60, 120, 300, 600, 900, 1_800),
+    *(3_600, 7_200, 10_800, 21_600, 43_200),
+)
+"""Seconds that ticks are apart; beyond them whole days."""
 
 
 def over_time(buckets: Sequence[Bucket]) -> Markup:
@@ -68,8 +74,8 @@ class _Scale:
 
 
 def _nice_step(top: float) -> float:
-    """Choose 1, 2 or 5 times a power of ten, so that at most five steps reach the top."""
-    if top <= 0:
+    """Choose 1, 2 or 5 times a power of ten, so that at most five steps reach the top; 1 at least."""
+    if top <= 5:
         return 1
     rough = top / 5
     power = 10 ** floor(log10(rough))
@@ -120,15 +126,24 @@ def _rate_axis(scale: _Scale, step: float) -> Markup:
 
 
 def _time_axis(scale: _Scale) -> Markup:
-    form = "%H:%M:%S" if scale.span < 3 * 3600 else "%H:%M" if scale.span < 86_400 else "%b %d %H:%M"
-    first = datetime.fromisoformat(scale.begin).timestamp()
+    begin = datetime.fromisoformat(scale.begin).timestamp()
+    step = _time_step(scale.span)
+    form = "%b %d" if step >= 86_400 else "%b %d %H:%M" if scale.span > 86_400 else "%H:%M:%S"
+    first, last = ceil(round(begin / step, 6)), floor(round((begin + scale.span) / step, 6))
     labels = []
-    for place in range(TICKS):
-        seconds = scale.span * place / (TICKS - 1)
-        anchor = "start" if place == 0 else "end" if place == TICKS - 1 else "middle"
-        words = datetime.fromtimestamp(first + seconds, UTC).strftime(form)
-        labels.append(element("text", words, x=scale.x(seconds), y=HEIGHT - 8, text_anchor=anchor))
+    for tick in range(first, last + 1):
+        time = datetime.fromtimestamp(tick * step, UTC)
+        words = f"{time:{form}}" if step >= 1 else f"{time:%H:%M:%S.%f}"[:-4]
+        labels.append(
+            element("text", words, x=scale.x(tick * step - begin), y=HEIGHT - 8, text_anchor="middle")
+        )
     return joined(labels)
+
+
+def _time_step(span: float) -> float:
+    """Choose seconds that a reader counts in, so that at most `TICKS` ticks are on the axis."""
+    days = ceil(span / 86_400 / (TICKS - 1)) * 86_400
+    return next((step for step in _TIMES if span / step <= TICKS - 1), days)
 
 
 def _clock(time: str, form: str) -> str:

@@ -46,6 +46,7 @@ th { text-align: left; font-weight: 500; color: var(--soft); font-size: 13px; wh
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: baseline; }
 tr:last-child td { border-bottom: 0; }
 th.n, td.n { text-align: right; white-space: nowrap; }
+td.name { min-width: 9ch; }
 td.name:first-child { min-width: 18ch; }
 .legend { margin-top: 6px; }
 td.bar { width: 24%; min-width: 110px; padding-right: 0; vertical-align: middle; }
@@ -94,7 +95,7 @@ footer { margin-top: 24px; font-size: 13px; }
   .card b { font-size: 18px; }
   .card span, th, .legend span, .stacked .label, footer { font-size: 10px; }
   th, td { padding: 3px 10px 3px 0; }
-  td.name:first-child { min-width: 0; }
+  td.name, td.name:first-child { min-width: 6ch; }
   td.bar { width: 18%; min-width: 60px; }
   .wide { overflow: visible; }
   svg { min-width: 0; }

@@ -23,6 +23,7 @@ from replay.report.wording import (
     number,
     percent,
     plural,
+    price,
     session_counts,
     shown,
     size,
@@ -174,7 +175,7 @@ def _modelled(report: Report) -> Text:
     text.append(f"{size(tcp_ip['bytes_predicted'])} predicted ({tcp_ip['how']})")
     if money:
         text.append(
-            f"\n{MODELLED}: money saved {money['saved']:,.2f}, {money['saved_per_month']:,.2f} in 30 days "
-            f"such as this, at {money['price_per_gb']:g} a GB ({money['how']})"
+            f"\n{MODELLED}: money saved {price(money['saved'])}, {price(money['saved_per_month'])} in 30 "
+            f"days such as this, at {money['price_per_gb']:g} a GB ({money['how']})"
         )
     return text

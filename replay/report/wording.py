@@ -40,6 +40,19 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
 }
 """For each key of `model.Shares`: what it is called, and what it is. Last what sessions avoid."""
 
+_REASONS: Final = {
+    "native session": "the client has sessions of its own and is measured as it is",
+    "unpaired": "the request was captured without its answer",
+    "bytes missing": "part of the request or of the answer was not captured",
+    "not understood": "request or answer is not as the protocol has it",
+    "not a consumer": "a replica's fetch, from broker to broker",
+    "tags": "the request carries tagged fields that sessions were not tried with",
+}
+_FAMILIES: Final = {
+    "fetch v": "a version that no session can carry, or that is newer than this fetchgate",
+    "error ": "the broker answered the whole fetch with this error code of Kafka's",
+}
+
 MAX_NAME: Final = 120
 """Characters of a name that are shown: a client id can have 32 kB."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
@@ -97,6 +110,17 @@ def shown(name: str, *, empty: str = "(none)") -> str:
     if len(text) > MAX_NAME:
         return text[:MAX_NAME] + "..."
     return text or empty
+
+
+def meaning(reason: str) -> str:
+    """Explain why a fetch was not eligible, "" where the reason speaks for itself."""
+    families = (words for begin, words in _FAMILIES.items() if reason.startswith(begin))
+    return _REASONS.get(reason) or next(families, "")
+
+
+def price(amount: float) -> str:
+    """Write money; what is not quite nothing is never rounded to it."""
+    return "<0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"
 
 
 def seconds_between(first: str, last: str) -> float:

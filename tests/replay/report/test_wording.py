@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.eligibility import NATIVE
+from replay.outcome import CUT, NOT_UNDERSTOOD, UNPAIRED
 from replay.report import wording
 from tests.replay.report import sample
 
@@ -129,3 +131,20 @@ def test_what_was_narrowed_and_seen_by_half() -> None:
 def test_each_policy_and_each_share_is_explained() -> None:
     assert set(wording.POLICY) == {"gateway", "always"}
     assert wording.SHARES.keys() == sample.report()["where"]["actual"].keys()
+
+
+@pytest.mark.parametrize("reason", [NATIVE, NOT_UNDERSTOOD, UNPAIRED, CUT, "fetch v3", "error 56"])
+def test_each_reason_of_the_engine_is_explained(reason: str) -> None:
+    assert wording.meaning(reason)
+
+
+def test_other_reasons_speak_for_themselves() -> None:
+    assert wording.meaning("forgets without a session") == ""
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [(0.0, "0.00"), (0.0001, "<0.01"), (0.01, "0.01"), (-3.0, "-3.00"), (1234.5, "1,234.50")],
+)
+def test_price(amount: float, written: str) -> None:
+    assert wording.price(amount) == written
