@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replay.capture.exchange import ConnectionEnd, Exchange
-from replay.capture.framing import Framing, RequestFraming, ResponseFraming
-from replay.capture.pairing import Pairing
-from replay.capture.plausible import NO, request_size
-from replay.capture.reassembly import Reassembly
+from replay.capture.framing import Framing
 from replay.capture.packets import FIN, RST, SYN
+from replay.capture.pairing import Pairing
+from replay.capture.reassembly import Reassembly
+from replay.capture.requests import RequestFraming, is_no_request
+from replay.capture.responses import ResponseFraming
 
 NOT_KAFKA: Final = "not Kafka"
 TLS: Final = "TLS"
@@ -22,8 +23,8 @@ NO_REQUESTS: Final = "no requests seen"
 _SEARCHED: Final = 1 << 20
 """Bytes of each direction in which a request must be found, or it is no Kafka."""
 _ENOUGH: Final = 16
-_TLS_HANDSHAKE: Final = 0x16
-_TLS_DATA: Final = 0x17
+_TLS_TYPES: Final = frozenset({0x16, 0x17})
+"""Handshake, application data."""
 _TLS_HEADER: Final = 5
 _TLS_MAX_RECORD: Final = 0x4100
 
@@ -68,8 +69,9 @@ class Connection:
         if self._forced:
             self._set_client(self._high if self._low.port in ports else self._low)
 
-    def row(  # noqa: PLR0917 - the columns of SEGMENTS, for every row of a capture
+    def row(  # noqa: PLR0917 - the columns of SEGMENTS, once for every row
         self,
+        payload: memoryview,
         from_low: bool,
         time: int,
         end_time: int,
@@ -77,7 +79,6 @@ class Connection:
         flags: int,
         missing: int,
         packets: int,
-        payload: memoryview,
     ) -> bool:
         """Take the next row; return False, and change nothing, if it begins another connection."""
         side = self._low if from_low else self._high
@@ -165,7 +166,7 @@ class Connection:
         elif all(_is_hopeless(side.framing) for side in (self._low, self._high)):
             self._renounce(NOT_KAFKA)
 
-    def _client_found(self, framing: RequestFraming) -> None:
+    def _client_found(self, framing: Framing) -> None:
         self._set_client(self._low if self._low.framing is framing else self._high)
 
     def _set_client(self, client: _Side) -> None:
@@ -230,7 +231,7 @@ def _is_hopeless(framing: Framing) -> bool:
         return False
     if search.dropped + len(search) > _SEARCHED:
         return True
-    return framing.from_start and len(search) >= _ENOUGH and request_size(search.buffer, 0) == NO
+    return framing.from_start and len(search) >= _ENOUGH and is_no_request(search)
 
 
 def _is_tls(framing: Framing) -> bool:
@@ -243,8 +244,9 @@ def _is_tls(framing: Framing) -> bool:
 
 
 def _tls_record(buffer: bytearray, at: int) -> int:
+    """Return the size of the TLS record that begins here, 0 if none does."""
     head = buffer[at : at + _TLS_HEADER]
-    if len(head) < _TLS_HEADER or not _TLS_HANDSHAKE <= head[0] <= _TLS_DATA or head[1] != 3 or head[2] > 4:
+    if len(head) < _TLS_HEADER or head[0] not in _TLS_TYPES or head[1] != 3 or head[2] > 4:
         return 0
     length = int.from_bytes(head[3:])
     return _TLS_HEADER + length if 0 < length <= _TLS_MAX_RECORD else 0

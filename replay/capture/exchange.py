@@ -60,6 +60,7 @@ class Exchange:
     request_missing: int = 0
     """Bytes of the request that the capture lacks; its length and header were seen."""
     response_missing: int = 0
+    """Likewise; contents of records do not count (`CUT` stands for them), for what they are nobody reads."""
     answer_due: bool = True
     """False for Produce with acks=0, to which brokers send nothing."""
 

@@ -14,7 +14,7 @@ __all__ = ["ConnectionEnd", "Connections", "Event", "Exchange", "read_exchanges"
 
 Event: TypeAlias = Exchange | ConnectionEnd
 
-_COLUMNS: Final = ("connection", "from_low", "time", "end_time", "sequence", "flags", "missing", "packets")
+_COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "flags", "missing", "packets")
 
 
 def read_exchanges(
@@ -50,14 +50,16 @@ class Connections:
         """Take the next rows; those that carry FileCounts are passed over."""
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
         opened = self._open
-        for payload, key, *row in zip(payloads(batch), *columns, strict=True):
+        for key, payload, *row in zip(
+            batch.column("connection").to_pylist(), payloads(batch), *columns, strict=True
+        ):
             if not key:
                 continue
             connection = opened.get(key) or self._start(key)
-            if not connection.row(*row, payload):
+            if not connection.row(payload, *row):
                 yield from self._finish(connection)
                 connection = self._start(key)
-                connection.row(*row, payload)
+                connection.row(payload, *row)
             yield from connection.take()
 
     def end(self) -> Iterator[Event]:

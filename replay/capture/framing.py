@@ -5,28 +5,12 @@ gaps too. Where the next start is lost, `resync` finds one again. Every byte is 
 the start of one whose end was not seen, or as unframed.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import ClassVar, Final, Protocol
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
 
 from proxy.protocol.primitives import Buffer
-from replay.capture.plausible import (
-    MORE,
-    NO,
-    REQUEST_START,
-    RESPONSE_START,
-    is_request_start,
-    is_response_start,
-    request_candidates,
-    request_size,
-)
+from replay.capture.plausible import is_response_start
 from replay.capture.resync import Held, Search, Verdict
-
-_PREFIX: Final = 2048
-"""Bytes of a request that are looked at when its frame is not kept: header, client id, acks."""
-_MAX_AWAITED: Final = 64
-_BLIND: Final = 8 << 20
-"""A response whose request was not seen yet is kept up to this size."""
 
 
 class Conversation(Protocol):
@@ -42,7 +26,7 @@ class Conversation(Protocol):
     """What follows the requests seen so far is no Kafka frame."""
     opaque_from_broker: bool
 
-    def requests_found(self, framing: "RequestFraming") -> None:
+    def requests_found(self, framing: "Framing") -> None:
         """A direction turned out to be the client's; its requests follow."""
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
@@ -166,6 +150,7 @@ class Framing:
     def replay(self, held: list[Held]) -> None:
         """Take what was held before."""
         for run in held:
+            self.turned |= run.turned
             if run.payload is None:
                 self._miss(run.size)
             else:
@@ -214,6 +199,10 @@ class Framing:
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
         """Hand on a frame that is over."""
+        raise NotImplementedError
+
+    def pass_over(self, size: int) -> None:
+        """Bytes of the frame that were wanted are missing."""
         raise NotImplementedError
 
     def mark_broken(self) -> None:
@@ -271,7 +260,8 @@ class Framing:
             self._open_headerless()
         inside = min(size, self._left)
         if inside:
-            self._wanted = 0
+            if self._wanted:
+                self.pass_over(inside)
             self._missing += inside
             self.frame_gap_bytes += inside
             self._left -= inside
@@ -298,183 +288,3 @@ class Framing:
         self.from_start = False
         self.search = Search(self)
         self.mark_broken()
-
-
-class RequestFraming(Framing):
-    """The client's direction."""
-
-    minimum = REQUEST_START.size
-
-    @property
-    def overlap(self) -> int:
-        """See `resync.Judge`: the client id is part of what is searched."""
-        return self.minimum + 2 + len(self.conversation.client_id)
-
-    def open(self, view: memoryview, at: int, time: int) -> bool:
-        """See `Framing`."""
-        length, api_key, version, _ = REQUEST_START.unpack_from(view, at)
-        if not is_request_start(length, api_key, version):
-            return False
-        self._size = self._left = size = 4 + length
-        self._wanted = size if self.conversation.wants_request(api_key) else min(size, _PREFIX)
-        self._time = time
-        return True
-
-    def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
-        """See `Framing`."""
-        frame = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
-        self.conversation.request_seen(frame, size, missing, self._time)
-        self.ignored = self.conversation.opaque_from_client
-
-    def start_at(self, place: int) -> None:
-        """See `Framing`."""
-        self.conversation.requests_found(self)
-        super().start_at(place)
-
-    def mark_broken(self) -> None:
-        """See `Framing`."""
-        self.conversation.request_broken = True
-
-    def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """See `resync.Judge`."""
-        client_id = self.conversation.client_id
-        if not client_id and start == 0:
-            yield 0
-        yield from request_candidates(buffer, start, client_id)
-
-    def judge(self, search: Search, at: int, *, boundary: bool) -> tuple[Verdict, int]:
-        """See `resync.Judge`: two requests of one client in a row, or one that ends where it waits."""
-        buffer = search.buffer
-        size = request_size(buffer, at)
-        if size == NO or not search.is_whole(at, _header_end(buffer, at)):
-            return Verdict.NO, at
-        if size == MORE:
-            return Verdict.WAIT, at
-        if at == 0 and self.from_start and not search.dropped:
-            return Verdict.HERE, at
-        end = at + size
-        if end == len(buffer):
-            known = self.conversation.client_id or at in search.row_starts
-            return (Verdict.HERE if boundary and known else Verdict.WAIT), at
-        if end > len(buffer):
-            return Verdict.WAIT, at
-        follower = request_size(buffer, end)
-        if follower == MORE:
-            return Verdict.WAIT, at
-        if follower == NO or not search.is_whole(end, _header_end(buffer, end)):
-            return Verdict.NO, at
-        if _client_id(buffer, at) != _client_id(buffer, end):
-            return Verdict.NO, at
-        return Verdict.HERE, at
-
-
-class ResponseFraming(Framing):
-    """The broker's direction."""
-
-    minimum = RESPONSE_START.size
-
-    def __init__(self, conversation: Conversation) -> None:
-        super().__init__(conversation)
-        self._correlation_id = 0
-
-    def open(self, view: memoryview, at: int, time: int) -> bool:
-        """See `Framing`."""
-        length, self._correlation_id = RESPONSE_START.unpack_from(view, at)
-        if not is_response_start(length):
-            return False
-        self._size = self._left = size = 4 + length
-        wants = self.conversation.wants_response(self._correlation_id)
-        self._wanted = size if wants or (wants is None and size <= _BLIND) else 0
-        self._time = time
-        return True
-
-    def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
-        """See `Framing`."""
-        self.conversation.response_seen(self._correlation_id, pieces, size, missing, self._end_time)
-        self.ignored = self.conversation.opaque_from_broker
-
-    def begin(self) -> None:
-        """See `Framing`: the first byte begins a frame."""
-        super().begin()
-        if self.search is not None and not self.search.held and not self.search.dropped:
-            self.search = None
-
-    def mark_broken(self) -> None:
-        """See `Framing`."""
-        self.conversation.response_broken = True
-
-    def adopt(self, other: Framing) -> None:
-        """Go on where another framing of this direction took its bytes for requests."""
-        self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
-        self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
-        self.turned = other.turned
-        search = other.search
-        if search is None:
-            return
-        self.unframed_bytes = search.dropped
-        if other.from_start and not search.dropped:
-            self.begin()
-        self.replay(search.held)
-
-    def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """See `resync.Judge`."""
-        for correlation_id in islice(self.conversation.awaited(), _MAX_AWAITED):
-            pattern = correlation_id.to_bytes(4, signed=True)
-            at = buffer.find(pattern, start + 4)
-            while at >= 0:
-                yield at - 4
-                at = buffer.find(pattern, at + 1)
-
-    def judge(self, search: Search, at: int, *, boundary: bool) -> tuple[Verdict, int]:
-        """See `resync.Judge`.
-
-        A correlation id that is awaited may be found by chance (in a partition's number, in an offset), and a
-        length nested in a response ends where that one ends. So either the content shows what it is, or the
-        frame begins where the broker began to speak, or only the next frame is taken.
-        """
-        buffer = search.buffer
-        length, correlation_id = RESPONSE_START.unpack_from(buffer, at)
-        end = at + 4 + length
-        if not is_response_start(length):
-            return Verdict.NO, at
-        whole = end <= len(buffer)
-        if not search.is_whole(at, min(end, len(buffer))):
-            return self._by_follower(search, at, end, correlation_id)
-        is_answer = self.conversation.is_answer(
-            memoryview(bytes(buffer[at : min(end, at + _PREFIX) if not whole else end])),
-            correlation_id,
-            whole=whole,
-        )
-        if is_answer:
-            return Verdict.HERE, at
-        if is_answer is False and whole:
-            return Verdict.NO, at
-        if end == len(buffer):
-            if boundary:
-                return (Verdict.HERE if at in search.row_starts else Verdict.NO), at
-            return Verdict.WAIT, at
-        return self._by_follower(search, at, end, correlation_id)
-
-    def _by_follower(self, search: Search, at: int, end: int, correlation_id: int) -> tuple[Verdict, int]:
-        """Judge by the header that stands where the frame would end: that of the next request's answer."""
-        if end + RESPONSE_START.size > len(search):
-            return Verdict.WAIT, at
-        length, follower = RESPONSE_START.unpack_from(search.buffer, end)
-        awaited = list(islice(self.conversation.awaited(), _MAX_AWAITED))
-        place = awaited.index(correlation_id) if correlation_id in awaited else -1
-        follows = place >= 0 and awaited[place + 1 : place + 2] == [follower]
-        if (
-            not follows
-            or not is_response_start(length)
-            or not search.is_whole(end, end + RESPONSE_START.size)
-        ):
-            return Verdict.NO, at
-        return (Verdict.HERE, at) if at in search.row_starts else (Verdict.AFTER, end)
-
-
-def _header_end(buffer: bytearray, at: int) -> int:
-    return at + REQUEST_START.size + 2 + max(int.from_bytes(buffer[at + 12 : at + 14], signed=True), 0)
-
-
-def _client_id(buffer: bytearray, at: int) -> bytes:
-    return bytes(buffer[at + REQUEST_START.size : _header_end(buffer, at)])

@@ -12,8 +12,9 @@ from typing import Final
 from proxy.protocol import produce
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.primitives import Buffer, ProtocolError, read_compact_string, read_string
+from replay.capture.cuts import before_cut, records_alone_are_cut
 from replay.capture.exchange import READ, UNSEEN, ConnectionEnd, Exchange
-from replay.capture.framing import RequestFraming
+from replay.capture.framing import Framing
 from replay.capture.metadata import learn_topics
 from replay.capture.plausible import REQUEST_START, is_fetch_response
 
@@ -31,7 +32,7 @@ class Pairing:
     """Takes requests and responses of one connection; `take` gives the exchanges that are complete."""
 
     def __init__(
-        self, end: ConnectionEnd, on_client: Callable[[RequestFraming], None], *, keep_requests: bool
+        self, end: ConnectionEnd, on_client: Callable[[Framing], None], *, keep_requests: bool
     ) -> None:
         self.end = end
         self.on_client = on_client
@@ -46,7 +47,7 @@ class Pairing:
         self.request_broken = False
         """Requests may have passed unseen."""
         self.response_broken = False
-        self.client_framing: RequestFraming | None = None
+        self.client_framing: Framing | None = None
         """Set once a direction turned out to be the client's."""
         self._keep_requests = keep_requests
         self._waiting: deque[Exchange] = deque()
@@ -85,7 +86,7 @@ class Pairing:
 
     # What `framing.Conversation` asks for.
 
-    def requests_found(self, framing: RequestFraming) -> None:
+    def requests_found(self, framing: Framing) -> None:
         """See `framing.Conversation`."""
         if self.client_framing is None:
             self.client_framing = framing
@@ -204,9 +205,11 @@ class Pairing:
     def _pair(self, request: Exchange, pieces: list[Buffer], size: int, missing: int, end_time: int) -> None:
         request.response_bytes = size
         request.response_time = end_time
+        if missing and request.api_key == ApiKey.FETCH and records_alone_are_cut(pieces, request.api_version):
+            missing = 0
         request.response_missing = missing
         if request.api_key in READ:
-            request.response = pieces
+            request.response = before_cut(pieces) if missing else pieces
             if request.api_key == ApiKey.METADATA and not missing:
                 learn_topics(b"".join(pieces), request.api_version, self.end.topics)
         self._out.append(request)

@@ -11,7 +11,14 @@ from proxy.protocol import produce
 from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.protocol.primitives import Buffer, ProtocolError, read_compact_count, read_count, read_string
+from proxy.protocol.primitives import (
+    Buffer,
+    ProtocolError,
+    Truncated,
+    read_compact_count,
+    read_count,
+    read_string,
+)
 
 REQUEST_START: Final = Struct(">ihhi")
 """Length, api_key, api_version, correlation_id."""
@@ -19,10 +26,11 @@ RESPONSE_START: Final = Struct(">ii")
 """Length, correlation_id."""
 
 MAX_FRAME: Final = 1 << 30
+HEAD: Final = 2048
+"""Bytes in which a request's header ends, with a client id that anybody would choose."""
 _MAX_VERSION: Final = 24
 """Above any version there is (Fetch has 18)."""
 _MAX_CLIENT_ID: Final = 1024
-_HEADER_WINDOW: Final = 2048
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
 _SMALLEST_REQUEST: Final = REQUEST_START.size + 2 - 4
@@ -42,15 +50,19 @@ def is_response_start(length: int) -> bool:
     return 4 <= length <= MAX_FRAME
 
 
-def request_size(buffer: Buffer, at: int) -> int:
+def request_size(head: bytes, *, cut: bool) -> int:
     """Tell whether bytes, of which nothing is known, are the start of a request.
+
+    Args:
+        head: `HEAD` bytes from its length on, or as many as there are.
+        cut: what follows them is missing from the capture.
 
     Returns:
         The size of the whole frame, `NO` or `MORE`.
     """
-    if len(buffer) - at < REQUEST_START.size + 2:
-        return MORE
-    length, api_key, version, correlation_id = REQUEST_START.unpack_from(buffer, at)
+    if len(head) < REQUEST_START.size + 2:
+        return NO if cut else MORE
+    length, api_key, version, correlation_id = REQUEST_START.unpack_from(head)
     if (
         not _SMALLEST_REQUEST <= length <= MAX_FRAME
         or api_key not in FIRST_FLEXIBLE
@@ -59,18 +71,21 @@ def request_size(buffer: Buffer, at: int) -> int:
     ):
         return NO
     size: int = 4 + length
-    head = bytes(buffer[at : at + min(size, _HEADER_WINDOW)])
+    complete = cut or len(head) >= min(size, HEAD)
     try:
-        client_id, start = read_string(head, 12)
-        if client_id is not None and not _is_name(client_id):
-            return NO
-        start = request_header(head, 4)[-1]
-        if api_key == ApiKey.PRODUCE and not _is_produce(head, version, start):
-            return NO
+        return size if _is_header(head[:size], api_key, version, cut=cut) else NO
+    except Truncated:
+        return NO if complete or int.from_bytes(head[12:14]) > _MAX_CLIENT_ID else MORE
     except ProtocolError:
-        whole = len(head) == min(size, _HEADER_WINDOW)
-        return NO if whole or int.from_bytes(head[12:14]) > _MAX_CLIENT_ID else MORE
-    return size
+        return NO
+
+
+def _is_header(head: bytes, api_key: int, version: int, *, cut: bool) -> bool:
+    client_id, _ = read_string(head, REQUEST_START.size)
+    if client_id is not None and not _is_name(client_id):
+        return False
+    body = request_header(head, 4)[-1]
+    return api_key != ApiKey.PRODUCE or cut or _is_produce(head, version, body)
 
 
 @lru_cache(maxsize=256)
@@ -84,6 +99,8 @@ def _is_name(client_id: bytes) -> bool:
 def _is_produce(head: bytes, version: int, body: int) -> bool:
     # ZooKeeper's connect request reads as a Produce v0 that has acks=0 and no topic.
     acks = produce.acks(head, version, body)
+    if acks is None:
+        raise Truncated("produce request", body)
     if acks not in {-1, 0, 1}:
         return False
     if version >= 9:

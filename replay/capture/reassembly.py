@@ -141,7 +141,7 @@ class Reassembly:
         self._fin = sequence
 
     def other_spoke(self, size: int, *, turned: bool) -> None:
-        """Note that `size` bytes came in the other direction; `turned`: for the first time since this one's."""
+        """Note a run of the other direction; `turned`: the first since one of this direction."""
         self._others_runs += turned
         self._others_bytes += size
         while self._held and self._overdue(self._held[0]):

@@ -36,6 +36,8 @@ class Held:
     payload: memoryview | None
     time: int
     end_time: int
+    turned: bool = False
+    """The other direction spoke before it."""
 
 
 class Judge(Protocol):
@@ -82,7 +84,7 @@ class Search:
         at = len(self.buffer)
         if turned:
             self.row_starts.add(at)
-        self._held.append(Held(at, len(view), view, time, end_time))
+        self._held.append(Held(at, len(view), view, time, end_time, turned))
         self.buffer += view
         if len(self.buffer) > LIMIT:
             self._let_go(len(self.buffer) - _KEPT)
@@ -124,6 +126,11 @@ class Search:
     def is_whole(self, start: int, end: int) -> bool:
         """Tell whether no gap lies in a stretch."""
         return not any(hole < end and start < stop for hole, stop in self._holes)
+
+    def head(self, at: int, most: int) -> bytes:
+        """Return the bytes from a place on, up to `most`, or to the next gap."""
+        stop = min((hole for hole, stop in self._holes if stop > at), default=len(self.buffer))
+        return bytes(self.buffer[at : min(at + most, max(stop, at))])
 
     def split(self, place: int) -> list[Held]:
         """Return what is held from `place` on."""
