@@ -7,8 +7,9 @@ it sent records of to the end (FetchSession.java: IncrementalFetchContext, Cache
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from proxy.exchange import Buffer
 from proxy.protocol.api import ErrorCode
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout, Rows
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import Answered, FetchResponseWalk, answer_head, slices
 from proxy.protocol.primitives import Malformed, read_uvarint
@@ -26,19 +27,27 @@ from replay.capture.exchange import is_cut
 SESSION_ID: Final = 1
 """Every session that is modelled has this id: a connection holds one at a time."""
 
-_BEFORE_READING: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
-"""Errors found before anything is read: their entries stand after all others."""
-_LAST: Final = 1 << 62
+_LAST: Final = 1 << 48
+_BEFORE_READING: Final[dict[int, int]] = {
+    ErrorCode.UNKNOWN_TOPIC_ID: _LAST,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2 * _LAST,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2 * _LAST,
+}
+"""Errors found before anything is read: their entries stand after all others, unknown ids first."""
 _UNSEEN: Final = -1
 _ABORTED_SIZE: Final = 16
 
 _Offsets = npt.NDArray[np.int64]
+
+_HIGH: Final = Struct("<q")
+"""Offsets are only compared, so their bytes are taken as they lie; -1 is -1 either way."""
+
+
+@cache
+def _bounds(size: int) -> np.dtype[np.void]:
+    """Return where the bounds of a log stand in an entry of that size, v5 and later."""
+    names, formats, offsets = ["partition", "high", "start"], [">u4", "<i8", "<i8"], [0, 6, 22]
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
 @dataclass(slots=True, eq=False)
@@ -110,23 +119,37 @@ class CapturedAnswer:
     @property
     def empty_entry_bytes(self) -> int:
         """Bytes of entries that say nothing but where a partition's log begins and ends."""
-        size = self.layout.answer_entry
-        alone = sum(1 for entry in self.walk.answered if entry.ends_empty and not entry.error_code)
-        return size * (sum(len(run.entries) for run in self.walk.runs) + alone)
+        return self.layout.answer_entry * (self.walk.partitions - len(self.news))
 
     @property
     def entry_bytes(self) -> int:
         """Bytes of all other entries, without their records."""
-        told = (entry for entry in self.walk.answered if not entry.ends_empty or entry.error_code)
-        return sum(entry.end - entry.start for entry in told) - self.walk.record_bytes
+        return sum(entry.end - entry.start for entry in self.news) - self.walk.record_bytes
+
+    @cached_property
+    def news(self) -> list[Answered]:
+        """The entries that say more than where a partition's log begins and ends."""
+        return [entry for entry in self.walk.answered if not entry.ends_empty or entry.error_code]
+
+    def quiet(self) -> Iterator[tuple[bytes, Entries]]:
+        """Give the entries that say no more, by topic."""
+        found: dict[bytes, list[bytes]] = {}
+        end = self.layout.empty_ends[1 if self.isolation_level else 0]
+        for run in self.walk.runs:
+            found.setdefault(run.key, []).append(run.entries.tobytes())
+        for entry in self.walk.answered:
+            if entry.ends_empty and not entry.error_code:
+                found.setdefault(entry.key, []).append(entry.fixed + end)
+        for key, entries in found.items():
+            yield key, np.frombuffer(b"".join(entries), self.layout.answer_item)
 
     def with_session(self, session_id: int) -> list[Buffer]:
         """Return the frame with another session id (v7 and later)."""
         at = self.walk.session_id_at
         return [*self.part(0, at), session_id.to_bytes(4), *self.part(at + 4, self.size)]
 
-    def news(self, entry: Answered) -> tuple[int, bool]:
-        """Tell of an entry that does not end as an empty one: bytes of records; whether it says more.
+    def content(self, entry: Answered) -> tuple[int, bool]:
+        """Tell of an entry that is news: bytes of its records; whether it says more.
 
         More is a preferred read replica or a diverging epoch: a session sends these whatever else is new.
         """
@@ -164,6 +187,7 @@ class CapturedBroker:
         self._high: _Offsets = np.zeros(0, np.int64)
         self._start: _Offsets = np.zeros(0, np.int64)
         self._rank: _Offsets = np.zeros(0, np.int64)
+        self._named = np.zeros(0, np.bool_)
         self._ranks = 0
 
     def make(self, table: PartitionTable, listing: Listing, answer: CapturedAnswer) -> bool:
@@ -178,9 +202,10 @@ class CapturedBroker:
             return False
         self._table = table
         self._high = self._start = self._rank = np.zeros(0, np.int64)
+        self._named = np.zeros(0, np.bool_)
         self._ranks = 0
         self.add(table.locate(listing))
-        for place, entry in self._included(answer):
+        for place, entry in sorted(self._included(answer), key=_place):
             if place >= _LAST:
                 self._to_the_end(entry.row)
         return True
@@ -197,8 +222,10 @@ class CapturedBroker:
             self._high = np.append(self._high, np.full(lack, _UNSEEN, np.int64))
             self._start = np.append(self._start, np.full(lack, _UNSEEN, np.int64))
             self._rank = np.append(self._rank, np.zeros(lack, np.int64))
+            self._named = np.append(self._named, np.zeros(lack, np.bool_))
         new = rows[self._rank[rows] == 0]
         self._high[new] = self._start[new] = _UNSEEN
+        self._named[new] = False
         self._rank[new] = np.arange(self._ranks + 1, self._ranks + 1 + len(new))
         self._ranks += len(new)
         return len(new)
@@ -218,7 +245,7 @@ class CapturedBroker:
         layout, walk = answer.layout, answer.walk
         if walk.error_code:
             return list(answer.pieces), []
-        told = sorted(self._included(answer), key=lambda pair: pair[0])
+        told = sorted(self._included(answer), key=_place)
         for _, entry in told:
             if entry.records or self.moves_all:
                 self._to_the_end(entry.row)
@@ -241,36 +268,53 @@ class CapturedBroker:
     def _included(self, answer: CapturedAnswer) -> Iterator[tuple[int, Told]]:
         """Give what a session would send of a full answer, with its place; what is sent is remembered."""
         table, layout = self._held(), answer.layout
-        for run in answer.walk.runs:
-            fields = run.entries.view(layout.answer_fields)
-            rows = table.rows(run.key, fields["partition"])
-            cells = run.entries.view(np.uint8).reshape(len(rows), -1)
-            high = np.ascontiguousarray(cells[:, 6:14]).view(">i8")[:, 0].astype(np.int64)
-            start = np.ascontiguousarray(cells[:, 22:30]).view(">i8")[:, 0].astype(np.int64)
-            news = (rows >= 0) & ((self._high[rows] != high) | (self._start[rows] != start))
+        for key, entries in answer.quiet():
+            fields = entries.view(_bounds(layout.answer_entry))
+            rows = table.rows(key, fields["partition"])
+            if rows.min() < 0:  # no answer to this fetch
+                continue
+            self._named[rows] = True
+            news = (self._high[rows] != fields["high"]) | (self._start[rows] != fields["start"])
             if not news.any():
                 continue
             known = rows[news]
-            self._high[known], self._start[known] = high[news], start[news]
+            self._high[known], self._start[known] = fields["high"][news], fields["start"][news]
             for at in news.nonzero()[0].tolist():
                 row = int(rows[at])
-                yield int(self._rank[row]), Told(row, run.key, [run.entries[at].tobytes()], 0)
-        for entry in answer.walk.answered:
+                yield int(self._rank[row]), Told(row, key, [entries[at].tobytes()], 0)
+        for entry in answer.news:
             row = table.row(entry.key, entry.partition)
             if row < 0:
                 continue
-            records, more = (0, False) if entry.ends_empty else answer.news(entry)
+            records, more = answer.content(entry)
             if self._changed(entry, row) or records or more or entry.error_code:
-                place = int(self._rank[row]) + (_LAST if entry.error_code in _BEFORE_READING else 0)
-                yield place, Told(row, entry.key, answer.part(entry.start, entry.end), records)
+                pieces, code = self._as_in_session(answer, entry, row)
+                place = int(self._rank[row]) + _BEFORE_READING.get(code, 0)
+                yield place, Told(row, entry.key, pieces, records)
+
+    def _as_in_session(
+        self, answer: CapturedAnswer, entry: Answered, row: int
+    ) -> tuple[list[memoryview], int]:
+        """Return an entry and its error as a session tells them: a topic once named stays known."""
+        start, code = entry.start, entry.error_code
+        if code != ErrorCode.UNKNOWN_TOPIC_ID:
+            self._named[row] = True
+        elif self._named[row]:
+            code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            patch = memoryview(code.to_bytes(2))
+            return [*answer.part(start, start + 4), patch, *answer.part(start + 6, entry.end)], code
+        return answer.part(start, entry.end), code
 
     def _changed(self, entry: Answered, row: int) -> bool:
-        high = int.from_bytes(entry.fixed[6:14], signed=True)
-        start = int.from_bytes(entry.fixed[22:30], signed=True)
+        high, start = _HIGH.unpack_from(entry.fixed, 6)[0], _HIGH.unpack_from(entry.fixed, 22)[0]
         changed = bool(self._high[row] != high or self._start[row] != start)
         self._high[row] = _UNSEEN if entry.error_code else high
         self._start[row] = start
         return changed
+
+
+def _place(pair: tuple[int, Told]) -> int:
+    return pair[0]
 
 
 def _elements(layout: FetchLayout, told: Sequence[Told]) -> list[Element]:

@@ -41,9 +41,6 @@ class TopicShare:
     session_response_bytes: int = 0
     session_partitions_requested: int = 0
     session_partitions_answered: int = 0
-    added: int = 0
-    altered: int = 0
-    forgotten: int = 0
 
 
 @dataclass(slots=True)
@@ -277,5 +274,5 @@ def _answered(answer: CapturedAnswer) -> Iterator[tuple[bytes, int, int, int]]:
     for run in walk.runs:
         yield run.key, len(run.entries), len(run.entries) * layout.answer_entry, 0
     for entry in walk.answered:
-        records = 0 if entry.ends_empty else answer.news(entry)[0]
+        records = 0 if entry.ends_empty else answer.content(entry)[0]
         yield entry.key, 1, entry.end - entry.start, records

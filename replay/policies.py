@@ -172,6 +172,7 @@ class GatewayPolicy:
                 self._connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
             self._forward(outcome)
             came += sum(map(len, self._connection.take_client()))
+        outcome.session_size = self._connection.session_partitions
         if came != exchange.response_bytes and outcome.eligible:
             self.differing += 1
 
@@ -236,6 +237,7 @@ class AlwaysPolicy:
             outcome.reason = f"error {answer.walk.error_code}"
         else:
             self._take(fetch, answer)
+            outcome.session_size = self._handler.table.size if self._handler.table is not None else 0
         return [outcome]
 
     def end(self, _: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:

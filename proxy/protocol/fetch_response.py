@@ -91,6 +91,7 @@ class FetchResponseWalk:
         "_key",
         "_layout",
         "_left",
+        "_misses",
         "_no_run_for",
         "_open",
         "_skip",
@@ -118,7 +119,7 @@ class FetchResponseWalk:
         self._at = _HEADER
         self._topics_left = 0
         self._left = 0
-        self._no_run_for = 0
+        self._no_run_for = self._misses = 0
         self._key = b""
         self._open: Answered | None = None
         self._skip = 0
@@ -274,7 +275,7 @@ class FetchResponseWalk:
         self._key = key
         if self._keep:
             self.elements.append((key, self._left))
-        self._no_run_for = 0
+        self._no_run_for = self._misses = 0
         self._at = _ENTRY_AT
         if self._left <= 0:
             self._entries_done()
@@ -348,8 +349,11 @@ class FetchResponseWalk:
                 break
             at += count * layout.answer_entry
             size *= 8
-        if taken < _RUN_WORTH:
-            self._no_run_for = 2 * _RUN_WORTH
+        if taken >= _RUN_WORTH:
+            self._misses = 0
+        else:  # one entry with news among many without is no reason to stop looking; many in a row are
+            self._misses = min(self._misses + 1, _RUN_FIRST)
+            self._no_run_for = self._misses - 1
         return taken
 
     def _entry_tags(self, buffer: bytes, at: int, base: int) -> int:

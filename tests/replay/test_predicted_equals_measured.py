@@ -1,0 +1,150 @@
+"""What is predicted from the client's side alone equals what a gateway counted on the broker's: frames, bytes,
+partitions, for any history in which the broker keeps its sessions.
+
+What a client can't see is left out of these histories: sessions that the broker loses, and errors that it
+tells in a session only.
+"""
+
+import os
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from proxy.events import FetchKind
+from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.outcome import Outcome
+from replay.savings import Engine
+from tests.model.gate import framed, unframed
+from tests.model.wire import FetchRequest, encode_request
+from tests.test_expanded_equals_direct import API_VERSIONS, RELEASES, AnyClientAnyBroker
+
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
+_MICROSECOND = 1000
+
+
+def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int]) -> Exchange:
+    """An exchange as it would be captured; frames without their lengths."""
+    return Exchange(
+        connection="c",
+        client="c:1",
+        broker="b:1",
+        number=number,
+        client_id="",
+        software="",
+        api_key=int.from_bytes(request[:2]),
+        api_version=int.from_bytes(request[2:4]),
+        correlation_id=int.from_bytes(request[4:8]),
+        request_time=times[0],
+        response_time=times[1],
+        request_bytes=4 + len(request),
+        response_bytes=4 + len(response),
+        request=framed(request),
+        response=[framed(response)],
+    )
+
+
+class PredictedEqualsMeasured(AnyClientAnyBroker):
+    """The histories of the gateway's own law, recorded at the client."""
+
+    @initialize(release=st.sampled_from(RELEASES), seed=st.integers(0, 2**16), version=st.integers(4, 18))
+    def begin(self, release: str, seed: int, version: int) -> None:
+        self.captured: list[Exchange] = []
+        self.clock = 1_000_000_000
+        super().begin(
+            release=release,
+            slots=1000,
+            seed=seed,
+            cuts=False,
+            version=version,
+            max_sessions=1000,
+            asks=False,
+            leaves_midway=False,
+        )
+
+    def poll(self, times: int, follows: bool) -> None:
+        if not self.captured:
+            self.record([API_VERSIONS])
+        for _ in range(times):
+            self.ask([self.request()])
+            if follows:
+                self.seek_to_end()
+
+    def ask(self, requests: list[FetchRequest], other: bytes | None = None) -> None:
+        frames = [encode_request(request) for request in requests]
+        if other is not None:
+            frames.insert(1, other)
+        self.record(frames)
+
+    def record(self, frames: list[bytes]) -> None:
+        """Let frames pass, all of them before the first is answered."""
+        self.clock = max(self.clock, round(self.now * 1_000_000_000)) + _MICROSECOND
+        asked, told = self.clock, self.clock + _MICROSECOND
+        self.clock = told
+        for frame in frames:
+            self.gate.connection.receive_client(framed(frame), asked / 1_000_000_000)
+        answers = unframed(self.gate.settle(told / 1_000_000_000))
+        for frame, answer in zip(frames, answers, strict=True):
+            self.captured.append(exchange(len(self.captured), frame, answer, (asked, told)))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "gate"):
+            return
+        self.gate.connection.close_session(self.now)
+        self.gate.settle(self.now)
+        engine = Engine("gateway")
+        outcomes = [outcome for exchange in self.captured for outcome in engine.take(exchange)]
+        end = ConnectionEnd(
+            connection="c", client="c:1", broker="b:1", closed=True, closed_time=self.clock + _MICROSECOND
+        )
+        rest, ending = engine.end(end)
+        outcomes += rest
+        if ending.closing is not None:
+            outcomes.append(ending.closing)
+        assert ending.differing == 0
+        self.compare(outcomes)
+
+    def compare(self, outcomes: list[Outcome]) -> None:
+        left = [outcome for outcome in outcomes if not outcome.eligible and outcome.kind is not None]
+        broker = self.gate.connection.tally.broker
+
+        def predicted(session: str, actual: str) -> int:
+            passed: int = sum(getattr(outcome, actual) for outcome in left)
+            through: int = sum(getattr(outcome, session) for outcome in outcomes)
+            return passed + through
+
+        measured: dict[str, Any] = {
+            "requests": broker.fetch_request_bytes,
+            "responses": broker.fetch_response_bytes,
+            "requested": broker.partitions_requested,
+            "answered": broker.partitions_answered,
+            "records": broker.fetch_record_bytes,
+            "incremental": broker.fetches[FetchKind.INCREMENTAL],
+            "close": broker.fetches[FetchKind.CLOSE],
+        }
+        assert measured == {
+            "requests": sum(o.exchange.request_bytes for o in left)
+            + sum(o.session_request_bytes for o in outcomes),
+            "responses": sum(o.exchange.response_bytes for o in left)
+            + sum(o.session_response_bytes for o in outcomes),
+            "requested": predicted("session_partitions_requested", "partitions_requested"),
+            "answered": predicted("session_partitions_answered", "partitions_answered"),
+            "records": predicted("session_record_bytes", "record_bytes"),
+            "incremental": sum(o.incremental for o in outcomes) + sum(o.kind == "incremental" for o in left),
+            "close": sum(o.closes for o in outcomes) + sum(o.kind == "close" for o in left),
+        }
+
+    # What a client can't see
+
+    def restart(self) -> None:
+        """Sessions stay."""
+
+    lose_count = mistake_names_for_ids = fail_once_in_a_session = fail = None  # type: ignore[assignment]  # no rules
+    others_take_slots = compress = recreate_topic = None  # type: ignore[assignment]  # no rules
+
+
+TestPredictedEqualsMeasured = PredictedEqualsMeasured.TestCase
+TestPredictedEqualsMeasured.settings = hypothesis.settings(
+    max_examples=EXAMPLES, stateful_step_count=25, deadline=None
+)
