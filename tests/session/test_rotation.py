@@ -1,0 +1,219 @@
+"""A rotation is a shorter way to what the columns do: the same delta, the same table, the same answer."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
+from proxy.session.expand import Expansion, expand
+from proxy.session.handler import FetchSessionHandler, Use, Verdict
+from proxy.session.partitions import is_rotation
+from proxy.session.rotation import Rotation
+from tests.frames import SESSION_VERSIONS, Want, entry, fetch, parsed, response, walked
+
+CORRELATION = b"\0\0\0\1"
+
+
+def listed(request: FetchRequest) -> Listing:
+    assert request.listing is not None
+    return request.listing
+
+
+@dataclass
+class Way:
+    """A session of one topic, whose fetches go one of the two ways."""
+
+    version: int
+    count: int
+    offsets: dict[int, int] = field(default_factory=dict)
+    handler: FetchSessionHandler = field(default_factory=FetchSessionHandler)
+    rotation: Rotation | None = None
+
+    def fetch(self, first: int, **fields: Any) -> FetchRequest:
+        numbers = [(first + at) % self.count for at in range(self.count)]
+        wants: list[Want] = [("t", number, self.offsets.get(number, 0)) for number in numbers]
+        return parsed(fetch(self.version, *wants, **fields))
+
+    def establish(self) -> "Way":
+        assert self.handler.learn_listing(listed(self.fetch(0)), 0)
+        self.handler.ask_full()
+        data = [entry(number, 5) for number in range(self.count)]
+        self.handler.handle(walked(response(self.version, ("t", data), session_id=7), self.version))
+        assert self.handler.established
+        return self
+
+    def by_columns(self, request: FetchRequest) -> bytes:
+        """Ask, and return what goes to the broker."""
+        listing = listed(request)
+        delta = self.handler.compare(listing)
+        assert delta is not None
+        session = self.handler.ask_incremental()
+        assert self.handler.apply(listing, delta)
+        self.rotation = self.handler.rotation(request, delta)
+        return build_fetch_request(request, listing.layout, session, delta.topics, delta.forgotten_topics)
+
+    def answered(self, answer: bytes, chunk: int = 1 << 20) -> tuple[Verdict, list[bytes]]:
+        verdict = self.handler.handle(walked(answer, self.version), empties=False)
+        assert verdict.use is Use.EXPAND
+        return verdict, [answer[at : at + chunk] for at in range(0, len(answer), chunk)]
+
+    def expanded(
+        self, request: FetchRequest, verdict: Verdict, chunks: list[bytes], throttle: int, tags: bytes
+    ) -> bytes:
+        table = self.handler.table
+        assert table is not None
+        rows = table.locate(listed(request))
+        table.place(rows)
+        what = Expansion(
+            layout=request.layout,
+            listing=listed(request),
+            table=table,
+            rows=rows,
+            entries=verdict.entries,
+            entry_rows=verdict.rows,
+            chunks=chunks,
+            correlation_id=CORRELATION,
+            throttle_time_ms=throttle,
+            tags=tags,
+        )
+        pieces, size = expand(what)
+        assert sum(map(len, pieces)) == size
+        return b"".join(pieces)
+
+
+def ready(version: int, count: int) -> tuple[Way, Rotation]:
+    """A session that has a rotation."""
+    way = Way(version, count).establish()
+    way.by_columns(way.fetch(0))
+    way.answered(response(version, session_id=7))
+    assert way.rotation is not None
+    return way, way.rotation
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 11),
+        st.dictionaries(st.integers(0, 11), st.integers(0, 3), max_size=4),
+        st.dictionaries(st.integers(0, 11), st.integers(0, 40), max_size=4),
+        st.sampled_from([1 << 20, 50, 7]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(st.sampled_from(SESSION_VERSIONS), st.integers(2, 12), steps)
+def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list[Any]) -> None:
+    """Clients move offsets of some partitions, brokers have news of some, related or not."""
+    slow = ready(version, count)[0]
+    fast, rotation = ready(version, count)
+    request = slow.fetch(0)
+    rotation = Rotation(request, rotation.table)
+    for start, moves, news, chunk in script:
+        first = start % count
+        slow.offsets |= {number % count: offset for number, offset in moves.items()}
+        request = slow.fetch(first)
+        request.topics = rotation.topics
+        told = slow.by_columns(request)
+        frame = request.frame
+        assert rotation.first(frame) == first
+        altered = rotation.altered(frame, first)
+        if altered is None:  # something that was not suspected: the columns take over
+            assert fast.by_columns(request) == told
+        else:
+            assert rotation.delta(frame, first, altered, fast.handler.ask_incremental()) == told
+            rotation.take(frame, first, altered)
+        records = {number % count: size for number, size in news.items()}
+        data = [entry(number, 5 + size, records=bytes(size)) for number, size in records.items()]
+        elements = [("t", data)] if data else []
+        answer = response(version, *elements, session_id=7, throttle_time_ms=3)
+        tags = b"\0" if version >= 12 else b""
+        expected = slow.expanded(request, *slow.answered(answer, chunk), 3, tags)
+        verdict, chunks = fast.answered(answer, chunk)
+        pairs = list(zip(verdict.rows, verdict.entries, strict=True))
+        expansion = rotation.expand(
+            first, pairs, chunks, correlation_id=CORRELATION, throttle_time_ms=3, tags=tags
+        )
+        assert expansion is not None
+        assert b"".join(expansion[0]) == expected
+        assert expansion[1] == len(expected)
+        rotation.suspect(verdict.rows)
+        same = (slow.handler.table, fast.handler.table)
+        assert same[0] is not None
+        assert same[1] is not None
+        assert same[0].requests.tobytes() == same[1].requests.tobytes()
+        assert same[0].images.tobytes() == same[1].images.tobytes()
+
+
+def test_what_was_suspected_and_moved_is_found_in_the_order_of_the_fetch() -> None:
+    way, rotation = ready(16, 6)
+    rotation.suspect([5, 1, 3])
+    way.offsets = {1: 9, 5: 9}
+    assert rotation.altered(way.fetch(0).frame, 0) == [1, 5]
+    assert rotation.altered(way.fetch(2).frame, 2) == [5, 1]
+    assert rotation.altered(way.fetch(5).frame, 5) == [5, 1]
+    rotation.suspect([1])
+    assert rotation.altered(way.fetch(0).frame, 0) is None
+    rotation.suspect(range(17))
+    assert rotation.altered(way.fetch(0).frame, 0) is None
+
+
+def test_another_list_of_the_same_size_is_not_known() -> None:
+    rotation = ready(16, 4)[1]
+    rotation.suspect([0, 1, 2, 3])
+    shuffled = parsed(fetch(16, ("t", 0), ("t", 2), ("t", 1), ("t", 3))).frame
+    assert rotation.altered(shuffled, rotation.first(shuffled)) is None
+    twice = parsed(fetch(16, ("t", 0), ("t", 1), ("t", 1), ("t", 3))).frame
+    assert rotation.altered(twice, rotation.first(twice)) is None
+    assert rotation.first(parsed(fetch(16, ("t", 9), ("t", 1), ("t", 2), ("t", 3))).frame) == -1
+
+
+def test_what_fits() -> None:
+    way, _ = ready(16, 4)
+    table = way.handler.table
+    assert table is not None
+
+    def fits(*numbers: int) -> bool:
+        request = parsed(fetch(16, *(("t", number) for number in numbers)))
+        return Rotation.fits(request, table, table.locate(listed(request)))
+
+    assert fits(0, 1, 2, 3)
+    assert fits(3, 0, 1, 2)
+    assert not fits(0, 1, 3, 2)
+    assert not fits(0, 1, 2)
+    assert not fits(1, 2, 3, 4)
+    two = parsed(fetch(16, ("t", 0), ("u", 0)))
+    assert not Rotation.fits(two, table, table.locate(listed(two)))
+
+
+@pytest.mark.parametrize("error", [3, 29, 100])
+def test_an_answer_in_another_order_is_none_of_ours(error: int) -> None:
+    way, rotation = ready(11, 4)
+    answer = response(11, ("t", [entry(1, error=error)]), session_id=7)
+    verdict, chunks = way.answered(answer)
+    told = list(zip(verdict.rows, verdict.entries, strict=True))
+    assert rotation.expand(0, told, chunks, correlation_id=CORRELATION, throttle_time_ms=0, tags=b"") is None
+
+
+def test_records_are_not_copied() -> None:
+    way, rotation = ready(16, 4)
+    answer = response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=7)
+    verdict, chunks = way.answered(answer)
+    told = list(zip(verdict.rows, verdict.entries, strict=True))
+    expansion = rotation.expand(2, told, chunks, correlation_id=CORRELATION, throttle_time_ms=0, tags=b"\0")
+    assert expansion is not None
+    views = [piece for piece in expansion[0] if isinstance(piece, memoryview)]
+    assert sum(map(len, views)) > 100_000
+    assert all(view.obj is answer for view in views)
+    assert not any(view.obj is rotation.table.image_bytes.obj for view in views)
+
+
+@given(st.lists(st.integers(-1, 5), max_size=6))
+def test_is_rotation(numbers: list[int]) -> None:
+    straight = list(range(len(numbers)))
+    turns = [straight[at:] + straight[:at] for at in straight]
+    assert is_rotation(np.array(numbers, np.intp)) is (numbers in turns)
