@@ -167,7 +167,9 @@ def _over_time(report: Report) -> Markup:
     if not report["over_time"]:
         return Markup()
     plot = element("div", plots.over_time(report["over_time"]), class_="wide")
-    return _section("Fetch bytes over time", [_legend(), plot], "Both directions, a second; times are UTC.")
+    return _section(
+        "Fetch bytes over time", [_legend(), plot], "Bytes a second, both directions; times are UTC."
+    )
 
 
 def _where(report: Report) -> Markup:

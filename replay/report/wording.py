@@ -20,8 +20,8 @@ SAVED: Final = (
     "the percentage is of all captured fetch bytes."
 )
 COUNTED: Final = (
-    "Bytes are counted, on whole Kafka frames with their 4-byte length; nothing is estimated. "
-    "1 MB is 10^6 bytes."
+    "Bytes are counted, on whole Kafka frames with their 4-byte length, and 1 MB is 10^6 of them. "
+    "What is modelled stands apart and is named so."
 )
 MODELLED: Final = "Modelled, not counted"
 ELIGIBLE: Final = (
