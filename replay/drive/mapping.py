@@ -207,8 +207,11 @@ class FetchMapping:
         return MappedFetch(layout, self._head(request), topics, forgotten, step.frame[request.tail :])
 
     def _entries(self, layout: FetchLayout, name: str, topic: Topic, block: bytes) -> bytes:
-        entries = np.frombuffer(block, _FIELDS[layout.version])
-        entries = entries[entries["partition"] < topic.partitions].copy()
+        fields = _FIELDS[layout.version]
+        here = np.frombuffer(block, fields)["partition"] < topic.partitions
+        # Rows of bytes: copying items of `fields` would lose what lies between the fields.
+        rows = np.frombuffer(block, np.uint8).reshape(-1, layout.request_entry)[here]
+        entries = rows.view(fields).reshape(-1)
         partition = entries["partition"].astype(np.intp)
         bounds = self._bounds.get(name)
         if bounds is not None:

@@ -12,7 +12,7 @@ from asyncio_throttle.throttler import Throttler
 
 WINDOW: Final = 0.02
 """Seconds. A window holds at least one request, and is longer where the rate asks for less than that."""
-_LONGEST_RETRY: Final = 0.002
+_LONGEST_RETRY: Final = 0.005
 _RETRIES_PER_WINDOW: Final = 20
 
 

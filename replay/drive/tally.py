@@ -31,7 +31,7 @@ class Counts:
     """Of entries of fetch responses, by error code."""
     unreadable: int = 0
     """Fetch responses that do not parse."""
-    seconds: array[float] = field(default_factory=lambda: array("d"))
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
     """What each answer took."""
 
     def add(self, other: "Counts") -> None:

@@ -1,0 +1,339 @@
+"""``fetchgate replay drive``: what it takes, what it prints, and what it leaves with."""
+
+import argparse
+import asyncio
+import base64
+import binascii
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from proxy.protocol.primitives import UUID_BYTES
+from proxy.routing import Address
+from replay.capture.sources import InputError
+from replay.drive.loading import Wanted, load
+from replay.drive.mapping import OffsetPolicy, Overrides, nameless
+from replay.drive.report import DriveReport, render, render_plan, to_csv
+from replay.drive.running import Options, drive, plan
+from replay.drive.script import NAMES, READS, Script, name_of
+from replay.drive.wire import TargetError
+
+new_event_loop: Callable[[], asyncio.AbstractEventLoop]
+try:
+    from uvloop import new_event_loop
+except ImportError:  # no wheel for this platform: the same player, slower
+    from asyncio import new_event_loop
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_PARTLY: Final = 3
+
+DESCRIPTION: Final = """\
+Play the captured requests against a live gateway or broker, each captured connection on one of its own, in
+order and in time. Topics go by name, offsets as --offsets says, session ids as the target gives them. Writes
+(Produce, and what changes a group: JoinGroup, Heartbeat, OffsetCommit ...) are left out unless --include
+names them. Plain text only: neither TLS nor SASL.
+"""
+
+EXAMPLES: Final = """\
+examples:
+  fetchgate replay drive morning.pcap --target 127.0.0.1:19092
+      as captured, against a gateway
+  fetchgate replay drive morning.pcap --target 127.0.0.1:19092 --against kafka:9092
+      the same at a gateway and a broker in turns, and what the gateway saved, as measured
+  fetchgate replay drive morning.pcap --target kafka:9092 --speed max --rate 2000 --max-wait 0 --csv run1.csv
+      as fast as answers come, 2000 requests a second at most; the figures as a table
+  fetchgate replay drive morning.pcap --target kafka:9092 --speed 10 --connections 20 --duration 60
+      ten times as fast, twenty clients for each captured one, for a minute
+  fetchgate replay drive morning.pcap --dry-run
+      what it would send
+
+exit codes: 0 done; 1 the target could not be reached, or left requests without an answer; 2 wrong usage;
+3 done, but parts of the input could not be read
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``drive`` takes."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("inputs", nargs="+", metavar="FILE", help="captures, as inspect takes them")
+    where = parser.add_argument_group("where to")
+    where.add_argument("--target", type=_address, metavar="HOST:PORT", help="a gateway or a broker")
+    where.add_argument(
+        "--against",
+        type=_address,
+        metavar="HOST:PORT",
+        help="a broker; the same requests go to both, and --target is a gateway whose saving is measured",
+    )
+    where.add_argument(
+        "--admin",
+        type=_address,
+        default=Address("127.0.0.1", 9464),
+        metavar="HOST:PORT",
+        help="with --against: the gateway's admin endpoint (default: 127.0.0.1:9464)",
+    )
+    _add_when(parser.add_argument_group("when"))
+    _add_what(parser.add_argument_group("what"))
+    out = parser.add_argument_group("output")
+    out.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
+    out.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    out.add_argument("--csv", type=Path, metavar="FILE", help="write the figures as a table, to compare runs")
+
+
+def _add_when(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--speed",
+        type=_speed,
+        default=1.0,
+        metavar="N|max",
+        help="times the captured speed, or max: as fast as answers allow (default: 1)",
+    )
+    group.add_argument("--rate", type=_positive, metavar="N", help="at most so many requests a second")
+    group.add_argument(
+        "--connections",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="so many for each captured one (default: 1)",
+    )
+    group.add_argument(
+        "--loop", type=_count, default=1, metavar="N", help="play it so many times, one after another"
+    )
+    group.add_argument("--limit", type=_count, metavar="N", help="only the first N requests of the capture")
+    group.add_argument("--duration", type=_positive, metavar="SECONDS", help="send nothing after so long")
+    group.add_argument(
+        "--longest-wait",
+        type=_positive,
+        metavar="SECONDS",
+        help="where the capture is silent for longer, wait only so long",
+    )
+
+
+def _add_what(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--max-wait", type=_natural, metavar="MS", help="what fetches say; 0: answered at once, idle or not"
+    )
+    group.add_argument("--min-bytes", type=_natural, metavar="N", help="what fetches say")
+    group.add_argument(
+        "--offsets",
+        type=OffsetPolicy,
+        choices=list(OffsetPolicy),
+        default=OffsetPolicy.CLAMP,
+        metavar="HOW",
+        help="keep: as captured; clamp (default): what the target lacks becomes the nearest it has; "
+        "earliest, latest: shifted, so that each partition's lowest (highest) is the "
+        "target's earliest (latest)",
+    )
+    group.add_argument(
+        "--include",
+        type=_apis,
+        action="append",
+        default=[],
+        metavar="API[,...]",
+        help="play these, too, by Kafka's names: Produce, OffsetCommit ...; they go as captured",
+    )
+    group.add_argument(
+        "--topic-id",
+        type=_named_id,
+        action="append",
+        default=[],
+        metavar="ID=NAME",
+        help="name a topic id that the capture's Metadata does not (captures begun in mid-stream)",
+    )
+    group.add_argument("--client", action="append", default=[], metavar="ID", help="only this client id's")
+    group.add_argument(
+        "--port", type=_count, action="append", default=[], metavar="N", help="only this port's"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; give the exit code."""
+    if args.target is None and not args.dry_run:
+        return _complain("--target HOST:PORT is missing; or --dry-run, to see what would be sent", EXIT_USAGE)
+    wanted = Wanted(
+        include=frozenset(key for keys in args.include for key in keys),
+        clients=frozenset(args.client),
+        ports=frozenset(args.port),
+        longest_wait=args.longest_wait,
+        limit=args.limit,
+    )
+    try:
+        with Console(stderr=True).status("Reading captures ..."):
+            script, problems = load(args.inputs, wanted)
+    except InputError as error:
+        return _complain(str(error), EXIT_USAGE)
+    script.topics |= dict(args.topic_id)
+    if not script.connections:
+        return _nothing(script, problems)
+    _tell_nameless(script)
+    options = _options(args)
+    try:
+        report = _run(script, options, problems, dry=args.dry_run)
+    except TargetError as error:
+        return _complain(str(error), EXIT_FAILED)
+    _print(report, script, args)
+    return _exit_code(report)
+
+
+def _options(args: argparse.Namespace) -> Options:
+    return Options(
+        target=args.target,
+        against=args.against,
+        admin=args.admin if args.against is not None else None,
+        speed=args.speed,
+        rate=args.rate,
+        copies=args.connections,
+        rounds=args.loop,
+        seconds=args.duration,
+        offsets=args.offsets,
+        overrides=Overrides(args.max_wait, args.min_bytes),
+    )
+
+
+def _run(script: Script, options: Options, problems: list[str], *, dry: bool) -> DriveReport:
+    if dry:
+        return plan(script, options, problems)
+    with _progress() as progress, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(drive(script, options, progress, problems))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how far it is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("requests", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print(report: DriveReport, script: Script, args: argparse.Namespace) -> None:
+    if args.csv is not None:
+        args.csv.write_text(to_csv(report), encoding="utf-8")
+    if args.json:
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+        return
+    console = Console(highlight=False)
+    console.print(render_plan(report, _versions(script)) if args.dry_run else render(report))
+
+
+def _versions(script: Script) -> dict[tuple[str, int], tuple[int, int]]:
+    """Count requests and their bytes by API and version."""
+    requests: Counter[tuple[str, int]] = Counter()
+    sizes: Counter[tuple[str, int]] = Counter()
+    for connection in script.connections:
+        for step in connection.steps:
+            key = name_of(step.api_key), step.version
+            requests[key] += 1
+            sizes[key] += len(step.frame)
+    return {key: (count, sizes[key]) for key, count in requests.items()}
+
+
+def _exit_code(report: DriveReport) -> int:
+    if report["connection_errors"] or any(report["lost"].values()):
+        return EXIT_FAILED
+    return EXIT_PARTLY if report["problems"] else EXIT_DONE
+
+
+def _nothing(script: Script, problems: list[str]) -> int:
+    """Say why there is nothing to play."""
+    for problem in problems:
+        _say(problem)
+    left_out = script.left_out.total()
+    why = (
+        f"all {left_out} requests are left out; see --include"
+        if left_out
+        else "no Kafka requests in the input"
+    )
+    if script.left_out:
+        most, _ = script.left_out.most_common(1)[0]
+        why += f" (most of them {name_of(most.api_key)}: {most.reason})"
+    return _complain(f"nothing to play: {why}", EXIT_FAILED)
+
+
+def _tell_nameless(script: Script) -> None:
+    ids = nameless(script)
+    if ids:
+        told = ", ".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in ids)
+        _say(f"topic ids without a name in the capture, left out: {told}; --topic-id ID=NAME names one")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"fetchgate replay drive: {text}\n")
+
+
+def _complain(text: str, code: int) -> int:
+    _say(text)
+    return code
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+
+
+def _positive(text: str) -> float:
+    found = _number(text)
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return found
+
+
+def _speed(text: str) -> float | None:
+    return None if text == "max" else _positive(text)
+
+
+def _natural(text: str) -> int:
+    found = _number(text)
+    if found != int(found) or not 0 <= found <= 0x7FFF_FFFF:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(found)
+
+
+def _count(text: str) -> int:
+    found = _natural(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return found
+
+
+def _apis(text: str) -> list[int]:
+    known = {name.lower(): key for key, name in NAMES.items()}
+    found = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name.lower() not in known:
+            writes = ", ".join(sorted(NAMES[key] for key in NAMES.keys() - READS))
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {writes}")
+        found.append(known[name.lower()])
+    return found
+
+
+def _named_id(text: str) -> tuple[bytes, str]:
+    """Read ID=NAME; the id as Kafka writes it (22 characters of base 64) or as 32 hexadecimal digits."""
+    id_, equals, name = text.partition("=")
+    try:
+        found = bytes.fromhex(id_) if len(id_) == 2 * UUID_BYTES else base64.urlsafe_b64decode(id_ + "==")
+    except (ValueError, binascii.Error):
+        found = b""
+    if not equals or not name or len(found) != UUID_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=NAME, as in BsAPo2xmQ2aMgzxXyzGHmA=orders")
+    return found, name

@@ -1,0 +1,65 @@
+"""From capture files to a script."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from replay.capture.counts import FileCounts
+from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.capture.exchanges import Connections
+from replay.capture.packets import Filter
+from replay.capture.segments import read
+from replay.capture.sources import expand, plan
+from replay.drive.script import Script, ScriptMaker
+
+_ONE_SHARE: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What of a capture is to be played."""
+
+    include: frozenset[int] = frozenset()
+    """API keys beside those that only read."""
+    clients: frozenset[str] = frozenset()
+    """Client ids; none: all."""
+    ports: frozenset[int] = frozenset()
+    """None: Kafka is found by what the bytes say."""
+    longest_wait: float | None = None
+    limit: int | None = None
+
+
+def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
+    """Read captures.
+
+    Returns:
+        What is to be played, and what could not be read, a line each.
+
+    Raises:
+        InputError: an input that the user named and that isn't there.
+    """
+    maker = ScriptMaker(wanted.include)
+    problems: list[str] = []
+    for item in _items(inputs, wanted, problems):
+        if isinstance(item, ConnectionEnd) or not wanted.clients or item.client_id in wanted.clients:
+            maker.take(item)
+    return maker.finish(longest_wait=wanted.longest_wait, limit=wanted.limit), problems
+
+
+def _items(inputs: Iterable[str], wanted: Wanted, problems: list[str]) -> Iterator[Exchange | ConnectionEnd]:
+    connections = Connections(ports=wanted.ports, keep_requests=True)
+    for share in plan(expand(inputs), _ONE_SHARE):
+        for batch in read(share, Filter(ports=wanted.ports)):
+            for file in _files(batch):
+                problems += [f"{file.file}: {problem}" for problem in file.problems]
+            yield from connections.feed(batch)
+    yield from connections.end()
+
+
+def _files(batch: pa.RecordBatch) -> Iterator[FileCounts]:
+    keys = batch.column("connection")
+    for place, key in enumerate(keys.to_pylist()):
+        if not key:
+            yield FileCounts.from_json(batch.column("payload")[place].as_py())

@@ -1,0 +1,74 @@
+"""Captured exchanges as tests write them: times in milliseconds, answers from the model of a broker."""
+
+from collections.abc import Iterator
+from itertools import count
+
+from proxy.protocol.api import request_header
+from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.drive.script import Script, ScriptMaker
+from tests.frames import framed
+from tests.model.broker import ModelBroker
+from tools.kafka import raw
+
+CONNECTION = "10.0.0.1:5000 > 10.0.0.2:9092 #0"
+MS = 1_000_000
+START = 1_700_000_000_000 * MS
+
+
+def request(api_key: int, version: int, body: bytes = b"", correlation_id: int = 1) -> bytes:
+    return raw.frame(raw.request(api_key, version, body, "c", correlation_id))
+
+
+class Capture:
+    """What one client said to the model of a broker, request by request."""
+
+    def __init__(self, broker: ModelBroker | None = None, connection: str = CONNECTION) -> None:
+        self.broker = broker or ModelBroker()
+        self.connection = connection
+        self.exchanges: list[Exchange] = []
+        self._numbers: Iterator[int] = count()
+
+    def say(
+        self, frame: bytes, at: float, took: float = 1.0, *, answered: bool = True, due: bool = True
+    ) -> Exchange:
+        api_key, version, correlation_id, client_id, _ = request_header(frame, 4)
+        answer = framed(self.broker.handle(frame[4:], at)) if answered else b""
+        exchange = Exchange(
+            connection=self.connection,
+            client=self.connection.split(" > ")[0],
+            broker=self.connection.split(" > ")[1].split(" #")[0],
+            number=next(self._numbers),
+            client_id=(client_id or b"").decode(),
+            software="",
+            api_key=api_key,
+            api_version=version,
+            correlation_id=correlation_id,
+            request_time=START + int(at * MS),
+            response_time=START + int((at + took) * MS) if answered else 0,
+            request_bytes=len(frame),
+            response_bytes=len(answer),
+            request=frame,
+            response=[answer[:7], memoryview(answer)[7:]] if answer else [],
+            answer_due=due,
+        )
+        self.exchanges.append(exchange)
+        return exchange
+
+    def end(self) -> ConnectionEnd:
+        client, broker = self.connection.split(" #")[0].split(" > ")
+        names = {topic.topic_id: name for name, topic in self.broker.topics.items()}
+        return ConnectionEnd(connection=self.connection, client=client, broker=broker, topics=names)
+
+
+def script(
+    *captures: Capture,
+    include: frozenset[int] = frozenset(),
+    longest_wait: float | None = None,
+    limit: int | None = None,
+) -> Script:
+    maker = ScriptMaker(include)
+    for capture in captures:
+        for exchange in capture.exchanges:
+            maker.take(exchange)
+        maker.take(capture.end())
+    return maker.finish(longest_wait=longest_wait, limit=limit)

@@ -1,0 +1,133 @@
+"""The model of a broker behind a real socket, with the Metadata and ListOffsets that the model lacks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from struct import unpack_from
+
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from tests.model.broker import ConnectionClosedError, ModelBroker
+from tests.model.log import Partition
+from tools.kafka import raw
+
+VERSIONS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 9), 10: (0, 6), 18: (0, 4)}
+
+
+@dataclass
+class Served:
+    """A broker on a port; what it got can be looked at, and what it answers be changed."""
+
+    broker: ModelBroker
+    versions: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(VERSIONS))
+    received: list[bytes] = field(default_factory=list)
+    """Frames without their length, in the order in which they came."""
+    hang_up: Callable[[bytes], bool] = lambda _: False
+    """Which requests are answered by closing the connection."""
+    held_until: int = 1
+    """So many fetches must be there before the first of them is answered."""
+    address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
+    connections: int = 0
+
+    def of(self, api_key: int) -> list[bytes]:
+        """What came with one API key."""
+        return [frame for frame in self.received if unpack_from(">h", frame)[0] == api_key]
+
+    def answer(self, frame: bytes) -> bytes | None:
+        """None: there is none."""
+        key, version = unpack_from(">hh", frame)
+        head = frame[4:8]
+        if key == ApiKey.API_VERSIONS and version == 0:
+            ranges = [b"".join(n.to_bytes(2) for n in (key, *span)) for key, span in self.versions.items()]
+            return head + b"\0\0" + raw.array(ranges)
+        if key == ApiKey.METADATA and version == 12:
+            return head + b"\0" + metadata(self)
+        if key == ApiKey.LIST_OFFSETS and version == 1:
+            return head + offsets(self.broker, frame)
+        if key == ApiKey.PRODUCE:
+            return None
+        return self.broker.handle(frame, 0.0)
+
+
+def metadata(served: Served) -> bytes:
+    """All topics of the model at v12, whatever was asked for."""
+    host = raw.compact_string(served.address.host)
+    node = served.broker.node_id.to_bytes(4) + host + served.address.port.to_bytes(4) + b"\0\0"
+    topics = [
+        b"\0\0"
+        + raw.compact_string(topic.name)
+        + topic.topic_id
+        + b"\0"
+        + raw.compact_array(parts)
+        + bytes(4)
+        + b"\0"
+        for topic in served.broker.topics.values()
+        for parts in [[_described(index, part) for index, part in topic.partitions.items()]]
+    ]
+    return (
+        bytes(4)
+        + raw.compact_array([node])
+        + raw.compact_string("c")
+        + bytes(4)
+        + raw.compact_array(topics)
+        + b"\0"
+    )
+
+
+def _described(index: int, part: Partition) -> bytes:
+    replicas = raw.compact_array([part.leader.to_bytes(4)])
+    told = b"\0\0" + index.to_bytes(4) + part.leader.to_bytes(4) + part.leader_epoch.to_bytes(4)
+    return told + replicas + replicas + raw.compact_array([]) + b"\0"
+
+
+def offsets(broker: ModelBroker, frame: bytes) -> bytes:
+    """ListOffsets v1: each partition's end, or its start for timestamp -2."""
+    reader = raw.Reader(frame, 8)
+    reader.string()
+    reader.int32()
+    topics = []
+    for _ in range(reader.int32()):
+        name = reader.string() or ""
+        parts = []
+        for _ in range(reader.int32()):
+            index, timestamp = reader.int32(), reader.int64()
+            part = broker.partition(name, index)
+            offset = part.log_start if timestamp == -2 else part.high_watermark
+            parts.append(index.to_bytes(4) + b"\0\0" + (-1).to_bytes(8, signed=True) + offset.to_bytes(8))
+        topics.append(raw.string(name) + raw.array(parts))
+    return raw.array(topics)
+
+
+@asynccontextmanager
+async def serving(broker: ModelBroker) -> AsyncIterator[Served]:
+    """Serve a model until the block is left."""
+    served = Served(broker)
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.connections += 1
+        held: list[bytes] = []
+        try:
+            while True:
+                frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+                served.received.append(frame)
+                if served.hang_up(frame):
+                    break
+                held.append(frame)
+                if frame[1] == ApiKey.FETCH and len(held) < served.held_until:
+                    continue
+                for answer in map(served.answer, held):
+                    writer.write(b"" if answer is None else raw.frame(answer))
+                held.clear()
+        except (asyncio.IncompleteReadError, ConnectionError, ConnectionClosedError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(client, "127.0.0.1", 0)
+    try:
+        host, port = server.sockets[0].getsockname()
+        served.address = Address(host, port)
+        yield served
+    finally:
+        server.close()

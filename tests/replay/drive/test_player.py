@@ -1,0 +1,346 @@
+"""Captures of the model of a broker, played at another one over real sockets."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from struct import unpack_from
+
+import pytest
+
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from replay.drive.mapping import OffsetPolicy, Overrides
+from replay.drive.report import DriveReport, Figures
+from replay.drive.running import Options, drive
+from replay.drive.script import Script
+from replay.drive.wire import TargetError
+from tests.frames import fetch
+from tests.model.broker import ModelBroker
+from tests.model.wire import FetchRequest, decode_request
+from tests.replay.drive.captured import Capture, request, script
+from tests.replay.drive.serving import Served, serving
+from tools.kafka import raw
+
+
+def model(*, partitions: int = 4, seed: int = 0) -> ModelBroker:
+    """Topic ids, session ids: other seeds, others."""
+    broker = ModelBroker(seed=seed)
+    for name in ("t", "u"):
+        broker.create_topic(name, partitions)
+    return broker
+
+
+def ids(broker: ModelBroker, frame: bytes) -> bytes:
+    for name, topic in broker.topics.items():
+        frame = frame.replace(name.encode().ljust(16, b"\0"), topic.topic_id)
+    return frame
+
+
+async def play(served: Served, captured: Script, **options: object) -> DriveReport:
+    told = Options(target=served.address, speed=None)
+    return await drive(captured, replace(told, **options), lambda _done, _all: None, [])  # type: ignore[arg-type]  # fields of Options
+
+
+def all_of(report: DriveReport, side: str = "target") -> Figures:
+    (found,) = [row for row in report["figures"] if (row["side"], row["api"]) == (side, "all")]
+    return found
+
+
+def fetches(served: Served) -> list[FetchRequest]:
+    return [decode_request(frame) for frame in served.of(ApiKey.FETCH)]
+
+
+async def test_a_capture_is_played_in_order_with_ids_of_the_target() -> None:
+    here, there = model(), model(seed=5)
+    capture = Capture(here)
+    for number in range(3):
+        capture.say(ids(here, fetch(16, ("t", 0, number), ("u", 1, number))), number)
+    async with serving(there) as served:
+        report = await play(served, script(capture), offsets=OffsetPolicy.KEEP)
+
+    got = fetches(served)
+    assert [each.topics[0].partitions[0].fetch_offset for each in got] == [0, 1, 2]
+    assert {each.topics[0].topic_id for each in got} == {there.topics["t"].topic_id}
+    assert [each.client_id for each in got] == ["c"] * 3
+    figures = all_of(report)
+    assert (report["planned"], report["sent"], figures["sent"], figures["answered"]) == (3, 3, 3, 3)
+    assert figures["partitions_answered"] == 6
+    assert figures["partition_errors"] == {"1": 4}  # offsets 1 and 2 are out of range
+    assert report["lost"] == {"target": 0}
+    assert report["left_out"] == []
+
+
+async def test_sessions_are_the_targets_own() -> None:
+    here, there = model(), model(seed=5)
+    capture = Capture(here)
+    capture.say(ids(here, fetch(16, ("t", 0), ("t", 1), session=(0, 0))), 0)
+    (captured,) = here.cache.sessions
+    for epoch in (1, 2, 3):
+        capture.say(ids(here, fetch(16, session=(captured, epoch))), epoch)
+    async with serving(there) as served:
+        report = await play(served, script(capture))
+
+    (given,) = there.cache.sessions
+    assert given != captured
+    assert [(each.session_id, each.session_epoch) for each in fetches(served)] == [
+        (0, 0),
+        (given, 1),
+        (given, 2),
+        (given, 3),
+    ]
+    assert all_of(report)["errors"] == {}
+
+
+async def test_a_session_that_the_target_loses_is_made_again() -> None:
+    here, there = model(), model(seed=5)
+    capture = Capture(here)
+    capture.say(fetch(12, ("t", 0), ("t", 1), session=(0, 0)), 0)
+    (captured,) = here.cache.sessions
+    for epoch in (1, 2, 3):
+        capture.say(fetch(12, session=(captured, epoch)), epoch)
+    async with serving(there) as served:
+        seen = 0
+
+        def forget(_: bytes) -> bool:
+            nonlocal seen
+            seen += 1
+            for session in [*there.cache.sessions.values()] if len(fetches(served)) == 2 else ():
+                there.cache.remove(session)
+            return False
+
+        served.hang_up = forget
+        report = await play(served, script(capture))
+
+    asked = [(each.session_epoch, sum(len(t.partitions) for t in each.topics)) for each in fetches(served)]
+    assert asked == [(0, 2), (1, 0), (0, 2), (1, 0)]
+    assert all_of(report)["errors"] == {"70": 1}
+
+
+async def test_versions_that_the_target_does_not_speak_are_left_out_and_counted() -> None:
+    capture = Capture(model())
+    capture.say(fetch(12, ("t", 0)), 0)
+    capture.say(fetch(11, ("t", 0)), 1)
+    capture.say(request(ApiKey.DESCRIBE_QUORUM, 0), 2)
+    async with serving(model()) as served:
+        served.versions[1] = (4, 11)
+        report = await play(served, script(capture))
+
+    assert [each.version for each in fetches(served)] == [11]
+    assert report["planned"] == 1
+    assert report["left_out"] == [
+        {"api": "Fetch", "reason": "the target does not speak version 12", "requests": 1},
+        {"api": "DescribeQuorum", "reason": "the target does not speak version 0", "requests": 1},
+    ]
+
+
+async def test_what_the_target_lacks_is_told() -> None:
+    here = model()
+    here.create_topic("only here", 1)
+    capture = Capture(here)
+    capture.say(fetch(11, ("only here", 0)), 0)
+    capture.say(fetch(11, ("only here", 0), ("t", 0), ("t", 3)), 1)
+    async with serving(model(partitions=2)) as served:
+        report = await play(served, script(capture))
+
+    (got,) = fetches(served)
+    assert [(each.topic, len(each.partitions)) for each in got.topics] == [("t", 1)]
+    assert report["missing_topics"] == {"only here": 2, "t": 1}
+    assert report["left_out"][0]["reason"] == "the target has none of its topics"
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(OffsetPolicy.CLAMP, 3), (OffsetPolicy.EARLIEST, 1)])
+async def test_offsets_are_asked_for(policy: OffsetPolicy, expected: int) -> None:
+    there = model()
+    part = there.partition("t")
+    for _ in range(3):
+        part.append(b"x")
+    part.log_start = 1
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0, 1000)), 0)
+    async with serving(there) as served:
+        await play(served, script(capture), offsets=policy)
+
+    assert fetches(served)[0].topics[0].partitions[0].fetch_offset == expected
+
+
+async def test_copies_and_rounds_multiply() -> None:
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    capture.say(fetch(11, ("t", 0)), 1)
+    async with serving(model()) as served:
+        report = await play(served, script(capture), copies=3, rounds=2)
+
+    assert (report["planned"], report["sent"], len(fetches(served))) == (12, 12, 12)
+    assert served.connections == 1 + 3 * 2  # the one that asked first
+
+
+async def test_connections_that_followed_each_other_do_so_again() -> None:
+    here = model()
+    first = Capture(here, "10.0.0.1:1 > 10.0.0.2:9092 #0")
+    second = Capture(here, "10.0.0.1:2 > 10.0.0.2:9092 #0")
+    first.say(fetch(11, ("t", 0), session=(0, 0)), 0)
+    (captured,) = here.cache.sessions
+    second.say(fetch(11, session=(captured, 1)), 10)
+    async with serving(model(seed=5)) as served:
+        report = await play(served, script(second, first))
+
+    assert [each.session_epoch for each in fetches(served)] == [0, 1]
+    assert all_of(report)["errors"] == {}
+
+
+async def test_no_more_is_in_flight_than_was() -> None:
+    capture = Capture(model())
+    for number in range(5):
+        capture.say(fetch(11, ("t", 0)), number, 0.5)
+    async with serving(model()) as served:
+        served.held_until = 2
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await play(served, script(capture))
+
+    assert len(fetches(served)) == 1
+
+
+async def test_as_many_are_in_flight_as_were() -> None:
+    capture = Capture(model())
+    for number in range(5):
+        capture.say(fetch(11, ("t", 0)), number, 100)
+    async with serving(model()) as served:
+        served.held_until = 5
+        report = await play(served, script(capture))
+
+    assert all_of(report)["answered"] == 5
+
+
+async def test_writes_that_have_no_answer_are_not_waited_for() -> None:
+    capture = Capture(model())
+    capture.say(request(ApiKey.PRODUCE, 3, b"\xff\xff\0\0" + bytes(8)), 0, answered=False, due=False)
+    capture.say(fetch(11, ("t", 0)), 1)
+    async with serving(model()) as served:
+        report = await play(served, script(capture, include=frozenset({0})))
+
+    figures = all_of(report)
+    assert (figures["sent"], figures["answered"], report["lost"]) == (2, 1, {"target": 0})
+    assert len(served.of(ApiKey.PRODUCE)) == 1
+
+
+async def test_metadata_makes_no_topic() -> None:
+    capture = Capture(model())
+    body = raw.compact_array([bytes(16) + raw.compact_string("t") + b"\0"]) + b"\1\0\0"
+    capture.say(request(ApiKey.METADATA, 12, body), 0)
+    async with serving(model()) as served:
+        await play(served, script(capture))
+
+    assert served.of(ApiKey.METADATA)[-1].endswith(b"t\0\0\0\0")
+
+
+async def test_a_connection_that_breaks_is_opened_again_and_told() -> None:
+    capture = Capture(model())
+    for number in range(4):
+        capture.say(fetch(11, ("t", 0, number)), number * 10)
+    async with serving(model()) as served:
+        served.hang_up = lambda _: len(fetches(served)) == 2
+        report = await play(served, script(capture), offsets=OffsetPolicy.KEEP)
+
+    assert [each.topics[0].partitions[0].fetch_offset for each in fetches(served)] == [0, 1, 2, 3]
+    assert report["lost"] == {"target": 1}
+    assert report["connection_errors"] == {f"{served.address}: closed by the peer": 1}
+    assert (report["sent"], all_of(report)["answered"]) == (4, 3)
+
+
+async def test_a_target_that_closes_every_connection_is_given_up() -> None:
+    capture = Capture(model())
+    for number in range(20):
+        capture.say(fetch(11, ("t", 0)), number * 10)
+    async with serving(model()) as served:
+        served.hang_up = lambda frame: unpack_from(">h", frame)[0] == ApiKey.FETCH
+        report = await play(served, script(capture))
+
+    assert 1 < report["sent"] < 10
+    assert report["lost"] == {"target": report["sent"]}
+    assert any("gave up" in error for error in report["connection_errors"])
+
+
+async def test_two_sides_get_the_same_requests_in_turns() -> None:
+    here, gate, direct = model(), model(seed=5), model(seed=6)
+    capture = Capture(here)
+    capture.say(fetch(12, ("t", 0), session=(0, 0)), 0)
+    (captured,) = here.cache.sessions
+    for epoch in (1, 2, 3):
+        capture.say(fetch(12, ("t", epoch), session=(captured, epoch)), epoch)
+    order: list[str] = []
+    async with serving(gate) as one, serving(direct) as two:
+        for name, served in (("target", one), ("against", two)):
+            served.hang_up = lambda frame, name=name: bool(frame[1] == 1 and order.append(name))  # type: ignore[misc, func-returns-value]  # a note in passing
+        report = await play(one, script(capture), against=two.address)
+
+    def asked(served: Served) -> list[tuple[int, list[int]]]:
+        return [
+            (e.session_epoch, [p.partition for t in e.topics for p in t.partitions]) for e in fetches(served)
+        ]
+
+    assert asked(one) == asked(two) == [(0, [0]), (1, [1]), (2, [2]), (3, [3])]
+    assert {each.session_id for each in fetches(one)[1:]} == set(gate.cache.sessions)
+    assert {each.session_id for each in fetches(two)[1:]} == set(direct.cache.sessions)
+    assert [set(order[at : at + 2]) for at in range(0, 8, 2)] == [{"target", "against"}] * 4
+    assert all_of(report)["sent"] == all_of(report, "against")["sent"] == 4
+    assert report["saving"] is None  # no admin endpoint was named
+
+
+async def test_after_its_time_nothing_is_sent_any_more() -> None:
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    capture.say(fetch(11, ("t", 0)), 3_600_000)
+    async with serving(model()) as served:
+        report = await play(served, script(capture), speed=1.0, seconds=0.05)
+
+    assert (report["planned"], report["sent"]) == (2, 1)
+    assert report["connection_errors"] == {}
+
+
+async def test_a_target_that_is_not_there_is_told_in_one_line() -> None:
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+
+    with pytest.raises(TargetError, match=r"^--target 127\.0\.0\.1:1: Connection refused$"):
+        await drive(script(capture), Options(target=Address("127.0.0.1", 1)), lambda _done, _all: None, [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not answer as Kafka does: a frame of 1213486160 bytes"),
+        (b"\0\0\0\4\0\0\0\7", "answered what was not asked"),
+        (b"\0\0\0\6\0\0\0\1\0\x23", "ApiVersions answered with error 35"),
+        (b"\0\0\0\5\0\0\0\1\0", "does not answer as Kafka does: int16 at 0 goes on after the end"),
+        (b"", "closed by the peer"),
+    ],
+)
+async def test_a_target_that_is_no_broker_is_told_in_one_line(answer: bytes, error: str) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        writer.write(answer)
+        writer.close()
+
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    server = await asyncio.start_server(client, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        options = Options(target=Address(host, port))
+        with pytest.raises(TargetError) as raised:
+            await drive(script(capture), options, lambda _done, _all: None, [])
+
+    assert str(raised.value) == f"--target {host}:{port}: {error}"
+
+
+async def test_overrides_reach_the_target_and_progress_is_told() -> None:
+    told: Counter[tuple[int, int]] = Counter()
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    async with serving(model()) as served:
+        options = Options(target=served.address, speed=None, overrides=Overrides(0, 9), rate=1000.0)
+        await drive(script(capture), options, lambda done, total: told.update([(done, total)]), [])
+
+    assert [(each.max_wait_ms, each.min_bytes) for each in fetches(served)] == [(0, 9)]
+    assert told[1, 1] >= 1

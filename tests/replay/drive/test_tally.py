@@ -1,0 +1,79 @@
+"""What is counted of answers, and percentiles of what they took."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.drive.tally import FetchAnswer, Tally, percentile
+from tests.frames import entry, live, response
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 16, 18])
+def test_a_fetch_response_tells_records_partitions_and_errors(version: int) -> None:
+    head = {"session_id": 77} if version >= 7 else {}
+    frame = response(
+        version,
+        ("t", [entry(0, 5, records=b"12345"), entry(1, error=3), entry(2, error=3), entry(3)]),
+        **head,
+    )
+    tally = Tally()
+
+    assert tally.fetched(version, 0, [frame]) == FetchAnswer(0, head.get("session_id", 0))
+    counts = tally.of(1)
+    assert (counts.record_bytes, counts.partitions_answered) == (5, 4)
+    assert (counts.errors, counts.partition_errors) == ({}, {3: 2})
+
+
+def test_an_error_of_the_whole_response_is_counted_by_itself() -> None:
+    tally = Tally()
+
+    assert tally.fetched(12, 0, [response(12, error_code=70)]) == FetchAnswer(70, 0)
+    assert (tally.of(1).errors, tally.of(1).partition_errors) == ({70: 1}, {})
+
+
+@pytest.mark.parametrize("damage", [lambda f: f[:-1], lambda f: f + b"\0"], ids=["short", "long"])
+def test_what_does_not_parse_is_counted(damage: "type[bytes]") -> None:
+    tally = Tally()
+
+    assert tally.fetched(12, 0, [damage(response(12, ("t", [entry(0)])))]) is None
+    assert tally.of(1).unreadable == 1
+    assert tally.of(1).partitions_answered == 0
+
+
+def test_pieces_are_as_good_as_the_whole() -> None:
+    for exchange in live():
+        whole, pieces = Tally(), Tally()
+        frame = exchange.response
+        whole.fetched(exchange.version, 0, [frame])
+        pieces.fetched(exchange.version, 0, [frame[:9], memoryview(frame)[9:20], bytearray(frame[20:])])
+
+        assert whole.of(1) == pieces.of(1)
+        assert not whole.of(1).unreadable, exchange
+
+
+def test_the_total_is_the_sum() -> None:
+    tally = Tally()
+    tally.sent(1, 10)
+    tally.answered(1, 20, 0.5)
+    tally.sent(3, 5)
+
+    total = tally.total()
+
+    assert (total.sent, total.answered, total.request_bytes, total.response_bytes) == (2, 1, 15, 20)
+    assert list(total.seconds) == [0.5]
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [float(n) for n in range(1, 11)]
+
+    assert [percentile(values, p) for p in (50, 90, 99, 100)] == [5.0, 9.0, 10.0, 10.0]
+    assert percentile([], 50) == 0.0
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_reached_by_so_many_and_by_no_fewer(values: list[float], percent: int) -> None:
+    found = percentile(sorted(values), percent)
+
+    assert found in values
+    assert sum(value <= found for value in values) * 100 >= percent * len(values)
+    assert sum(value < found for value in values) * 100 < percent * len(values)
