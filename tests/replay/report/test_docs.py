@@ -1,0 +1,35 @@
+"""The page on how to read the report names everything that stands in it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from replay.report import wording
+from replay.report.csv import COLUMNS
+from replay.report.model import Report
+
+PAGE = (Path(__file__).parents[3] / "docs" / "reading-the-report.md").read_text()
+CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_each_csv_column_is_documented(column: str) -> None:
+    assert column in CODE
+
+
+@pytest.mark.parametrize("key", Report.__annotations__)
+def test_each_key_of_the_report_is_documented(key: str) -> None:
+    assert key in CODE
+
+
+@pytest.mark.parametrize("policy", wording.POLICY)
+def test_each_policy_is_documented(policy: str) -> None:
+    assert f"--policy {policy}" in CODE
+
+
+def test_each_reason_that_is_explained_in_the_page_is_explained_there() -> None:
+    assert wording.meaning("fetch v3")
+    for reason in ("native session", "unpaired", "bytes missing", "not understood", "not a consumer", "tags"):
+        assert reason in CODE
+        assert wording.meaning(reason)
