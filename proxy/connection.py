@@ -64,7 +64,6 @@ class Connection:
         "_client_need",
         "_client_part",
         "_closing",
-        "_events",
         "_expected",
         "_fetches",
         "_half",
@@ -77,15 +76,16 @@ class Connection:
         "_probed",
         "_repeating",
         "_resolve",
-        "_to_broker",
-        "_to_client",
         "_waiting",
         "client_id",
+        "events",
         "fault",
         "held",
         "software_name",
         "software_version",
         "tally",
+        "to_broker",
+        "to_client",
     )
 
     def __init__(
@@ -104,11 +104,13 @@ class Connection:
         """Set when the connection has to end; what `take_client` gives is still due."""
         self.held = 0
         """Bytes of answers kept until they are whole or their turn comes."""
-        self._events: list[Event] = []
+        self.events: list[Event] = []
+        """What has happened and is not taken yet."""
+        self.to_client: list[Buffer] = []
+        self.to_broker: list[Buffer] = []
+        """Bytes that are due and not taken yet."""
         self._resolve = resolve
         self._max_request_bytes = max_request_bytes
-        self._to_client: list[Buffer] = []
-        self._to_broker: list[Buffer] = []
         self._answers: deque[Exchange] = deque()
         self._expected: deque[Exchange] = deque()
         self._client_part = bytearray()
@@ -128,7 +130,7 @@ class Connection:
         self._now = 0.0
         self._meter = Meter(measured or Measured(), self.tally)
         self._fetches = Fetches(
-            sessions=sessions, resolve=resolve, tally=self.tally, events=self._events, send=self._send
+            sessions=sessions, resolve=resolve, tally=self.tally, events=self.events, send=self._send
         )
 
     def __repr__(self) -> str:
@@ -180,26 +182,26 @@ class Connection:
 
     def take_client(self) -> list[Buffer]:
         """Hand over the bytes that are due to the client."""
-        if not self._to_client:
+        if not self.to_client:
             return []
-        due, self._to_client = self._to_client, []
+        due, self.to_client = self.to_client, []
         self.tally.client.bytes_out += sum(map(len, due))
         return due
 
     def take_broker(self) -> list[Buffer]:
         """Hand over the bytes that are due to the broker."""
-        if not self._to_broker:
+        if not self.to_broker:
             return []
-        due, self._to_broker = self._to_broker, []
+        due, self.to_broker = self.to_broker, []
         self.tally.broker.bytes_out += sum(map(len, due))
         return due
 
     def take_events(self) -> list[Event]:
         """Hand over what has happened since the last call."""
-        if not self._events:
+        if not self.events:
             return []
-        due = self._events.copy()
-        self._events.clear()
+        due = self.events.copy()
+        self.events.clear()
         return due
 
     def close_session(self, now: float) -> None:
@@ -215,7 +217,7 @@ class Connection:
         # What is kept goes now: this object is part of a cycle, which may wait long for its collection.
         self._client_part = bytearray()
         self._broker_parts = b""
-        self._to_client, self._to_broker, self._waiting = [], [], []
+        self.to_client, self.to_broker, self._waiting = [], [], []
         self._answers.clear()
         self._expected.clear()
         self._half = None
@@ -248,7 +250,7 @@ class Connection:
             end = len(data)
         piece = data if at == 0 and end == len(data) else data[at:end]
         if self._opaque:
-            self._to_broker.append(piece)
+            self.to_broker.append(piece)
         elif not self._client_frame(piece):
             self._client_part += piece
         return len(piece)
@@ -257,7 +259,7 @@ class Connection:
         """Pass on the rest of a frame that is not looked into; return what follows it."""
         left = self._client_left
         self._client_left = max(left - len(data), 0)
-        self._to_broker.append(data[:left])
+        self.to_broker.append(data[:left])
         if not self._client_left:
             if self._half is not None:
                 self._half.sent_at = self._now
@@ -333,7 +335,7 @@ class Connection:
 
     def _begin_frame(self, data: bytes, size: int) -> None:
         """Pass on a frame, or its beginning."""
-        self._to_broker.append(data if len(data) <= size else data[:size])
+        self.to_broker.append(data if len(data) <= size else data[:size])
         self._client_left = max(size - len(data), 0)
 
     def _becomes(self, api_key: int, version: int) -> Becomes:
@@ -384,7 +386,7 @@ class Connection:
     def _put(self, exchange: Exchange, frame: bytes) -> None:
         exchange.sent_at = self._now
         self._expected.append(exchange)
-        self._to_broker.append(frame)
+        self.to_broker.append(frame)
 
     def _named(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""
@@ -397,7 +399,7 @@ class Connection:
         if software is not None:
             self.software_name = _name(software.name.encode())
             self.software_version = _name(software.version.encode())
-        self._events.append(
+        self.events.append(
             ClientNamed(
                 client_id=self.client_id,
                 software_name=self.software_name,
@@ -418,11 +420,11 @@ class Connection:
     def _go_opaque(self, reason: str) -> None:
         self._opaque = True
         self.tally.passthrough[reason] += 1
-        self._events.append(Passthrough(reason=reason))
+        self.events.append(Passthrough(reason=reason))
 
     def _fail(self, side: str, reason: str) -> None:
         self.fault = Fault(side=side, reason=reason)
-        self._events.append(self.fault)
+        self.events.append(self.fault)
 
     # From the broker
 
@@ -439,7 +441,7 @@ class Connection:
         while at < len(data):
             if not self._broker_left:
                 if not self._expected and self._opaque:
-                    self._to_client.append(data[at:])
+                    self.to_client.append(data[at:])
                     return
                 if len(data) - at < _ANSWER_HEAD_SIZE:
                     self._broker_parts = data[at:]
@@ -464,7 +466,7 @@ class Connection:
         self._broker_left -= size
         self.tally.client.fetch_response_bytes += size
         self.tally.broker.fetch_response_bytes += size
-        self._to_client.append(data)
+        self.to_client.append(data)
         return True
 
     def _answer_begins(self, data: bytes) -> bool:
@@ -508,7 +510,7 @@ class Connection:
 
     def _to(self, exchange: Exchange, pieces: list[Buffer]) -> None:
         if self._answers and self._answers[0] is exchange:
-            self._to_client += pieces
+            self.to_client += pieces
         else:
             exchange.out += pieces
             self.held += sum(map(len, pieces))
@@ -537,7 +539,7 @@ class Connection:
         while answers and answers[0].answered:
             answers.popleft()
             if answers and answers[0].out:
-                self._to_client += answers[0].out
+                self.to_client += answers[0].out
                 self.held -= sum(map(len, answers[0].out))
                 answers[0].out = []
 
@@ -560,7 +562,7 @@ class Connection:
         try:
             return readdressed(frame, exchange.api_key, exchange.version, self._resolve)
         except ProtocolError:
-            self._events.append(Passthrough(reason="an answer with addresses was not understood"))
+            self.events.append(Passthrough(reason="an answer with addresses was not understood"))
             return [frame]
 
     def _ours(self, exchange: Exchange, chunk: bytes, *, last: bool) -> list[Buffer]:

@@ -49,6 +49,9 @@ class Passing:
             return []
         tagged = self._resolve is not None and exchange.version >= _ENDPOINTS_VERSION
         if last:
+            if not (walk.tags or exchange.passed_on or exchange.chunks or exchange.asks_session):
+                exchange.passed_on = exchange.received
+                return [chunk]  # as nearly all of them: whole, and as it is
             return self._end(exchange, walk, chunk, tagged=tagged)
         if not walk.head_known:
             safe = 0

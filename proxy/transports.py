@@ -316,12 +316,14 @@ class Link:
     def pump(self) -> None:
         """Write what the core has due, and follow what it says of itself."""
         core = self.core
-        if self._broker is not None and (due := core.take_broker()):
-            self._broker.writelines(due)
-        if (due := core.take_client()) and self._client is not None:
-            self._client.writelines(due)
-        if events := core.take_events():
-            self._report(events)
+        if core.to_broker and self._broker is not None:
+            self._broker.writelines(core.take_broker())
+        if core.to_client:
+            due = core.take_client()
+            if self._client is not None:
+                self._client.writelines(due)
+        if core.events:
+            self._report(core.take_events())
         if core.reads_client is self._core_holds:
             self._core_holds = not core.reads_client
             (self.hold_client if self._core_holds else self.release_client)(CORE)

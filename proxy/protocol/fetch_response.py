@@ -250,10 +250,11 @@ class FetchResponseWalk:
         else:
             throttle = _THROTTLE.unpack_from(buffer, at)[0]
             at += 4
-        self._topics_left, at = self._count(buffer, at)
+        topics, at = self._count(buffer, at)
+        self._topics_left = topics + 1
         self.throttle_time_ms, self.error_code = throttle, error
         self.session_id, self.session_id_at = session_id, session_id_at
-        self._next_topic()
+        self._topic_done()
         return at
 
     def _topic(self, buffer: bytes, at: int) -> int:
@@ -382,9 +383,6 @@ class FetchResponseWalk:
 
     def _topic_done(self) -> None:
         self._topics_left -= 1
-        self._next_topic()
-
-    def _next_topic(self) -> None:
         if self._topics_left > 0:
             self._at = _TOPIC
         else:
