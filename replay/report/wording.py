@@ -40,7 +40,7 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
 }
 """For each key of `model.Shares`: what it is called, and what it is. Last what sessions avoid."""
 
-_REASONS: Final = {
+REASONS: Final = {
     "native session": "the client has sessions of its own and is measured as it is",
     "unpaired": "the request was captured without its answer",
     "bytes missing": "part of the request or of the answer was not captured",
@@ -115,7 +115,7 @@ def shown(name: str, *, empty: str = "(none)") -> str:
 def meaning(reason: str) -> str:
     """Explain why a fetch was not eligible, "" where the reason speaks for itself."""
     families = (words for begin, words in _FAMILIES.items() if reason.startswith(begin))
-    return _REASONS.get(reason) or next(families, "")
+    return REASONS.get(reason) or next(families, "")
 
 
 def price(amount: float) -> str:
