@@ -110,6 +110,24 @@ def test_a_bad_toml_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str], t
     )
 
 
+def test_a_capture_that_can_t_be_written_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    ports = ["--listen", "127.0.0.1:0", "--admin", "off"]
+
+    code, line = _fails(
+        capsys, "proxy", "--bootstrap", "127.0.0.1:1", *ports, "--capture", str(file / "captures")
+    )
+
+    assert code == 2
+    assert line == (
+        f"fetchgate proxy: can't write to {file}/captures: Not a directory; "
+        "give --capture a directory that can be written"
+    )
+
+
 @pytest.mark.parametrize("flag", ["--listen", "--admin"])
 def test_a_port_in_use_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     port = free_ports(2)
