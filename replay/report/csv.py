@@ -37,6 +37,8 @@ FIGURES: Final = (
     "saved_ratio",
 )
 """`predicted_bytes` is sessions + (actual - eligible), both directions; `saved_ratio` 0.5 is one half."""
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a formula begins with, plain and full-width."""
 COLUMNS: Final = (*NAMES, *FIGURES)
 
 
@@ -86,7 +88,7 @@ def _names(row: Mapping[str, object]) -> dict[str, str | int]:
 
 def _inert(name: str) -> str:
     """Keep a spreadsheet from computing a peer's name (OWASP: CSV injection)."""
-    return "'" + printable(name) if name[:1] in ("=", "+", "-", "@") else printable(name)
+    return "'" + printable(name) if name.startswith(_FORMULA) else printable(name)
 
 
 def _figures(fetch: Fetch) -> dict[str, int | float]:

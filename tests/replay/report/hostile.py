@@ -12,6 +12,7 @@ NAMES = (
     "\x1b[2J\x1b]0;title\x07\r\n\u202egnp.\x00",
     '=HYPERLINK("http://canary.invalid")',
     '@SUM(1+1),"quoted"',
+    "\uff1d1+1",
     "&lt;amp;&#60;",
     "\udcff\ud800",
     "x" * 32_000,

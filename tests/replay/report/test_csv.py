@@ -107,6 +107,7 @@ def test_peers_cannot_act_in_a_spreadsheet() -> None:
     assert clients[0] == hostile.NAMES[0]
     assert '\'=HYPERLINK("http://canary.invalid")' in clients
     assert '\'@SUM(1+1),"quoted"' in clients
+    assert "'\uff1d1+1" in clients
     assert all(value.isprintable() for row in rows for value in row.values())
     assert not any(value[:1] in ("=", "+", "@") for row in rows for value in row.values())
     assert len(clients[-1]) == 32_000  # nothing is cut: programs read this
