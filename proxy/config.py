@@ -6,7 +6,7 @@ a flag counts before the environment, the environment before the file, the file 
 
 import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 from proxy.routing import Address, BrokerPorts
 
 MIB = 1_048_576
+MIN_INTERVAL = 0.1
+MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -116,6 +118,19 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
 
 def _admin(text: str) -> Address | None:
     return None if text == "off" else Address.parse(text, lowest_port=0)
+
+
+def _asked_admin(text: str) -> Address:
+    if text == "off":
+        raise ValueError("the gateway's admin endpoint is off; without it there is nothing to look at")
+    return Address.parse(text)
+
+
+def _interval(text: str) -> float:
+    value = _seconds(text)
+    if not MIN_INTERVAL <= value <= MAX_INTERVAL:
+        raise ValueError(f"{text!r} is no number of seconds from {MIN_INTERVAL:g} to {MAX_INTERVAL:g}")
+    return value
 
 
 def _advertise(text: str) -> str:
@@ -265,6 +280,32 @@ OPTIONS = (
 )
 
 
+TOP_OPTIONS = (
+    Option(
+        name="admin",
+        metavar="HOST:PORT",
+        parse=_asked_admin,
+        default="127.0.0.1:9464",
+        help="the admin endpoint of the gateway",
+    ),
+    Option(
+        name="interval",
+        metavar="SECONDS",
+        parse=_interval,
+        default="1",
+        help="from one picture to the next",
+    ),
+    Option(
+        name="once",
+        metavar="on|off",
+        parse=lambda text: _one_of("on", "off")(text) == "on",
+        default="off",
+        help="print one picture and leave",
+    ),
+)
+"""The options of ``fetchgate top``."""
+
+
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
     """Put the options together from where they are written.
 
@@ -276,18 +317,29 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     Raises:
         ConfigError: an option, or the file, can't be used.
     """
+    config = Config(**read(OPTIONS, flags, environ, file))
+    if config.admin is not None and config.admin == config.listen and config.listen.port:
+        raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
+    return config
+
+
+def read(
+    options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
+) -> dict[str, Any]:
+    """Read options from where they are written; see `load`.
+
+    Raises:
+        ConfigError: an option, or the file, can't be used.
+    """
     written = _read_toml(file) if file else {}
     values: dict[str, Any] = {}
-    for option in OPTIONS:
+    for option in options:
         text, origin = _find(option, flags, environ, written, file)
         try:
             values[option.name] = option.parse(text)
         except ValueError as error:
             raise ConfigError(f"{origin}: {error}") from None
-    config = Config(**values)
-    if config.admin is not None and config.admin == config.listen and config.listen.port:
-        raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
-    return config
+    return values
 
 
 def changes(before: Config, after: Config) -> tuple[list[str], list[str]]:
@@ -333,7 +385,7 @@ def _read_toml(file: str) -> dict[str, str]:
 
 def _toml_text(file: str, key: str, value: object) -> str:
     """Write a TOML value as the command line would have it."""
-    names = [option.name for option in OPTIONS]
+    names = [option.name for option in (*OPTIONS, *TOP_OPTIONS)]
     if key not in names:
         close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
         raise ConfigError(f"{key} in {file}: no such option" + (f"; is it {close[0]}?" if close else ""))

@@ -1,0 +1,117 @@
+"""What the person at the keys has chosen, and what each key makes of it. Sans-IO."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from proxy.dashboard.snapshot import Client
+
+SORTS: Final[dict[str, Callable[[Client], str | float]]] = {
+    "client": lambda client: client.client_id,
+    "software": lambda client: client.software,
+    "v": lambda client: client.version,
+    "parts": lambda client: client.partitions,
+    "epoch": lambda client: client.epoch,
+    "incr": lambda client: client.incremental,
+    "left out": lambda client: client.left_out,
+    "saved": lambda client: client.saved,
+    "error": lambda client: client.last_error,
+}
+"""The columns by which clients can be sorted, in the order of the table."""
+_ASCENDING: Final = frozenset({"client", "software"})
+_MAX_FILTER: Final = 40
+ENTER: Final = frozenset("\r\n")
+ERASE: Final = frozenset("\x7f\x08")
+ESCAPE: Final = "\x1b"
+CONTROL_C: Final = "\x03"
+CONTROL_U: Final = "\x15"
+_SEQUENCE: Final = re.compile(r"\x1b[\[O][0-9;?]*[ -/]*[@-~]|(.)", re.DOTALL)
+"""A control sequence, or one key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How the picture is to look."""
+
+    sort: str = "saved"
+    reverse: bool = False
+    """The other way round than is usual for that column."""
+    filter: str = ""
+    """Clients whose id, software, address or broker has this in it."""
+    typing: bool = False
+    """Keys are letters of the filter now."""
+    paused: bool = False
+    help: bool = False
+    quit: bool = False
+
+    @property
+    def descending(self) -> bool:
+        """Tell whether large values come first."""
+        return (self.sort not in _ASCENDING) != self.reverse
+
+
+def press(choice: Choice, key: str) -> Choice:
+    """Tell what becomes of a choice by a key; one that means nothing changes nothing."""
+    if key == CONTROL_C:
+        return replace(choice, quit=True)
+    if choice.typing:
+        return _typed(choice, key)
+    if choice.help and key == ESCAPE:
+        return replace(choice, help=False)
+    action = _KEYS.get(key)
+    return action(choice) if action is not None else choice
+
+
+def split_keys(text: str) -> list[str]:
+    """Part what a terminal sends into keys; arrows and their like come as sequences and mean nothing here."""
+    return [key for key in _SEQUENCE.split(text) if key]
+
+
+def picked(clients: tuple[Client, ...], choice: Choice) -> list[Client]:
+    """Give the clients that the filter lets through, sorted; equal ones by id and address."""
+    wanted = choice.filter.casefold()
+    found = [
+        client
+        for client in clients
+        if wanted in f"{client.client_id}\n{client.software}\n{client.address}\n{client.broker}".casefold()
+    ]
+    found.sort(key=lambda client: (client.client_id, client.address))
+    found.sort(key=SORTS[choice.sort], reverse=choice.descending)
+    return found
+
+
+def _typed(choice: Choice, key: str) -> Choice:
+    if key in ENTER:
+        return replace(choice, typing=False)
+    if key == ESCAPE:
+        return replace(choice, typing=False, filter="")
+    if key in ERASE:
+        return replace(choice, filter=choice.filter[:-1])
+    if key == CONTROL_U:
+        return replace(choice, filter="")
+    if key.isprintable() and len(choice.filter) < _MAX_FILTER:
+        return replace(choice, filter=choice.filter + key)
+    return choice
+
+
+def _next_sort(choice: Choice, step: int) -> Choice:
+    names = list(SORTS)
+    return replace(choice, sort=names[(names.index(choice.sort) + step) % len(names)], reverse=False)
+
+
+_KEYS: Final[dict[str, Callable[[Choice], Choice]]] = {
+    "s": lambda choice: _next_sort(choice, 1),
+    "S": lambda choice: _next_sort(choice, -1),
+    "r": lambda choice: replace(choice, reverse=not choice.reverse),
+    "/": lambda choice: replace(choice, typing=True, help=False),
+    ESCAPE: lambda choice: replace(choice, filter=""),
+    "p": lambda choice: replace(choice, paused=not choice.paused),
+    " ": lambda choice: replace(choice, paused=not choice.paused),
+    "h": lambda choice: replace(choice, help=not choice.help),
+    "?": lambda choice: replace(choice, help=not choice.help),
+    "q": lambda choice: replace(choice, quit=True),
+    **{str(place): partial(replace, sort=name, reverse=False) for place, name in enumerate(SORTS, 1)},
+}
+"""What keys do outside the filter; `proxy.dashboard.view` has them in words."""

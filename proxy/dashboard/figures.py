@@ -1,0 +1,76 @@
+"""Numbers in few characters, for people. Sans-IO."""
+
+from collections.abc import Sequence
+from math import floor
+from typing import Final
+
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_PLAIN_BARS: Final = "_.-~=+*#"
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_DAY: Final = 86_400
+NOTHING: Final = "-"
+
+
+def scaled(value: float, unit: str = "") -> str:
+    """Write a number with three digits and a decimal prefix, as `3.31 MB`; 0 to 999 as they are."""
+    size = abs(value)
+    power = 0
+    while size >= 999.5 and power < len(_UNITS) - 1:
+        size /= 1000
+        power += 1
+    whole = size >= 99.95 or (not power and value == int(value))
+    digits = 0 if whole else 1 if size >= 9.995 else 2
+    text = f"{'-' if value < 0 else ''}{size:.{digits}f} {_UNITS[power]}{unit}"
+    return text.rstrip()
+
+
+def volume(value: float) -> str:
+    """Write a number of bytes."""
+    return scaled(value, "B")
+
+
+def share(part: float, whole: float) -> str:
+    """Write a part in per cent, cut rather than rounded up: 100 % is all of it."""
+    if not whole:
+        return NOTHING
+    percent = 100 * part / whole
+    digits = 1 if percent < 99.9 else 2
+    return f"{floor(percent * 10**digits) / 10**digits:.{digits}f} %" if percent != 100 else "100 %"
+
+
+def span(seconds: float) -> str:
+    """Write a length of time in its two largest units."""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
+
+
+def moment(seconds: float | None) -> str:
+    """Write a short time; None: there is none."""
+    if seconds is None:
+        return NOTHING
+    if seconds >= 0.9995:
+        return f"{seconds:.1f} s"
+    thousandths = 1000 * seconds
+    return f"{thousandths:.0f} ms" if thousandths >= 9.95 else f"{thousandths:.2g} ms"
+
+
+def sparkline(values: Sequence[float], width: int, *, plain: bool = False) -> str:
+    """Draw the last values as bars between nothing and the largest of them; less than nothing is nothing.
+
+    Args:
+        values: the latest last.
+        width: how many there is room for.
+        plain: for a terminal that has only ASCII.
+    """
+    bars = _PLAIN_BARS if plain else _BARS
+    shown = [max(0.0, value) for value in values[-width:]] if width > 0 else []
+    most = max(shown, default=0.0) or 1.0
+    return "".join(bars[min(len(bars) - 1, int(value / most * len(bars)))] for value in shown)

@@ -1,0 +1,193 @@
+"""`fetchgate top`: asks a gateway for its state again and again, reads keys, draws.
+
+One event loop, one picture at a time: a gateway that does not answer never makes a key wait.
+"""
+
+import asyncio
+import codecs
+import json
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Final
+
+from rich.console import Console
+from rich.live import Live
+
+from proxy.dashboard.choice import Choice, press, split_keys
+from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
+from proxy.dashboard.view import Size, Unreachable, frame
+from proxy.logs import reason_of
+from proxy.routing import Address
+
+ANSWER_SECONDS: Final = 3.0
+"""Within this time a gateway answers, or it is not reachable."""
+MAX_CONNECTIONS: Final = 500
+"""How many are asked for; those that moved most."""
+MAX_ANSWER_BYTES: Final = 1 << 24
+_REQUEST: Final = (
+    "GET /state?connections={most} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
+    "Accept: application/json\r\nConnection: close\r\n\r\n"
+)
+_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where such a listener is found, not bound
+
+
+class UnreachableError(Exception):
+    """No state could be had: why, in a few words."""
+
+
+async def ask(address: Address) -> Snapshot:
+    """Ask a gateway for its state.
+
+    Raises:
+        UnreachableError: there is none, it does not answer in time, or what answers is no gateway.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return parse(await _get(address))
+    except TimeoutError:
+        raise UnreachableError(f"no answer within {ANSWER_SECONDS:g} s") from None
+    except NotAGatewayError as error:
+        raise UnreachableError(str(error)) from None
+    except (OSError, UnicodeError) as error:  # a name can be no name at all
+        raise UnreachableError(reason_of(error)) from None
+    except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        raise UnreachableError("what answers there is no fetchgate") from None
+
+
+async def _get(address: Address) -> object:
+    host = _WILDCARDS.get(address.host, address.host)
+    reader, writer = await asyncio.open_connection(host, address.port, limit=MAX_ANSWER_BYTES)
+    try:
+        writer.write(_REQUEST.format(most=MAX_CONNECTIONS, address=address).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = head.split(b" ", 2)[1]
+        if not head.startswith(b"HTTP/1.") or status != b"200":
+            raise NotAGatewayError("what answers there is no fetchgate")
+        body = await reader.read(-1)
+    finally:
+        writer.transport.abort()
+    document: object = json.loads(body)
+    return document
+
+
+def once(address: Address) -> int:
+    """Print one picture and give the exit code: 0, or 1 where there is no gateway."""
+    console = Console(highlight=False)
+    try:
+        seen = asyncio.run(ask(address))
+    except UnreachableError as error:
+        sys.stderr.write(f"fetchgate top: no gateway at {address}: {error}; see --admin\n")
+        return 1
+    console.print(frame(seen, Choice(), Size(width=console.width, plain=_plain(console)), keys=False))
+    return 0
+
+
+def watch(address: Address, interval: float) -> int:
+    """Draw until somebody quits; give the exit code: 0, or 2 where there is nothing to draw on.
+
+    Args:
+        address: the admin endpoint.
+        interval: seconds from one picture to the next.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal or console.is_dumb_terminal:
+        sys.stderr.write("fetchgate top: this is no terminal to draw on; give --once\n")
+        return 2
+    with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+        asyncio.run(_Top(address, interval, live).run())
+    return 0
+
+
+def _plain(console: Console) -> bool:
+    return console.options.ascii_only
+
+
+@contextmanager
+def _keys() -> Iterator[None]:
+    """Have each key at once, unseen, none of them a signal."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    stdin = sys.stdin.fileno()
+    before = termios.tcgetattr(stdin)
+    try:
+        tty.setcbreak(stdin)
+        raw = termios.tcgetattr(stdin)
+        raw[0] &= ~termios.IXON
+        raw[3] &= ~termios.ISIG
+        termios.tcsetattr(stdin, termios.TCSADRAIN, raw)
+        yield
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+class _Top:
+    """The live picture."""
+
+    def __init__(self, address: Address, interval: float, live: Live) -> None:
+        self._address = address
+        self._interval = interval
+        self._live = live
+        self._choice = Choice()
+        self._seen: Snapshot | Unreachable | None = None
+        self._reached_at = monotonic()
+        self._quit = asyncio.Event()
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+
+    async def run(self) -> None:
+        """Draw until it is told to quit."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._quit.set)
+        loop.add_signal_handler(signal.SIGWINCH, self._draw)
+        if sys.stdin.isatty():
+            loop.add_reader(sys.stdin.fileno(), self._pressed)
+        asking = loop.create_task(self._ask())
+        await self._quit.wait()
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+
+    async def _ask(self) -> None:
+        while True:
+            if not self._choice.paused:
+                await self._look()
+                self._draw()
+            await asyncio.sleep(self._interval)
+
+    async def _look(self) -> None:
+        try:
+            self._seen = await ask(self._address)
+        except UnreachableError as error:
+            last = self._seen.last if isinstance(self._seen, Unreachable) else self._seen
+            since = monotonic() - self._reached_at
+            self._seen = Unreachable(address=str(self._address), reason=str(error), seconds=since, last=last)
+        else:
+            self._reached_at = monotonic()
+
+    def _pressed(self) -> None:
+        try:
+            data = os.read(sys.stdin.fileno(), 1024)
+        except OSError:
+            data = b""
+        if not data:  # the terminal is gone
+            self._quit.set()
+            return
+        for key in split_keys(self._decoder.decode(data)):
+            self._choice = press(self._choice, key)
+        if self._choice.quit:
+            self._quit.set()
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._seen is None:
+            return
+        console = self._live.console
+        size = Size(width=console.width, height=console.height, plain=_plain(console))
+        self._live.update(frame(self._seen, self._choice, size), refresh=True)

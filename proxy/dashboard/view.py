@@ -1,0 +1,364 @@
+"""One picture of a gateway: a snapshot, a choice and a size in; what rich prints out. Pure.
+
+Colours are the sixteen of the terminal, so that they suit a light and a dark one; nothing is told by colour
+alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from proxy.dashboard.choice import SORTS, Choice, picked
+from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, sparkline, volume
+from proxy.dashboard.snapshot import Broker, Client, Happened, Recent, Snapshot
+
+WIDE: Final = 120
+"""From this width on tables have more columns."""
+_MAX_REASONS: Final = 2
+_MAX_EVENTS: Final = 10
+_HEAD_LINES: Final = 6
+"""Title, the table of bytes, connections."""
+_SPARKLINE_WIDTH: Final = 60
+_STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
+_WARNING: Final = "bold red"
+_LABEL: Final = "bold"
+_KEYS: Final = "s sort  r reverse  / filter  p pause  h help  q quit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much room there is."""
+
+    width: int
+    height: int | None = None
+    """None: as much as it takes."""
+    plain: bool = False
+    """The terminal has only ASCII."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreachable:
+    """No snapshot could be had."""
+
+    address: str
+    reason: str
+    seconds: float
+    """Since when."""
+    last: Snapshot | None
+    """The last one before that."""
+
+
+def frame(seen: Snapshot | Unreachable, choice: Choice, size: Size, *, keys: bool = True) -> RenderableType:
+    """Draw a picture.
+
+    Args:
+        seen: what there is to show.
+        choice: how it is to look.
+        size: how much room there is.
+        keys: somebody is there to press some.
+    """
+    if choice.help:
+        lines: list[RenderableType] = [*_help()]
+    elif isinstance(seen, Unreachable):
+        lines = [*_unreachable(seen)]
+    else:
+        lines = _picture(seen, choice, size, room=_room(size, keys=keys))
+    if keys:
+        lines.append(_footer(choice, size))
+    return Group(*lines)
+
+
+def _room(size: Size, *, keys: bool) -> int | None:
+    return None if size.height is None else size.height - int(keys)
+
+
+def _picture(seen: Snapshot, choice: Choice, size: Size, *, room: int | None) -> list[RenderableType]:
+    reasons = _reasons(seen)
+    clients = picked(seen.clients, choice)
+    fixed = _HEAD_LINES + len(reasons) + 4  # two tables with a title and their columns' names each
+    rows = _share_out(None if room is None else room - fixed, seen, len(clients))
+    return [
+        _title(seen, choice),
+        *reasons,
+        _bytes(seen, size),
+        _connections(seen),
+        _clients_title(seen, choice, len(clients), min(rows.clients, len(clients)), size),
+        _clients(clients[: rows.clients], choice, size),
+        _brokers_title(seen, rows.brokers),
+        _brokers(seen.brokers[: rows.brokers], size),
+        *_events(seen.happened, rows.events),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    clients: int
+    brokers: int
+    events: int
+
+
+def _share_out(room: int | None, seen: Snapshot, clients: int) -> _Rows:
+    """Share out lines: brokers get up to a third, events one and what is left over in the end."""
+    if room is None:
+        return _Rows(clients=clients, brokers=len(seen.brokers), events=_MAX_EVENTS)
+    events = int(bool(seen.happened) and room > 0)
+    brokers = min(len(seen.brokers), max(room - events, 0) // 3)
+    rows = min(clients, max(room - events - brokers, 0))
+    left = max(room - events - brokers - rows, 0)
+    more = min(left, len(seen.brokers) - brokers)
+    return _Rows(clients=rows, brokers=brokers + more, events=min(events + left - more, _MAX_EVENTS))
+
+
+# -- the head ----------------------------------------------------------------------------------------------
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis", end="\n")
+
+
+def _title(seen: Snapshot, choice: Choice) -> Text:
+    paused = ("  PAUSED, p goes on ", "bold reverse") if choice.paused else ""
+    return _line(
+        (f"fetchgate {seen.version}", _LABEL),
+        f" at {seen.listen}  ",
+        (seen.state, _STATE_STYLES.get(seen.state, _WARNING)),
+        f"  up {span(seen.uptime)}",
+        "" if seen.sessions_on else ("  sessions are off: a plain wire", _WARNING),
+        paused,
+    )
+
+
+def _reasons(seen: Snapshot) -> list[Text]:
+    lines = [_line(("! ", _WARNING), reason) for reason in seen.reasons[:_MAX_REASONS]]
+    if (more := len(seen.reasons) - _MAX_REASONS) > 0:
+        lines[-1].append(f" (and {more} more)")
+    return lines
+
+
+def _bytes(seen: Snapshot, size: Size) -> Table:
+    recent, client, broker = seen.recent, seen.client, seen.broker
+    table = _table()
+    table.add_column("", width=11)
+    for name in ("client side", "broker side", "saved", ""):
+        table.add_column(name, justify="right", width=11 if name else 8, header_style=_LABEL)
+    table.add_column("saved a second, two minutes", ratio=1, header_style=_LABEL)
+    now_client, now_broker = recent.now(recent.client_bytes), recent.now(recent.broker_bytes)
+    width = min(size.width - 11 - 3 * 11 - 8 - 5 * 2, _SPARKLINE_WIDTH)
+    table.add_row(
+        ("now"),
+        f"{volume(now_client)}/s",
+        f"{volume(now_broker)}/s",
+        Text(f"{volume(now_client - now_broker)}/s", style=_saved_style(now_client - now_broker)),
+        share(now_client - now_broker, now_client),
+        Text(sparkline(recent.saved, width, plain=size.plain), style="green"),
+    )
+    table.add_row(
+        "since start",
+        volume(client.fetch_bytes),
+        volume(broker.fetch_bytes),
+        Text(volume(seen.saved), style=_saved_style(seen.saved)),
+        share(seen.saved, client.fetch_bytes),
+        f"peak {volume(max(recent.saved, default=0.0))}/s",
+    )
+    table.add_row("fetches/s", *_fetch_rates(recent), "", "", _kinds(recent))
+    return table
+
+
+def _saved_style(saved: float) -> str:
+    return "bold green" if saved >= 0 else _WARNING
+
+
+def _fetch_rates(recent: Recent) -> tuple[str, str]:
+    to_broker = sum(recent.now(column) for column in recent.broker_fetches.values())
+    return _rate(recent.now(recent.client_fetches)), _rate(to_broker)
+
+
+def _rate(value: float) -> str:
+    return scaled(round(value, 1))
+
+
+def _kinds(recent: Recent) -> Text:
+    """Name the kinds of fetches that go to the broker, the commonest first."""
+    rates = sorted(
+        ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
+    )
+    told = [f"{_rate(rate)} {kind}" for rate, kind in rates if rate] or ["none"]
+    return Text(", ".join(told), no_wrap=True, overflow="ellipsis")
+
+
+def _connections(seen: Snapshot) -> Text:
+    slots = f"{seen.slots_held} of {seen.slots}" if seen.slots else str(seen.slots_held)
+    full = 0 < seen.slots <= seen.slots_held
+    return _line(
+        (str(seen.connections), _LABEL),
+        f" connections, {scaled(seen.accepted)} in all  ",
+        (slots, _WARNING if full else _LABEL),
+        " broker slots held  ",
+        (volume(seen.held_bytes), _LABEL),
+        " held  adds ",
+        (f"{moment(seen.added_request)} + {moment(seen.added_response)}", _LABEL),
+    )
+
+
+# -- the tables --------------------------------------------------------------------------------------------
+
+
+def _table() -> Table:
+    return Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="")
+
+
+def _section(name: str, *parts: str | tuple[str, str]) -> Text:
+    return _line((name, "bold reverse"), "  ", *parts)
+
+
+def _clients_title(seen: Snapshot, choice: Choice, found: int, shown: int, size: Size) -> Text:
+    arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
+    parts: list[str | tuple[str, str]] = [f"{shown} of {found}, by {choice.sort} {arrow}"]
+    if choice.filter or choice.typing:
+        parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", _LABEL))
+    if (unlisted := seen.connections - len(seen.clients)) > 0:
+        parts.append(f"  {unlisted} that moved least are not told")
+    return _section(" Clients ", *parts)
+
+
+def _clients(clients: Iterable[Client], choice: Choice, size: Size) -> Table:
+    wide = size.width >= WIDE
+    table = _table()
+    widths = {"v": 2, "parts": 6, "epoch": 6, "incr": 5, "left out": 8, "saved": 8}
+    for name in SORTS:
+        style = "bold underline" if name == choice.sort else _LABEL
+        if name == "error" and wide:
+            for more, width in (("broker", 9), ("fetches", 8)):
+                table.add_column(more, justify="right", width=width, header_style=_LABEL, no_wrap=True)
+            table.add_column("address", width=21, header_style=_LABEL, no_wrap=True)
+        if name in widths:
+            table.add_column(name, justify="right", width=widths[name], header_style=style, no_wrap=True)
+        else:
+            table.add_column(name, ratio=1, header_style=style, no_wrap=True)
+    for client in clients:
+        table.add_row(*_client(client, wide=wide))
+    return table
+
+
+def _client(client: Client, *, wide: bool) -> Iterable[Text]:
+    cells = [
+        client.client_id or NOTHING,
+        client.software or NOTHING,
+        str(client.version) if client.version >= 0 else NOTHING,
+        scaled(client.partitions) if client.epoch else NOTHING,
+        scaled(client.epoch) if client.epoch else NOTHING,
+        f"{int(100 * client.incremental)} %" if client.fetches else NOTHING,
+        scaled(client.left_out),
+    ]
+    yield from (Text(cell) for cell in cells)
+    yield Text(volume(client.saved), style=_saved_style(client.saved) if client.saved else "")
+    if wide:
+        yield from (Text(cell) for cell in (client.broker, scaled(client.fetches), client.address))
+    yield Text(client.last_error, style="red")
+
+
+def _brokers_title(seen: Snapshot, shown: int) -> Text:
+    more = f"{shown} of {len(seen.brokers)}  " if shown < len(seen.brokers) else ""
+    return _section(" Brokers ", f"{more}time to answer: of late, in the mean; a fetch's own wait included")
+
+
+def _brokers(brokers: Sequence[Broker], size: Size) -> Table:
+    wide = size.width >= WIDE
+    table = _table()
+    table.add_column("broker", width=9, header_style=_LABEL, no_wrap=True)
+    table.add_column("address", ratio=1, header_style=_LABEL, no_wrap=True)
+    for name, width in (("conns", 5), ("sessions", 8), ("refused", 7), ("evicted", 7), ("fetch", 7)):
+        table.add_column(name, justify="right", width=width, header_style=_LABEL, no_wrap=True)
+    table.add_column("other", justify="right", width=7, header_style=_LABEL, no_wrap=True)
+    if wide:
+        table.add_column("parts", justify="right", width=8, header_style=_LABEL, no_wrap=True)
+        table.add_column("saved", justify="right", width=8, header_style=_LABEL, no_wrap=True)
+    problems = any(broker.problem for broker in brokers)
+    if problems:
+        table.add_column("problem", ratio=2 if wide else 1, header_style=_LABEL, no_wrap=True)
+    for broker in brokers:
+        table.add_row(*_broker(broker, wide=wide), *([Text(broker.problem, style="red")] if problems else []))
+    return table
+
+
+def _broker(broker: Broker, *, wide: bool) -> Iterable[Text]:
+    yield Text(broker.name)
+    yield Text(broker.address)
+    yield Text(scaled(broker.connections))
+    yield Text(scaled(broker.sessions))
+    for trouble in (broker.refusals, broker.evictions):
+        yield Text(scaled(trouble), style="red" if trouble else "")
+    yield Text(moment(broker.fetch_seconds))
+    yield Text(moment(broker.other_seconds))
+    if wide:
+        yield Text(scaled(broker.partitions))
+        yield Text(volume(broker.saved))
+
+
+def _events(happened: Sequence[Happened], rows: int) -> list[Text]:
+    """Draw the latest events, the newest first."""
+    lines = []
+    for event in list(reversed(happened))[:rows]:
+        times = f" ({event.count} times)" if event.count > 1 else ""
+        style = "red" if event.warning else ""
+        lines.append(_line(f"{span(event.ago):>12} ago  ", (f"{event.text}{times}", style)))
+    return lines
+
+
+# -- the rest ----------------------------------------------------------------------------------------------
+
+
+def _unreachable(seen: Unreachable) -> Iterable[Text]:
+    yield _line(("fetchgate", _LABEL), "  ", ("not reachable", _WARNING), f"  for {span(seen.seconds)}")
+    yield _line("")
+    yield Text.assemble((f"No answer from {seen.address}: {seen.reason}.", _LABEL))
+    yield Text("It is asked again and again; this picture comes back by itself.")
+    yield Text("Does `fetchgate proxy` run there, and is --admin what its --admin says?")
+    if seen.last is not None:
+        yield _line("")
+        yield _line(
+            f"The last that was seen: {seen.last.state}, {seen.last.connections} connections,"
+            f" {volume(seen.last.saved)} saved in {span(seen.last.uptime)}."
+        )
+
+
+def _footer(choice: Choice, size: Size) -> Text:
+    if choice.typing:
+        text = f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
+    elif choice.help:
+        text = "h back  q quit"
+    else:
+        text = _KEYS
+    return Text(text.ljust(size.width)[: size.width], style="reverse", no_wrap=True, end="")
+
+
+_HELP: Final = (
+    ("Keys", ""),
+    ("s  S  1-9", "sort clients by the next column, by the one before, by that column"),
+    ("r", "turn the order round"),
+    ("/", "show only clients with these letters in id, software, address or broker; Esc: all"),
+    ("p", "pause: the picture stands still, the gateway does not"),
+    ("q", "quit"),
+    ("Clients, a line for each connection", ""),
+    ("v", "version of its last fetch"),
+    ("parts, epoch", "partitions and next epoch of its fetch session at the broker"),
+    ("incr", "share of its fetches that went to the broker as incremental ones"),
+    ("left out", "partition entries of requests and answers that the broker's side was spared"),
+    ("saved", "bytes of fetches on the client's side less those on the broker's"),
+    ("Brokers", ""),
+    ("refused", "requests for a session that found no free slot"),
+    ("evicted", "sessions that the broker had given to others (error 70); the client saw nothing"),
+    ("fetch, other", "seconds until answers began, in the mean over two minutes"),
+    ("Head", ""),
+    ("held", "answers in memory until they are whole (--max-inflight-bytes)"),
+    ("adds", "what the gateway itself adds to a request and to an answer, in the mean"),
+)
+
+
+def _help() -> Iterable[Text]:
+    for word, meaning in _HELP:
+        yield _line((f"{word:<14}", _LABEL), meaning) if meaning else _line((word, "bold underline"))
