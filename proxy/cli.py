@@ -1,38 +1,24 @@
-"""``fetchgate``: the command line, and the life of a gateway from its start to its last connection.
+"""``fetchgate``: the command line.
 
-Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration.
+Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration, 3 done but for parts of the input.
 """
 
 import argparse
-import asyncio
-import gc
 import os
-import resource
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any, Final, NoReturn
 
-from proxy import logs
-from proxy.admin import Admin
-from proxy.bootstrap import BootstrapError, Cluster, ask
-from proxy.captures import Capture, Files
-from proxy.config import OPTIONS, Config, ConfigError, changes, load
-from proxy.listeners import bind
+from proxy import running
+from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, read
 from proxy.metrics import VERSION
-from proxy.routing import Address
-from proxy.server import Gateway
+from proxy.running import EXIT_FAILED, EXIT_USAGE
 
-new_event_loop: Callable[[], asyncio.AbstractEventLoop]
-try:
-    from uvloop import new_event_loop
-except ImportError:  # no wheel for this platform: the same gateway, slower
-    from asyncio import new_event_loop
-
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
+REPLAY: Final = "replay"
+COMMANDS: Final = "fetchgate.commands"
+"""Entry points of commands that the gateway itself knows nothing of: each takes its arguments, gives the exit
+code."""
 
 _EXAMPLES: Final = """\
 examples:
@@ -50,6 +36,15 @@ Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESS
 file of --config (max_sessions = 200); a flag counts before the environment, the environment before the file.
 SIGHUP reads them again and applies --sessions, --sessions-off-for and --log-level; SIGTERM drains, a second
 one leaves at once.
+"""
+
+_TOP_EXAMPLES: Final = """\
+examples:
+  fetchgate top
+      the gateway of this machine; h has the keys
+  fetchgate top --admin 10.0.0.7:9464
+  fetchgate top --once
+      one picture, for scripts; leaves with 1 where there is no gateway
 """
 
 
@@ -75,182 +70,59 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for option in OPTIONS:
-        default = f" (default: {option.default})" if option.default else ""
-        proxy.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=option.help + default)
-    proxy.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
+    _add_options(proxy, OPTIONS)
     proxy.add_argument(
         "--check", action="store_true", help="test the configuration and the bootstrap, then leave"
+    )
+    top = commands.add_parser(
+        "top",
+        help="look at a running gateway",
+        description="Show what a running gateway does and saves, live, by its admin endpoint.",
+        epilog=_TOP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_options(top, TOP_OPTIONS[:-1])
+    top.add_argument("--once", action="store_const", const="on", help=TOP_OPTIONS[-1].help)
+    commands.add_parser(
+        REPLAY,
+        help="captures: what is in them, what sessions would save, and playing them again",
+        add_help=False,
     )
     return parser
 
 
+def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    for option in options:
+        default = f" (default: {option.default})" if option.default else ""
+        parser.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=option.help + default)
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == [REPLAY]:
+        return _other_command(REPLAY, argv[1:])
     arguments = vars(_parser().parse_args(argv))
-    try:
-        config = _load(arguments)
-    except ConfigError as error:
-        return _complain(str(error), EXIT_USAGE)
-    if arguments["check"]:
-        return asyncio.run(_check(config))
-    logs.configure(style=config.log_format, level=config.log_level)
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(_serve(config, arguments))
-    except KeyboardInterrupt:
-        return 0  # before the handlers of signals were set
+    return _top(arguments) if arguments["command"] == "top" else running.run(arguments)
 
 
-def _load(arguments: dict[str, Any]) -> Config:
+def _top(arguments: dict[str, Any]) -> int:
     file = arguments["config"] or os.environ.get("FETCHGATE_CONFIG")
-    return load({option.name: arguments[option.name] for option in OPTIONS}, os.environ, file)
-
-
-def _complain(text: str, code: int) -> int:
-    sys.stderr.write(f"fetchgate proxy: {text}\n")
-    return code
-
-
-async def _check(config: Config) -> int:
-    """Ask every bootstrap address, say what it told and where the gateway would put its listeners."""
-    answered: Cluster | None = None
-    for address in config.bootstrap:
-        try:
-            answered = await ask(address)
-        except BootstrapError as error:
-            _say(f"bootstrap {error}")
-        else:
-            _say(f"bootstrap {address}: ok")
-    if answered is None:
-        return _complain(
-            "no bootstrap address answers; is --bootstrap right, and are the brokers up?", EXIT_FAILED
-        )
-    if answered.brokers is None:
-        _say("brokers: the cluster wants authentication; they are learned from clients' answers")
-    placed = {id_: config.broker_ports.place(id_, config.listen) for id_ in answered.brokers or {}}
-    for node_id, listener in sorted(placed.items()):
-        at = listener or "no port by --broker-ports; it will be left out"
-        _say(f"broker {node_id} {(answered.brokers or {})[node_id]}: {at}")
-    return EXIT_FAILED if None in placed.values() else 0
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-
-
-async def _serve(config: Config, arguments: dict[str, Any]) -> int:
-    """Run a gateway until a signal ends it."""
-    loop = asyncio.get_running_loop()
-    log = logs.logger()
-    _raise_file_limit()
-    loop.set_exception_handler(lambda _, context: _unexpected(context))
-    gateway = Gateway(config, loop, log)
-    admin = Admin(gateway)
     try:
-        gateway.open()
-    except OSError as error:
-        return _unbound("--listen", config.listen, error)
-    try:
-        capture = _capture(config, gateway)
-    except OSError as error:
-        gateway.close()
-        reason = logs.reason_of(error)
-        return _complain(
-            f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
-            EXIT_USAGE,
-        )
-    if config.admin is not None:
-        try:
-            await admin.start(bind(config.admin))
-        except OSError as error:
-            gateway.close()
-            return _unbound("--admin", config.admin, error)
-    gc.collect()
-    gc.freeze()  # what was made until here stays: no collection needs to look at it again
-    log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(config.admin or "off"))
-    await _until_stopped(gateway, config, arguments)
-    admin.close()
-    if capture is not None:
-        capture.close()
-    return 0
-
-
-def _capture(config: Config, gateway: Gateway) -> Capture | None:
-    """Capture what passes from now on, if the operator asked for it.
-
-    Raises:
-        OSError: there is no writing to the directory.
-    """
-    if config.capture is None:
-        return None
-    files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
-    gateway.tap = capture = Capture(files, records=config.capture_records, loop=gateway.loop, log=gateway.log)
-    gateway.log.info("capturing", directory=str(config.capture), records=config.capture_records)
-    return capture
-
-
-async def _until_stopped(gateway: Gateway, config: Config, arguments: dict[str, Any]) -> None:
-    """Wait for SIGTERM or SIGINT, then drain; the second of them ends that."""
-    loop, log = gateway.loop, gateway.log
-    stop, again = asyncio.Event(), asyncio.Event()
-
-    def stopping() -> None:
-        (again if stop.is_set() else stop).set()
-
-    def reloading() -> None:
-        nonlocal config
-        config = _reload(gateway, config, arguments)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping)
-    loop.add_signal_handler(signal.SIGHUP, reloading)
-    await stop.wait()
-    log.info("draining", connections=len(gateway.links), timeout_seconds=config.drain_timeout)
-    drained = loop.create_task(gateway.drain(config.drain_timeout))
-    impatient = loop.create_task(again.wait())
-    await asyncio.wait({drained, impatient}, return_when=asyncio.FIRST_COMPLETED)
-    impatient.cancel()
-    if not drained.done():
-        drained.cancel()
-        with suppress(asyncio.CancelledError):
-            await drained
-    log.info("stopped", cut_off=drained.result() if not drained.cancelled() else gateway.close())
-
-
-def _reload(gateway: Gateway, before: Config, arguments: dict[str, Any]) -> Config:
-    """Read the options again and apply what can be; give the configuration that counts from now on."""
-    try:
-        after = _load(arguments)
+        options = read(TOP_OPTIONS, arguments, os.environ, file)
     except ConfigError as error:
-        gateway.log.warning("not reloaded", reason=str(error))
-        return before
-    applied, restart = changes(before, after)
-    gateway.set_sessions(on=after.sessions, off_for=after.sessions_off_for)
-    logs.configure(style=before.log_format, level=after.log_level)
-    gateway.log.info("reloaded", applied=applied, needs_restart=restart)
-    # What needs a restart is as it was, for the next reload to tell.
-    return replace(
-        before,
-        sessions=after.sessions,
-        sessions_off_for=after.sessions_off_for,
-        log_level=after.log_level,
-    )
+        sys.stderr.write(f"fetchgate top: {error}\n")
+        return EXIT_USAGE
+    from proxy.dashboard import top  # noqa: PLC0415 - rich takes time to import, and a gateway has no use for it
+
+    return top.once(options["admin"]) if options["once"] else top.watch(options["admin"], options["interval"])
 
 
-def _unbound(flag: str, address: Address, error: OSError) -> int:
-    reason = logs.reason_of(error)
-    return _complain(f"can't listen at {address}: {reason}; give {flag} another HOST:PORT", EXIT_FAILED)
-
-
-def _unexpected(context: dict[str, Any]) -> None:
-    """Write what the event loop could not handle, such as accept without a free file descriptor."""
-    error = context.get("exception")
-    logs.logger().error("event loop", reason=str(context.get("message")), exc_info=error)
-
-
-def _raise_file_limit() -> None:
-    """Let the process have as many file descriptors as it may: a client takes two."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _other_command(name: str, argv: Sequence[str]) -> int:
+    for entry in entry_points(group=COMMANDS, name=name):
+        code: int = entry.load()(argv)
+        return code
+    sys.stderr.write(f"fetchgate {name}: not installed; pip install 'fetchgate[{name}]' brings it\n")
+    return EXIT_FAILED

@@ -55,7 +55,7 @@ def test_help_names_every_option_and_nothing_that_is_not_there(capsys: pytest.Ca
         main(["--help"])
     text = capsys.readouterr().out
     assert "run the gateway" in text
-    assert "replay" not in text
+    assert "replay" in text
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,8 +73,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             "fetchgate: the following arguments are required: COMMAND; see fetchgate --help",
         ),
         (
-            ["top"],
-            "fetchgate: argument COMMAND: invalid choice: 'top' (choose from 'proxy'); see fetchgate --help",
+            ["tap"],
+            "fetchgate: argument COMMAND: invalid choice: 'tap' (choose from 'proxy', 'top', 'replay'); see fetchgate"
+            " --help",
         ),
         (
             ["proxy", "--bootstrap", "k:1", "--sesions", "off"],
@@ -250,14 +251,15 @@ def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path
             stub_cluster((1, "", 0)) as cluster,
             _process("--bootstrap", cluster.address, "--config", str(file)) as gate,
         ):
-            assert (await gate.get("/state"))[1]["sessions"] == {"on": True, "off_for": [], "held": 0}
+            sessions = {"off_for": [], "held": 0, "max": 500}
+            assert (await gate.get("/state"))[1]["sessions"] == {"on": True, **sessions}
             file.write_text('sessions = "off"\nsessions_off_for = ["a"]\nmax_sessions = 3\n')
             gate.signal(signal.SIGHUP)
             await until(lambda: gate.said("reloaded"))
             (line,) = gate.said("reloaded")
             assert line["applied"] == ["sessions", "sessions_off_for"]
             assert line["needs_restart"] == ["max_sessions"]
-            assert (await gate.get("/state"))[1]["sessions"] == {"on": False, "off_for": ["a"], "held": 0}
+            assert (await gate.get("/state"))[1]["sessions"] == {"on": False, **sessions, "off_for": ["a"]}
 
             file.write_text("sessions = 7\n")
             gate.signal(signal.SIGHUP)

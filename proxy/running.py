@@ -1,0 +1,205 @@
+"""The life of a gateway, from its start to its last connection: what `fetchgate proxy` does."""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from proxy import logs
+from proxy.admin import Admin
+from proxy.bootstrap import BootstrapError, Cluster, ask
+from proxy.captures import Capture, Files
+from proxy.config import OPTIONS, Config, ConfigError, changes, load
+from proxy.listeners import bind
+from proxy.metrics import VERSION
+from proxy.routing import Address
+from proxy.server import Gateway
+
+new_event_loop: Callable[[], asyncio.AbstractEventLoop]
+try:
+    from uvloop import new_event_loop
+except ImportError:  # no wheel for this platform: the same gateway, slower
+    from asyncio import new_event_loop
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+
+def run(arguments: dict[str, Any]) -> int:
+    """Run a gateway, or with ``--check`` only test what it would run with; return the exit code.
+
+    Args:
+        arguments: the parsed command line, option name -> value or None.
+    """
+    try:
+        config = _load(arguments)
+    except ConfigError as error:
+        return _complain(str(error), EXIT_USAGE)
+    if arguments["check"]:
+        return asyncio.run(_check(config))
+    logs.configure(style=config.log_format, level=config.log_level)
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(_serve(config, arguments))
+    except KeyboardInterrupt:
+        return 0  # before the handlers of signals were set
+
+
+def _load(arguments: dict[str, Any]) -> Config:
+    file = arguments["config"] or os.environ.get("FETCHGATE_CONFIG")
+    return load({option.name: arguments[option.name] for option in OPTIONS}, os.environ, file)
+
+
+def _complain(text: str, code: int) -> int:
+    sys.stderr.write(f"fetchgate proxy: {text}\n")
+    return code
+
+
+async def _check(config: Config) -> int:
+    """Ask every bootstrap address, say what it told and where the gateway would put its listeners."""
+    answered: Cluster | None = None
+    for address in config.bootstrap:
+        try:
+            answered = await ask(address)
+        except BootstrapError as error:
+            _say(f"bootstrap {error}")
+        else:
+            _say(f"bootstrap {address}: ok")
+    if answered is None:
+        return _complain(
+            "no bootstrap address answers; is --bootstrap right, and are the brokers up?", EXIT_FAILED
+        )
+    if answered.brokers is None:
+        _say("brokers: the cluster wants authentication; they are learned from clients' answers")
+    placed = {id_: config.broker_ports.place(id_, config.listen) for id_ in answered.brokers or {}}
+    for node_id, listener in sorted(placed.items()):
+        at = listener or "no port by --broker-ports; it will be left out"
+        _say(f"broker {node_id} {(answered.brokers or {})[node_id]}: {at}")
+    return EXIT_FAILED if None in placed.values() else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+async def _serve(config: Config, arguments: dict[str, Any]) -> int:
+    """Run a gateway until a signal ends it."""
+    loop = asyncio.get_running_loop()
+    log = logs.logger()
+    _raise_file_limit()
+    loop.set_exception_handler(lambda _, context: _unexpected(context))
+    gateway = Gateway(config, loop, log)
+    admin = Admin(gateway)
+    try:
+        gateway.open()
+    except OSError as error:
+        return _unbound("--listen", config.listen, error)
+    try:
+        capture = _capture(config, gateway)
+    except OSError as error:
+        gateway.close()
+        reason = logs.reason_of(error)
+        return _complain(
+            f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
+            EXIT_USAGE,
+        )
+    if config.admin is not None:
+        try:
+            await admin.start(bind(config.admin))
+        except OSError as error:
+            gateway.close()
+            return _unbound("--admin", config.admin, error)
+    gc.collect()
+    gc.freeze()  # what was made until here stays: no collection needs to look at it again
+    log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(config.admin or "off"))
+    await _until_stopped(gateway, config, arguments)
+    admin.close()
+    if capture is not None:
+        capture.close()
+    return 0
+
+
+def _capture(config: Config, gateway: Gateway) -> Capture | None:
+    """Capture what passes from now on, if the operator asked for it.
+
+    Raises:
+        OSError: there is no writing to the directory.
+    """
+    if config.capture is None:
+        return None
+    files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
+    gateway.tap = capture = Capture(files, records=config.capture_records, loop=gateway.loop, log=gateway.log)
+    gateway.log.info("capturing", directory=str(config.capture), records=config.capture_records)
+    return capture
+
+
+async def _until_stopped(gateway: Gateway, config: Config, arguments: dict[str, Any]) -> None:
+    """Wait for SIGTERM or SIGINT, then drain; the second of them ends that."""
+    loop, log = gateway.loop, gateway.log
+    stop, again = asyncio.Event(), asyncio.Event()
+
+    def stopping() -> None:
+        (again if stop.is_set() else stop).set()
+
+    def reloading() -> None:
+        nonlocal config
+        config = _reload(gateway, config, arguments)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping)
+    loop.add_signal_handler(signal.SIGHUP, reloading)
+    await stop.wait()
+    log.info("draining", connections=len(gateway.links), timeout_seconds=config.drain_timeout)
+    drained = loop.create_task(gateway.drain(config.drain_timeout))
+    impatient = loop.create_task(again.wait())
+    await asyncio.wait({drained, impatient}, return_when=asyncio.FIRST_COMPLETED)
+    impatient.cancel()
+    if not drained.done():
+        drained.cancel()
+        with suppress(asyncio.CancelledError):
+            await drained
+    log.info("stopped", cut_off=drained.result() if not drained.cancelled() else gateway.close())
+
+
+def _reload(gateway: Gateway, before: Config, arguments: dict[str, Any]) -> Config:
+    """Read the options again and apply what can be; give the configuration that counts from now on."""
+    try:
+        after = _load(arguments)
+    except ConfigError as error:
+        gateway.log.warning("not reloaded", reason=str(error))
+        return before
+    applied, restart = changes(before, after)
+    gateway.set_sessions(on=after.sessions, off_for=after.sessions_off_for)
+    logs.configure(style=before.log_format, level=after.log_level)
+    gateway.log.info("reloaded", applied=applied, needs_restart=restart)
+    # What needs a restart is as it was, for the next reload to tell.
+    return replace(
+        before,
+        sessions=after.sessions,
+        sessions_off_for=after.sessions_off_for,
+        log_level=after.log_level,
+    )
+
+
+def _unbound(flag: str, address: Address, error: OSError) -> int:
+    reason = logs.reason_of(error)
+    return _complain(f"can't listen at {address}: {reason}; give {flag} another HOST:PORT", EXIT_FAILED)
+
+
+def _unexpected(context: dict[str, Any]) -> None:
+    """Write what the event loop could not handle, such as accept without a free file descriptor."""
+    error = context.get("exception")
+    logs.logger().error("event loop", reason=str(context.get("message")), exc_info=error)
+
+
+def _raise_file_limit() -> None:
+    """Let the process have as many file descriptors as it may: a client takes two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
