@@ -74,8 +74,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["tap"],
-            "fetchgate: argument COMMAND: invalid choice: 'tap' (choose from 'proxy', 'top', 'replay'); "
-            + "see fetchgate --help",
+            (
+                "fetchgate: argument COMMAND: invalid choice: 'tap' "
+                "(choose from 'proxy', 'top', 'replay'); see fetchgate --help"
+            ),
         ),
         (
             ["proxy", "--bootstrap", "k:1", "--sesions", "off"],
