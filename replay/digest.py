@@ -83,9 +83,8 @@ class Digest:
         """Take the outcome of a fetch that is counted."""
         exchange = outcome.exchange
         actual = exchange.request_bytes + exchange.response_bytes
-        predicted = outcome.session_request_bytes + outcome.session_response_bytes
-        if exchange.request_bytes:
-            self.timeline.add(exchange.request_time, actual, predicted if outcome.eligible else actual)
+        through = outcome.session_request_bytes + outcome.session_response_bytes
+        self.timeline.add(exchange.request_time, actual, through + (0 if outcome.eligible else actual))
         for key, share in outcome.topics.items():
             values = _values_of(share)
             _add(self._topics[key], values)

