@@ -72,7 +72,7 @@ class PcapngRecords:
         return self._columns(window, kind, np.array(places, np.int64)) if moved else None
 
     def _follow(self, window: Window) -> tuple[list[int], int]:
-        """Pass over packets of one kind, and whatever else needs no looking at; tell where the packets are."""
+        """Pass over packets of one kind and whatever needs no looking at; tell where the packets are."""
         head, tail, data, end = self._head, self._tail, window.data, window.end
         places: list[int] = []
         position, packets = window.begin, 0
@@ -155,7 +155,7 @@ class PcapngRecords:
         header = window.blocks(places + 8, self._old_packet if kind == _OLD_PACKET else self._packet)
         room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 32
         interface = header["interface"].astype(np.int64)
-        stamp = header["high"].astype(np.int64) << 32 | header["low"].astype(np.int64)
+        stamp = header["high"].astype(np.uint64) << 32 | header["low"].astype(np.uint64)
         time = np.zeros(len(places), np.int64)
         link = np.zeros(len(places), np.int64)
         for number in np.unique(interface).tolist():
@@ -173,7 +173,7 @@ class PcapngRecords:
         )
 
     def _simple(self, window: Window, places: Column) -> Records:
-        """Read packets of the first interface that have no time; that of the packets before them stands in."""
+        """Read packets of the first interface, without times; that of the packets before stands in."""
         room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
         length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)
         described = self._interface(0)
@@ -197,8 +197,9 @@ class PcapngRecords:
     def _lost(self, window: Window) -> None:
         _, size = self._head(window.data, window.begin)
         self._counts.bad_records += 1
+        place = window.offset(window.begin)
         self._counts.problems.append(
-            f"at byte {window.offset(window.begin)} a block claims {size} bytes; went on at the next one found"
+            f"at byte {place} a block claims {size} bytes; went on at the next found"
         )
         self._counts.skipped_bytes += 1
         self._pass(window, window.begin + 1)
@@ -245,8 +246,10 @@ def _nanoseconds(stamp: Column, interface: _Interface) -> Column:
     second = 1_000_000_000
     units = interface.units
     if second % units == 0:
-        return stamp * (second // units) + interface.offset * second
-    whole, part = stamp // units, stamp % units
+        return stamp.astype(np.int64) * (second // units) + interface.offset * second
+    if units % second == 0:
+        return (stamp // (units // second)).astype(np.int64) + interface.offset * second
+    whole, part = (stamp // units).astype(np.int64), (stamp % units).astype(np.int64)
     # Beyond 2 ** 33 units a second the product would not fit; their last bits are less than a nanosecond.
     shift = max(units.bit_length() - 34, 0)
     found: Column = (whole + interface.offset) * second + (part >> shift) * second // (units >> shift)

@@ -13,7 +13,7 @@ _ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 _MOST_TAGS = 2
 _FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
-"""AF_INET, and AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS: what the capturing machine calls them."""
+"""AF_INET, and AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS."""
 
 _Layer = Callable[[Window, Column], tuple[Column, Column]]
 """(window, where the packets begin) -> (where IP begins, IPV4, IPV6 or NEITHER)."""
@@ -27,7 +27,7 @@ def _named(kinds: Column, names: dict[int, int]) -> Column:
 
 
 def _typed(header: int, ethertype: int) -> _Layer:
-    """Make the layer of `header` bytes that has an EtherType at `ethertype`, and maybe VLAN tags behind it."""
+    """Make the layer of `header` bytes with an EtherType at `ethertype`, and maybe VLAN tags behind."""
 
     def layer(window: Window, at: Column) -> tuple[Column, Column]:
         begin = at + header
@@ -66,7 +66,7 @@ _LAYERS: dict[int, _Layer] = {
     229: _raw,
     276: _typed(20, 0),
 }
-"""By link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked v1, raw IPv4 and IPv6, Linux cooked v2."""
+"""By link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked, raw IPv4 and IPv6, cooked v2."""
 
 
 def network(window: Window, records: Records, counts: FileCounts) -> tuple[Column, Column]:

@@ -137,7 +137,7 @@ class PcapRecords:
 
 
 def first_time(form: Format, window: Window) -> int:
-    """Tell the nanosecond of the first packet of a file that begins where the window does; 0 if there is none."""
+    """Tell the time of the first packet of a file that begins where the window does; 0 without one."""
     if window.end < HEADER + form.record_header:
         return 0
     second, fraction = struct.unpack_from(f"{form.order}II", window.data, HEADER)

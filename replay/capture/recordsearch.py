@@ -8,9 +8,12 @@ from replay.capture.formats import Format
 from replay.capture.window import Column, Window
 
 _CONFIRM_RECORDS = 8
-"""So many headers in a row, spanning more than the longest record, are no accident of some payload's bytes."""
+"""So many headers in a row, spanning more than the longest record, are no accident of a payload's bytes."""
 _SCAN = 1 << 20
-_BEFORE, _AFTER = 86_400, 10 * 366 * 86_400
+_LONGEST = 1 << 20
+"""Bytes on the wire that a record may claim."""
+_DAY = 86_400
+_BEFORE, _AFTER = _DAY, 10 * 366 * _DAY
 """Seconds around the file's first packet within which a record is believed when it has to be searched."""
 
 
@@ -51,7 +54,8 @@ class RecordSearch:
         word = np.ndarray(len(window.data) - 3, f"{order}u4", window.data, 0, (1,))
         second, fraction = word[begin:end], word[begin + 4 : end + 4]
         captured, length = word[begin + 8 : end + 8], word[begin + 12 : end + 12]
-        likely = (captured > 0) & (captured <= self._form.max_record) & (captured <= length)
+        likely = (captured > 0) & (captured <= self._form.max_record)
+        likely &= (captured <= length) & (length <= _LONGEST)
         likely &= (fraction < self._form.fraction) & (second >= earliest) & (second <= latest)
         found: Column = np.flatnonzero(likely) + begin
         return found
@@ -60,15 +64,17 @@ class RecordSearch:
         """Follow the chain from `place`; None when the window ends before it can be told."""
         header, longest = self._form.record_header, self._form.max_record
         earliest, latest = self._seconds
-        position, seen = place, 0
+        position, seen, before = place, 0, 0
         while seen < _CONFIRM_RECORDS or position - place <= longest:
             if position + header > window.end:
                 return (position == window.end or seen > 1) if final else None
             second, fraction, captured, length = self._unpack(window.data, position)
-            if captured > min(longest, length) or fraction >= self._form.fraction:
+            if captured > min(longest, length) or length > _LONGEST or fraction >= self._form.fraction:
                 return False
-            if not earliest <= second <= latest:
+            # What seems to be a record within a payload, and happens to end where one begins, is of another day.
+            if not earliest <= second <= latest or abs(second - (before or second)) > _DAY:
                 return False
+            before = second
             position += header + captured
             seen += 1
         return True

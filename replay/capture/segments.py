@@ -1,10 +1,10 @@
 """TCP segments of captures as Arrow record batches: runs of payload, in capture order.
 
 A *run* is the payload of consecutive, contiguous TCP segments of one direction of one connection, between
-which no packet with payload of the other direction was captured. SYN, FIN and RST without payload make rows of
-their own. Retransmissions, overlaps and reordering are left in; a run breaks at them, and it may break
-anywhere else (at the end of a share, of a window, of a file, at `MAX_RUN` bytes): adjacent rows that could be one mean
-the same as one.
+which no packet with payload of the other direction was captured. SYN, FIN and RST without payload make rows
+of their own. Retransmissions, overlaps and reordering are left in, and a run breaks at them. It may break
+anywhere else too (at the end of a file, share or window, at `MAX_RUN` bytes): adjacent rows that could be one
+mean the same as one.
 """
 
 import ipaddress
@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.capture.counts import FileCounts
-from replay.capture.packets import RST, SYN, FIN, Filter, Packets, decode
+from replay.capture.packets import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
 from replay.capture.reading import windows
-from replay.capture.sources import Piece, Share
+from replay.capture.sources import Share
 from replay.capture.window import Column, Window
 
 MAX_RUN = 1 << 20
-"""Bytes of payload at which a run breaks."""
+"""Bytes of payload after which a run breaks."""
 MAX_BATCH = 4 << 20
 """Bytes of payload at which a batch ends."""
 _FILE_SHIFT = 40
@@ -67,7 +67,7 @@ def _endpoint(packed: bytes) -> str:
     return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
 
 
-def read(share: Share, keep: Filter = Filter()) -> Iterator[pa.RecordBatch]:
+def read(share: Share, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
     """Read what a share names, as batches of SEGMENTS, and after each file's part its FileCounts as a row."""
     for piece in share.pieces:
         counts = FileCounts(file=piece.source.name, number=piece.source.number)
@@ -97,7 +97,7 @@ def runs(window: Window, packets: Packets, base: int) -> pa.RecordBatch:
     """
     sort = _by_connection(packets.ends)
     first = _breaks(packets, sort)
-    last = np.append(first[1:], len(sort)) - 1
+    last = np.append(first[1:], len(sort))[: len(first)] - 1
     opening, closing = sort[first], sort[last]
     payload = _gather(window, packets, sort)
     behind = np.cumsum(packets.size[sort])
@@ -156,8 +156,8 @@ def _breaks(packets: Packets, sort: Column) -> Column:
 def _gather(window: Window, packets: Packets, sort: Column) -> pa.Buffer:
     """Copy the payloads of the packets, in sorted order, one behind the other.
 
-    The window itself serves as the values of an Arrow array whose elements are, in turn, a payload and what lies
-    between it and the next; `take` then copies the payloads at memory speed.
+    The window itself serves as the values of an Arrow array whose elements are, in turn, a payload and what
+    lies between it and the next; `take` then copies the payloads at memory speed.
     """
     filled = np.flatnonzero(packets.size > 0)
     edges = np.empty(2 * len(filled), np.int32)
@@ -202,7 +202,7 @@ def _pack(dtype: np.dtype[np.void], ends: Column, low: Column, high: Column) -> 
 
 
 def _counted(counts: FileCounts, order: int) -> pa.RecordBatch:
-    row = {name: 0 for name in SEGMENTS.names} | {
+    row = dict.fromkeys(SEGMENTS.names, 0) | {
         "connection": b"",
         "from_low": False,
         "time": counts.first_time,

@@ -96,7 +96,7 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
 
 
 def spool(source: Source, directory: str) -> Source:
-    """Copy standard input into a file in `directory`, so that it can be read again, and by other processes."""
+    """Copy standard input into a file in `directory`, for other processes to read."""
     path = Path(directory) / "stdin.pcap"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
@@ -113,7 +113,8 @@ def _named(text: str) -> Iterator[str]:
     elif Path(text).exists():
         yield text
     elif _GLOB.search(text):
-        found = [name for name in glob.glob(text, recursive=True) if Path(name).is_file()]
+        names = glob.glob(text, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute patterns
+        found = [name for name in names if Path(name).is_file()]
         if not found:
             raise InputError(f"{text}: no file is called like this")
         yield from sorted(found, key=_natural)

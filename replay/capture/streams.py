@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from typing import BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
@@ -53,7 +54,7 @@ class _Steps(io.RawIOBase):
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # what Readable asks for
         try:
-            return self._stream.readinto(buffer[:_STEP])
+            return int(self._stream.readinto(buffer[:_STEP]))
         except pa.ArrowException as error:
             raise OSError(first_line(error)) from error
 
@@ -65,7 +66,7 @@ class _Steps(io.RawIOBase):
 class _Begun(io.RawIOBase):
     """A stream of which `head` has been read already."""
 
-    def __init__(self, head: bytes, stream: io.BufferedIOBase) -> None:
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
         self._head = head
         self._stream = stream
 
@@ -78,7 +79,7 @@ class _Begun(io.RawIOBase):
             buffer[: len(taken)] = taken
             self._head = self._head[len(taken) :]
             return len(taken)
-        return self._stream.readinto(buffer)
+        return self._stream.readinto(buffer)  # type: ignore[attr-defined,no-any-return]  # BinaryIO has no readinto
 
 
 def compression(head: bytes) -> str:
