@@ -20,7 +20,7 @@ from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import Answered, FetchResponseWalk, answer_head, slices
-from proxy.protocol.primitives import Malformed, read_uvarint
+from proxy.protocol.primitives import Malformed
 from proxy.session.partitions import PartitionTable
 from replay.capture.exchange import is_cut
 
@@ -97,6 +97,8 @@ class CapturedAnswer:
 
     def part(self, start: int, end: int) -> list[memoryview]:
         """Return bytes of the frame, uncopied."""
+        if len(self.pieces) == 1:
+            return [memoryview(self.pieces[0])[start:end]]
         return slices(self.pieces, start, end)  # type: ignore[arg-type]  # as above
 
     @cached_property
@@ -147,30 +149,6 @@ class CapturedAnswer:
         """Return the frame with another session id (v7 and later)."""
         at = self.walk.session_id_at
         return [*self.part(0, at), session_id.to_bytes(4), *self.part(at + 4, self.size)]
-
-    def content(self, entry: Answered) -> tuple[int, bool]:
-        """Tell of an entry that is news: bytes of its records; whether it says more.
-
-        More is a preferred read replica or a diverging epoch: a session sends these whatever else is new.
-        """
-        layout = self.layout
-        head = b"".join(self.part(entry.start + layout.aborted, min(entry.end, entry.start + 4096)))
-        if layout.flexible:
-            aborted, at = read_uvarint(head, 0)
-            at += (aborted - 1) * (_ABORTED_SIZE + 1) if aborted else 0
-        else:
-            aborted, at = int.from_bytes(head[:4], signed=True), 4
-            at += max(aborted, 0) * _ABORTED_SIZE
-        if at + 14 > len(head) and entry.end - entry.start > 4096:  # thousands of aborted transactions
-            head = b"".join(self.part(entry.start + layout.aborted, entry.end))
-        preferred = layout.version >= 11 and head[at : at + 4] != b"\xff\xff\xff\xff"
-        at += 4 if layout.version >= 11 else 0
-        if not layout.flexible:
-            return max(int.from_bytes(head[at : at + 4], signed=True), 0), preferred
-        length, at = read_uvarint(head, at)
-        records = max(length - 1, 0)
-        tagged = entry.end - entry.start - layout.aborted - at - records > 1
-        return records, preferred or tagged
 
 
 class CapturedBroker:
@@ -286,11 +264,10 @@ class CapturedBroker:
             row = table.row(entry.key, entry.partition)
             if row < 0:
                 continue
-            records, more = answer.content(entry)
-            if self._changed(entry, row) or records or more or entry.error_code:
+            if self._changed(entry, row) or entry.records or entry.redirects or entry.error_code:
                 pieces, code = self._as_in_session(answer, entry, row)
                 place = int(self._rank[row]) + _BEFORE_READING.get(code, 0)
-                yield place, Told(row, entry.key, pieces, records)
+                yield place, Told(row, entry.key, pieces, entry.records)
 
     def _as_in_session(
         self, answer: CapturedAnswer, entry: Answered, row: int

@@ -274,5 +274,4 @@ def _answered(answer: CapturedAnswer) -> Iterator[tuple[bytes, int, int, int]]:
     for run in walk.runs:
         yield run.key, len(run.entries), len(run.entries) * layout.answer_entry, 0
     for entry in walk.answered:
-        records = 0 if entry.ends_empty else answer.content(entry)[0]
-        yield entry.key, 1, entry.end - entry.start, records
+        yield entry.key, 1, entry.end - entry.start, entry.records

@@ -4,6 +4,7 @@ An entry of a request has a fixed size, one of a response has it when it carries
 lists of entries are columns (numpy arrays of fixed-size items) over the bytes as received.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +22,8 @@ Entries: TypeAlias = npt.NDArray[np.void]
 MIN_VERSION: Final = 4
 """Below, brokers convert records down or limit answers otherwise; such fetches pass untouched."""
 MAX_VERSION: Final = 18
+MAX_RUN_MATCH: Final = 64
+"""Up to about so many entries a pattern is faster than columns."""
 SESSION_VERSION: Final = 7
 """KIP-227: the first version with session id and epoch."""
 
@@ -50,6 +53,8 @@ class FetchLayout:
     empty_ends: tuple[bytes, bytes]
     """What an error-free entry without records holds from `aborted` on, by isolation level: null for
     read_uncommitted, an empty array for read_committed; no preferred replica; empty records; no tags."""
+    empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
+    """Match up to `MAX_RUN_MATCH` error-free entries with such an end in a row, by isolation level."""
     request_item: np.dtype[np.void]
     answer_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
@@ -108,11 +113,18 @@ def _layout(version: int) -> FetchLayout:
         answer_entry=answer_entry,
         aborted=aborted,
         empty_ends=ends,
+        empty_runs=(_empty_run(aborted, ends[0]), _empty_run(aborted, ends[1])),
         request_item=np.dtype(f"V{request_entry}"),
         answer_item=np.dtype(f"V{answer_entry}"),
         request_fields=_fields(request_fields, request_entry),
         answer_fields=_fields(answer_fields, answer_entry),
     )
+
+
+def _empty_run(aborted: int, end: bytes) -> re.Pattern[bytes]:
+    # Any partition, error 0, any offsets. Possessive: an entry once matched is never given up.
+    entry = b"....\\x00\\x00" + b"." * (aborted - 6) + re.escape(end)
+    return re.compile(b"(?:%b){0,%d}+" % (entry, MAX_RUN_MATCH), re.DOTALL)
 
 
 def _fields(fields: dict[str, tuple[str, int]], size: int) -> np.dtype[Any]:
