@@ -22,7 +22,7 @@ Entries: TypeAlias = npt.NDArray[np.void]
 MIN_VERSION: Final = 4
 """Below, brokers convert records down or limit answers otherwise; such fetches pass untouched."""
 MAX_VERSION: Final = 18
-MAX_RUN_MATCH: Final = 64
+MAX_RUN_MATCH: Final = 128
 """Up to about so many entries a pattern is faster than columns."""
 SESSION_VERSION: Final = 7
 """KIP-227: the first version with session id and epoch."""
