@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,6 @@ def _shimmed(java: Path, scratch: Path) -> Path:
     """Make a JAVA_HOME of our own around a runtime that lacks the vector module."""
     program = scratch / "java" / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(_SHIM.format(java=f"'{java}'"), encoding="utf-8")
+    program.write_text(_SHIM.format(java=shlex.quote(str(java))), encoding="utf-8")
     program.chmod(0o755)
     return program.parent.parent

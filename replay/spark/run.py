@@ -1,7 +1,8 @@
-"""One measurement on Spark, from its start to the groups that the report is made of; tells of its progress."""
+"""One measurement on Spark, from its start to the groups that the report is made of, and its progress."""
 
 import dataclasses
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import (
@@ -28,7 +31,7 @@ from replay.capture.sources import Source, plan
 from replay.outcome import TopicKey
 from replay.rows import Choice
 from replay.spark.jobs import from_captures, from_table, groups, topic_ids
-from replay.spark.session import session
+from replay.spark.session import SparkFailedError, session
 from replay.table import end_from_json
 
 _LEAST_SHARE: Final = 16 << 20
@@ -37,6 +40,8 @@ _PARTITION: Final = 16 << 20
 """About so many bytes of capture are worth a task of their own."""
 _MB: Final = 1_000_000
 _GLANCE_SECONDS: Final = 0.25
+_NAMED: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
+"""How Python's own lines tell of an exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +73,13 @@ def run_on_spark(work: Work, master: str, console: Console) -> pa.Table:
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     began = time.monotonic()
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+    quiet = not console.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as progress:
         shown = progress.add_task("starting Spark", total=None)
         with session(master) as spark:
             up = time.monotonic()
             progress.update(shown, description="reading captures")
-            with _watched(spark, progress, shown):
+            with _watched(spark, progress, shown), _failures_told():
                 found = measure(spark, work)
             done = time.monotonic()
     told = f"Spark was up after {up - began:.1f} s; measured in {done - up:.1f} s"
@@ -110,6 +116,17 @@ def _keys(table: DataFrame, topics: frozenset[str]) -> frozenset[TopicKey]:
     ends = (end_from_json(json.loads(detail)["end"]) for detail in named)
     ids = {topic_id for end in ends for topic_id, name in end.topics.items() if name in topics}
     return topics | ids
+
+
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    """Tell of a failure in one line: the last of what a worker or Spark said."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        told = next((line for line in reversed(lines) if _NAMED.match(line)), lines[0] if lines else "")
+        raise SparkFailedError(f"Spark failed at its work: {told}") from error
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -70,10 +71,8 @@ def _start(master: str, scratch: Path) -> SparkContext:
         with noise.open("wb") as stderr:
             gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]  # PySpark's own
         return SparkContext(conf=conf, gateway=gateway)
-    except (PySparkException, OSError, RuntimeError) as error:
-        raise SparkFailedError(_reason(error, noise)) from error
-    except Exception as error:  # Py4J's errors share no parent with a name of their own
-        raise SparkFailedError(_reason(error, noise)) from error
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkFailedError(f"--master {master}: {_reason(error, noise)}") from error
 
 
 def _conf(master: str, scratch: Path) -> SparkConf:
@@ -105,7 +104,7 @@ def _reason(error: Exception, noise: Path) -> str:
         lines = [line.strip() for line in noise.read_text(errors="replace").splitlines()]
         told = [line for line in lines if "Exception" in line or "Error" in line]
         if told:
-            return told[0]
+            return told[0].partition("Exception: ")[2] or told[0]
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

