@@ -71,7 +71,7 @@ class RecordSearch:
             second, fraction, captured, length = self._unpack(window.data, position)
             if captured > min(longest, length) or length > _LONGEST or fraction >= self._form.fraction:
                 return False
-            # What seems to be a record within a payload, and happens to end where one begins, is of another day.
+            # What seems to be a record within a payload, and ends where one begins, is of another day.
             if not earliest <= second <= latest or abs(second - (before or second)) > _DAY:
                 return False
             before = second

@@ -1,0 +1,299 @@
+"""Large captures for benchmarks, made fast, their contents known: `python -m tools.bench.captures FILE`.
+
+Each connection begins as the real one in `captures/librdkafka-100p.pcap` did, and then fetches its 100
+partitions again and again with a real request; the answers have records of random bytes in some partitions.
+Ethernet, IPv4, segments of at most 1,448 bytes, an acknowledgment for every eighth one. An exchange is laid
+out once, with all its headers, and repeated by numpy; numbers that count on are written over the copies.
+"""
+
+import argparse
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.capture.segments import read
+from replay.capture.sources import expand, plan
+
+Table: TypeAlias = npt.NDArray[Any]
+"""Bytes, a row an exchange."""
+
+MSS = 1448
+BROKER_PORT = 9092
+_REAL = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
+_FETCH = 1
+_PREAMBLE = 5
+"""Exchanges before the first fetch: ApiVersions, Metadata, FindCoordinator."""
+_START = 1_800_000_000
+_MICROSECONDS = 200
+"""From one packet to the next."""
+_HEADERS = 14 + 20 + 32
+_RECORD = 16 + _HEADERS
+_CHUNK = 32 << 20
+_ENTRY = struct.Struct(">ihqqqBi")
+_BATCH = struct.Struct(">qiibIhiqqqhii")
+_ACK_EVERY = 8
+
+
+@dataclass(slots=True)
+class Truth:
+    """What a made capture holds; frames with their 4-byte length."""
+
+    connections: int = 0
+    packets: int = 0
+    exchanges: int = 0
+    fetches: int = 0
+    fetch_request_bytes: int = 0
+    fetch_response_bytes: int = 0
+    record_bytes: int = 0
+    partitions_requested: int = 0
+    partitions_answered: int = 0
+    bytes: int = 0
+    """Of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the connections of a capture are like."""
+
+    connections: int = 20
+    skew: float = 0.0
+    """Share of the exchanges that the first connection has; the others share the rest alike."""
+    filled: int = 2
+    """Partitions with records in each answer, of 100."""
+    records: int = 8_000
+    """Bytes of records in each of those."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Real:
+    """What is taken from the real capture."""
+
+    requests: list[bytes]
+    responses: list[bytes]
+    fetch: bytes
+    """One of its fetch requests, of all partitions in one topic element."""
+    topic: bytes
+
+
+def _frames(stream: bytes) -> Iterator[bytes]:
+    place = 0
+    while place + 4 <= len(stream):
+        size = 4 + int.from_bytes(stream[place : place + 4])
+        yield stream[place : place + size]
+        place += size
+
+
+def _real() -> _Real:
+    streams: dict[tuple[bytes, bool], bytes] = {}
+    for share in plan(expand([str(_REAL)]), 1 << 30):
+        for batch in read(share):
+            for row in batch.to_pylist():
+                key = row["connection"], row["from_low"]
+                streams[key] = streams.get(key, b"") + row["payload"]
+    for (connection, from_low), stream in streams.items():
+        requests = list(_frames(stream)) if connection and not from_low else []
+        fetches = [frame for frame in requests if int.from_bytes(frame[4:6]) == _FETCH]
+        if fetches:
+            responses = list(_frames(streams[connection, True]))
+            # Length, key, version, correlation id, client id, tags, 21 bytes of fetch; then topics.
+            place = 14 + int.from_bytes(fetches[0][12:14]) + 1 + 21
+            fetch = max((frame for frame in fetches if frame[place : place + 1] == _compact(1)), key=len)
+            topic = fetch[place + 1 : place + 17]
+            return _Real(requests[:_PREAMBLE], responses[:_PREAMBLE], fetch, topic)
+    raise ValueError(f"{_REAL} holds no fetch")
+
+
+def _compact(size: int) -> bytes:
+    """Write a length as Kafka's compact types do: one more, seven bits a byte."""
+    value, written = size + 1, bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*written, value])
+
+
+def _batch(size: int, chance: np.random.Generator) -> bytes:
+    """Make a record batch (magic 2) of `size` bytes; its records are random."""
+    head = _BATCH.pack(0, size - 12, 0, 2, 0, 0, 19, _START * 1000, _START * 1000, -1, -1, -1, 20)
+    return head + chance.bytes(size - len(head))
+
+
+def _response(real: _Real, shape: Shape, chance: np.random.Generator) -> bytes:
+    """Make the answer of a v16 fetch of 100 partitions without a session."""
+    entries = []
+    for partition in range(100):
+        filled = partition < shape.filled
+        records = _batch(shape.records, chance) if filled else b""
+        head = _ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
+        entries.append(head + _compact(len(records)) + records + b"\0")
+    topic = real.topic + _compact(100) + b"".join(entries) + b"\0"
+    body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
+    return struct.pack(">iiB", 5 + len(body), 0, 0) + body
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    place: int
+    """Of its record in the exchange."""
+    begin: int
+    """Of its payload in the request or the response."""
+    size: int
+    broker: bool
+
+
+class _Exchange:
+    """The records of one exchange, laid out for an unnumbered connection."""
+
+    def __init__(self, request: bytes, response: bytes) -> None:
+        self.request = request
+        self.response = response
+        self.segments: list[_Segment] = []
+        self.size = 0
+        self._add(request, broker=False)
+        self._add(b"", broker=True)
+        self._add(response, broker=True)
+        self.template = np.zeros(self.size, np.uint8)
+        for segment in self.segments:
+            self._dress(segment)
+
+    def _add(self, payload: bytes, *, broker: bool) -> None:
+        for number, begin in enumerate(range(0, max(len(payload), 1), MSS), 1):
+            size = min(MSS, len(payload) - begin)
+            self._put(begin, size, broker=broker)
+            if payload and number % _ACK_EVERY == 0:
+                self._put(begin + size if broker else 0, 0, broker=not broker)
+
+    def _put(self, begin: int, size: int, *, broker: bool) -> None:
+        self.segments.append(_Segment(self.size, begin, size, broker))
+        self.size += _RECORD + size
+
+    def _dress(self, segment: _Segment) -> None:
+        source, destination = (b"\x0a\0\0\1", bytes(4)) if segment.broker else (bytes(4), b"\x0a\0\0\1")
+        ports = (BROKER_PORT, 0) if segment.broker else (0, BROKER_PORT)
+        size = _HEADERS + segment.size
+        head = struct.pack("<4I", 0, 0, size, size) + bytes(12) + b"\x08\0"
+        head += (
+            struct.pack(">BBHHHBBH", 0x45, 0, 52 + segment.size, 0, 0x4000, 64, 6, 0) + source + destination
+        )
+        head += struct.pack(">HHIIBBHHH", *ports, 0, 0, 0x80, 0x18 if segment.size else 0x10, 0xFFFF, 0, 0)
+        payload = (self.response if segment.broker else self.request)[segment.begin :][: segment.size]
+        written = head + b"\x01\x01\x08\x0a" + bytes(8) + payload
+        self.template[segment.place : segment.place + len(written)] = np.frombuffer(written, np.uint8)
+
+    def rows(self, connection: Table, turn: Table, first_packet: int, before: tuple[int, int]) -> Table:
+        """Copy the exchange for each of some connections.
+
+        Args:
+            connection: Number of the connection, an entry a copy.
+            turn: How many such exchanges the connection has had.
+            first_packet: Packets in the file so far.
+            before: Bytes of the connection's two streams before its first such exchange.
+        """
+        table = np.tile(self.template, (len(connection), 1))
+        sent = before[0] + turn * len(self.request) + 1, before[1] + turn * len(self.response) + 1
+        packets = first_packet + np.arange(len(connection)) * len(self.segments)
+        for number, segment in enumerate(self.segments):
+            self._number(table, segment, packets + number, connection, sent)
+        return table
+
+    def _number(
+        self, table: Table, segment: _Segment, packet: Table, connection: Table, sent: tuple[Table, Table]
+    ) -> None:
+        stamp = packet * _MICROSECONDS
+        ip, tcp = segment.place + 16 + 14, segment.place + 16 + 34
+        _write(table, segment.place, _START + stamp // 1_000_000, "<u4")
+        _write(table, segment.place + 4, stamp % 1_000_000, "<u4")
+        _write(table, ip + (16 if segment.broker else 12), 0x0A010000 + connection, ">u4")
+        _write(table, tcp + (2 if segment.broker else 0), 10_000 + connection, ">u2")
+        mine, theirs = (sent[1], sent[0]) if segment.broker else sent
+        # An answer acknowledges the whole request.
+        theirs = theirs + (len(self.request) if segment.broker else 0)
+        _write(table, tcp + 4, (mine + segment.begin) % 2**32, ">u4")
+        _write(table, tcp + 8, theirs % 2**32, ">u4")
+
+    def correlate(self, table: Table, correlation: Table) -> None:
+        """Write correlation ids, which are in the first segment of either frame."""
+        for broker, at in ((False, 8), (True, 4)):
+            first = next(one for one in self.segments if one.size and one.broker == broker)
+            _write(table, first.place + _RECORD + at, correlation, ">i4")
+
+
+def _write(table: Table, place: int, values: Table, dtype: str) -> None:
+    size = np.dtype(dtype).itemsize
+    table[:, place : place + size] = values.astype(dtype)[:, None].view(np.uint8).reshape(-1, size)
+
+
+def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
+    """Tell whose turn each exchange is, and how many turns that connection has had."""
+    chance = np.random.default_rng(1)
+    weights = np.ones(shape.connections) / shape.connections
+    if shape.skew:
+        weights[:] = (1 - shape.skew) / (shape.connections - 1)
+        weights[0] = shape.skew
+    connection = chance.choice(shape.connections, exchanges, p=weights)
+    order = np.argsort(connection, kind="stable")
+    starts = np.searchsorted(connection[order], np.arange(shape.connections))
+    turn = np.empty(exchanges, np.int64)
+    turn[order] = np.arange(exchanges) - starts[connection[order]]
+    return connection, turn
+
+
+def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
+    """Write a capture of about `size` bytes and tell what is in it."""
+    real, chance = _real(), np.random.default_rng(0)
+    fetch = _Exchange(real.fetch, _response(real, shape, chance))
+    opening = [_Exchange(*pair) for pair in zip(real.requests, real.responses, strict=True)]
+    everyone = np.arange(shape.connections)
+    exchanges = max(size - sum(one.size for one in opening) * shape.connections, fetch.size) // fetch.size
+    truth = _truth(shape, fetch, exchanges)
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
+        before = (0, 0)
+        for one in opening:
+            rows = one.rows(everyone, np.zeros(shape.connections, np.int64), truth.packets, before)
+            file.write(rows.data)
+            truth.packets += len(one.segments) * shape.connections
+            before = before[0] + len(one.request), before[1] + len(one.response)
+        connection, turn = _schedule(shape, exchanges)
+        step = max(_CHUNK // fetch.size, 1)
+        for begin in range(0, exchanges, step):
+            part = slice(begin, begin + step)
+            table = fetch.rows(connection[part], turn[part], truth.packets, before)
+            fetch.correlate(table, turn[part] + _PREAMBLE + 1)
+            file.write(table.data)
+            truth.packets += len(table) * len(fetch.segments)
+    truth.bytes = path.stat().st_size
+    return truth
+
+
+def _truth(shape: Shape, fetch: _Exchange, exchanges: int) -> Truth:
+    return Truth(
+        connections=shape.connections,
+        exchanges=exchanges + _PREAMBLE * shape.connections,
+        fetches=exchanges,
+        fetch_request_bytes=len(fetch.request) * exchanges,
+        fetch_response_bytes=len(fetch.response) * exchanges,
+        record_bytes=shape.filled * shape.records * exchanges,
+        partitions_requested=100 * exchanges,
+        partitions_answered=100 * exchanges,
+    )
+
+
+def main() -> None:
+    """Make a capture by hand."""
+    parser = argparse.ArgumentParser(description="Make a large capture, and print what is in it.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--skew", type=float, default=0.0)
+    chosen = parser.parse_args()
+    print(json.dumps(asdict(make(chosen.file, chosen.megabytes * 1_000_000, Shape(skew=chosen.skew)))))
+
+
+if __name__ == "__main__":
+    main()
