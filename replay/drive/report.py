@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Callable, Mapping
 from io import StringIO
-from typing import Final, TypeAlias, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,6 +18,7 @@ from replay.report.wording import duration, number, percent, plural, shown, size
 CAPTURE: Final = "capture"
 ALL: Final = "all"
 """In place of an API's name: all of them together."""
+FETCH: Final = "Fetch"
 
 
 class Figures(TypedDict):
@@ -218,26 +219,32 @@ def _headline(report: DriveReport) -> Text:
 
 
 def _sides(report: DriveReport) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    rows = [row for row in report["figures"] if row["api"] in {ALL, "Fetch"}]
+    """A column for each side; all requests first, then fetches."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    sides = list(dict.fromkeys(row["side"] for row in report["figures"]))
+    rows = {(row["side"], row["api"]): row for row in report["figures"]}
     table.add_column("")
-    for row in rows:
-        table.add_column(
-            f"{row['side']}\n{'all requests' if row['api'] == ALL else row['api']}", justify="right"
-        )
-    for name, value in _LINES:
-        cells = [value(row) for row in rows]
-        if any(cells):
-            table.add_row(name, *cells)
+    for side in sides:
+        table.add_column(side, justify="right")
+    for api, title in ((ALL, "all requests"), (FETCH, "fetches")):
+        found = [rows.get((side, api)) for side in sides]
+        if any(found):
+            table.add_row(Text(title, style="bold"))
+        for name, value in _LINES:
+            cells = ["" if row is None else value(row) for row in found]
+            if any(cells):
+                table.add_row(f"  {name}", *cells)
     return table
 
 
 def _latency(which: str) -> tuple[str, Cell]:
-    return f"latency {which}, ms", lambda row: f"{row['latency_ms'][which]:,.1f}"
+    return f"latency {which}, ms", lambda row: f"{row['latency_ms'][which]:,.2f}"
 
 
-def _errors(errors: Mapping[str, int]) -> str:
-    return "\n".join(f"{error_name(code)} {number(count)}" for code, count in errors.items())
+def _errors(row: Figures, which: Literal["errors", "partition_errors"]) -> str:
+    if row["api"] != FETCH:
+        return ""
+    return "\n".join(f"{error_name(code)}: {number(count)}" for code, count in row[which].items())
 
 
 def error_name(code: str) -> str:
@@ -253,13 +260,16 @@ _LINES: Final[tuple[tuple[str, Cell], ...]] = (
     ("answered", lambda row: number(row["answered"])),
     ("request bytes", lambda row: size(row["request_bytes"])),
     ("response bytes", lambda row: size(row["response_bytes"])),
-    ("of them records", lambda row: size(row["record_bytes"])),
-    ("partitions answered", lambda row: number(row["partitions_answered"])),
+    ("of them records", lambda row: size(row["record_bytes"]) if row["api"] == FETCH else ""),
+    ("partitions answered", lambda row: number(row["partitions_answered"]) if row["api"] == FETCH else ""),
     *(_latency(f"p{percent}") for percent in PERCENTILES),
     _latency("max"),
-    ("errors", lambda row: _errors(row["errors"])),
-    ("partitions with errors", lambda row: _errors(row["partition_errors"])),
-    ("unreadable", lambda row: number(row["unreadable"]) if row["unreadable"] else ""),
+    ("errors", lambda row: _errors(row, "errors")),
+    ("partitions with errors", lambda row: _errors(row, "partition_errors")),
+    (
+        "unreadable",
+        lambda row: number(row["unreadable"]) if row["unreadable"] and row["api"] == FETCH else "",
+    ),
 )
 
 
@@ -293,8 +303,8 @@ def _notes(report: DriveReport) -> list[RenderableType]:
     lines += [f"Without an answer at {side}: {number(n)}" for side, n in report["lost"].items() if n]
     if report["behind_seconds"] >= LATE_SECONDS:
         lines.append(
-            f"Up to {duration(report['behind_seconds'])} behind the captured time: answers took longer, "
-            "or this machine was too slow"
+            f"Up to {duration(report['behind_seconds'])} behind the captured time: answers took longer than "
+            "captured (--max-wait 0: fetches with nothing new don't wait), or this machine is too slow"
         )
     lines += [f"Not read: {shown(problem)}" for problem in report["problems"]]
     return [Text(f"\n{lines[0]}"), *(Text(line) for line in lines[1:])] if lines else []
@@ -326,7 +336,7 @@ def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[in
     text = Text(
         f"Would send {plural(report['planned'], 'request')}: "
         f"{plural(report['connections'], 'connection')} of the capture, "
-        f"{duration(report['captured_seconds'])} of its time, {plural(times, 'time')}"
+        f"{duration(report['captured_seconds'])} of its time" + (f", {times} times" if times > 1 else "")
     )
     asked = "Nothing was sent, and the target was not asked what it speaks and has."
     return Group(text, table, *_notes(report), Text(f"\n{asked}"))

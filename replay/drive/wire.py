@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from socket import gaierror
 from struct import Struct
-from typing import Final, TypeAlias
+from time import perf_counter
+from typing import Final, TypeAlias, cast
 
 from proxy.protocol.api import is_flexible, response_header
 from proxy.protocol.primitives import ProtocolError, encode_string
@@ -78,7 +79,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:  # else it was lost a moment ago, which `until` tells
             self._transport.write(b"".join((frame[:8], self._correlation_id.to_bytes(4), frame[12:])))
         if answered is not None:
-            self._waiting.append(_Waiting(self._correlation_id, self._loop.time(), answered))
+            self._waiting.append(_Waiting(self._correlation_id, perf_counter(), answered))
 
     async def until(self, most: int, seconds: float = ANSWER_SECONDS) -> None:
         """Wait until at most so many requests are without an answer.
@@ -125,8 +126,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP connections are such
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
             self._fail("answered what was not asked")
             return
         waiting = self._waiting.popleft()
-        waiting.answered(frame, self._loop.time() - waiting.sent_at)
+        waiting.answered(frame, perf_counter() - waiting.sent_at)  # uvloop's clock has milliseconds
 
     def _fail(self, error: str) -> None:
         self.error = self.error or error

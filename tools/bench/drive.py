@@ -1,0 +1,138 @@
+"""How many fetches a second `replay drive` plays, at a stub that answers at once: no broker, no reads.
+
+python -m tools.bench.drive HOST:PORT      (the stub alone, where it listens)
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from struct import Struct
+from typing import Final, cast
+
+import uvloop
+
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from replay.drive.loading import Wanted, load
+from replay.drive.mapping import Overrides
+from replay.drive.report import DriveReport
+from replay.drive.running import Options, drive
+from tools.bench.figures import Row, Table
+from tools.bench.frames import fetch_answer
+from tools.bench.processes import HOST, Proxy
+from tools.bench.stage import Stage
+from tools.kafka.ports import free_ports
+from tools.kafka.raw import array, compact_array, compact_string, frame, string
+
+CAPTURE: Final = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
+"""librdkafka's fetches of 100 partitions of one topic, rotated from one to the next."""
+REPLAY: Final = "replay"
+"""The column of what replay does."""
+TOPIC: Final = "events"
+PARTITIONS: Final = 100
+COPIES: Final = 8
+ROUNDS: Final = 10
+LEAST: Final = 3_000.0
+"""Fetches a second, with --max-wait 0."""
+
+_TOPIC_ID: Final = b"fetchgate's stub"
+_VERSIONS: Final = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 9: (1, 10), 10: (0, 6), 18: (0, 4)}
+_HEADER: Final = Struct(">ihhi")
+_NODE: Final = 1
+_NO_LOG: Final = bytes(16)  # timestamp, offset
+
+
+class Stub(asyncio.Protocol):
+    """Answers every fetch with the same 100 entries without records, and what is asked before with little.
+
+    Args:
+        address: where it says to be.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        fetched = fetch_answer(0, [(_TOPIC_ID, list(range(PARTITIONS)))])
+        ranges = [b"".join(n.to_bytes(2) for n in (key, *span)) for key, span in _VERSIONS.items()]
+        self._answers = {
+            ApiKey.FETCH: fetched[8:],
+            ApiKey.API_VERSIONS: b"\0\0" + array(ranges),
+            ApiKey.METADATA: b"\0" + metadata(address),
+            ApiKey.LIST_OFFSETS: array([string(TOPIC) + array([_offset(n) for n in range(PARTITIONS)])]),
+        }
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        received = self._received + data
+        while len(received) >= _HEADER.size:
+            size, api_key, _, correlation_id = _HEADER.unpack_from(received)
+            if len(received) < 4 + size:
+                break
+            received = received[4 + size :]
+            answer = self._answers.get(ApiKey(api_key), b"")
+            if self._transport is not None:
+                self._transport.write(frame(correlation_id.to_bytes(4) + answer))
+        self._received = received
+
+
+def metadata(address: Address) -> bytes:
+    """Build a Metadata answer v12: one broker, and the topic of the capture."""
+    broker = _NODE.to_bytes(4) + compact_string(address.host) + address.port.to_bytes(4) + b"\0\0"
+    nodes = compact_array([_NODE.to_bytes(4)])
+    led = _NODE.to_bytes(4) + bytes(4) + nodes + nodes + compact_array([]) + b"\0"
+    partitions = compact_array([b"\0\0" + number.to_bytes(4) + led for number in range(PARTITIONS)])
+    topic = b"\0\0" + compact_string(TOPIC) + _TOPIC_ID + b"\0" + partitions + bytes(4) + b"\0"
+    cluster = compact_string("stub") + _NODE.to_bytes(4)
+    return bytes(4) + compact_array([broker]) + cluster + compact_array([topic]) + b"\0"
+
+
+def _offset(partition: int) -> bytes:
+    return partition.to_bytes(4) + b"\0\0" + _NO_LOG
+
+
+async def serve(address: Address) -> None:
+    """Be the stub until the process is ended."""
+    server = await asyncio.get_running_loop().create_server(lambda: Stub(address), address.host, address.port)
+    await server.serve_forever()
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure full speed on as many connections as keep it busy."""
+    stage.say("drive: captured fetches of 100 partitions, at a stub ...")
+    port = free_ports(1)
+    rounds = 2 if stage.quick else ROUNDS
+    with Proxy([sys.executable, "-m", "tools.bench.drive", f"{HOST}:{port}"], port):
+        rate = fetches_per_second(Address(HOST, port), rounds=rounds)
+    row = Row(
+        name=f"fetches of {PARTITIONS} partitions, --max-wait 0, {COPIES} connections",
+        unit="1/s",
+        values={REPLAY: rate},
+        limit=LEAST,
+        least=True,
+    )
+    notes = ("at a stub of the bench's own that answers at once; player and stub on the same machine",)
+    return [Table(part="drive", title="Playing a capture as fast as answers come", rows=[row], notes=notes)]
+
+
+def fetches_per_second(target: Address, *, rounds: int) -> float:
+    """Play the capture at a target, and give how many fetches a second it took."""
+    script, _ = load([str(CAPTURE)], Wanted())
+    overrides = Overrides(max_wait_ms=0)
+    options = Options(target=target, speed=None, copies=COPIES, rounds=rounds, overrides=overrides)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        report: DriveReport = runner.run(drive(script, options, lambda _done, _all: None, []))
+    (fetches,) = [row for row in report["figures"] if (row["side"], row["api"]) == ("target", "Fetch")]
+    if (
+        fetches["answered"] != fetches["sent"]
+        or fetches["partitions_answered"] != fetches["sent"] * PARTITIONS
+    ):
+        raise RuntimeError(f"not every fetch of 100 partitions was answered: {fetches}")
+    return fetches["sent"] / report["seconds"]
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(Address.parse(sys.argv[1])))
