@@ -100,6 +100,16 @@ def add(total: Tally, part: Tally) -> None:
         total.passthrough.update(part.passthrough)
 
 
+def saved_bytes(tally: Tally) -> int:
+    """Tell what sessions saved: bytes of fetches on the client's side less those on the broker's."""
+    return fetch_bytes(tally.client) - fetch_bytes(tally.broker)
+
+
+def fetch_bytes(side: SideTally) -> int:
+    """Add up fetches and their answers on one side."""
+    return side.fetch_request_bytes + side.fetch_response_bytes
+
+
 def _add_side(total: SideTally, part: SideTally) -> None:
     total.bytes_in += part.bytes_in
     total.bytes_out += part.bytes_out
@@ -114,8 +124,8 @@ def _add_side(total: SideTally, part: SideTally) -> None:
 def _sum(sums: list[int], tally: Tally) -> None:
     """Add one connection to the sums of the history; with thousands of them it is done often."""
     client, broker = tally.client, tally.broker
-    sums[CLIENT_BYTES] += client.fetch_request_bytes + client.fetch_response_bytes
-    sums[BROKER_BYTES] += broker.fetch_request_bytes + broker.fetch_response_bytes
+    sums[CLIENT_BYTES] += fetch_bytes(client)
+    sums[BROKER_BYTES] += fetch_bytes(broker)
     for at, fetches in ((CLIENT_FETCHES, client.fetches), (BROKER_FETCHES, broker.fetches)):
         for kind, count in enumerate(fetches, at):
             sums[kind] += count

@@ -1,24 +1,32 @@
 """The gateway as Prometheus sees it: computed when it is asked for, from the tallies; nothing per frame.
 
-Label values are bounded: two sides, four kinds, Kafka's error codes, and `MAX_REASONS` reasons.
+Label values are bounded: two sides, four kinds, Kafka's error codes, `MAX_REASONS` reasons and `MAX_BROKERS`
+brokers. No client id is one: it is the client's to choose; `/state` has them.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from proxy.books import NodeId, add, saved_bytes
 from proxy.events import FetchKind, SideTally, Tally
-from proxy.server import Gateway
+from proxy.measured import Distribution, Measured
+from proxy.server import STATES, Gateway
 from proxy.transports import BUDGET, PEER_FULL
 
 VERSION: Final = version("fetchgate")
 MAX_REASONS: Final = 50
 """Values of a label that come from the wire; the rest is `other`."""
+MAX_BROKERS: Final = 100
+"""Brokers that are told apart, those with the lowest ids; the rest is `other`."""
+_EVICTED: Final = 70
+"""FETCH_SESSION_ID_NOT_FOUND."""
 
 Sides = tuple[tuple[str, SideTally], tuple[str, SideTally]]
 
@@ -31,13 +39,19 @@ class GatewayCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Give all metrics of the gateway."""
-        tally = self._gateway.tally()
+        by_broker = self._gateway.tallies()
+        tally = Tally()
+        for part in by_broker.values():
+            add(tally, part)
         sides: Sides = (("client", tally.client), ("broker", tally.broker))
         yield from _bytes(sides)
         yield from _fetches(sides)
         yield from _reasons(tally)
         yield from self._connections()
         yield from self._sessions()
+        yield from self._limits()
+        yield from self._brokers(by_broker)
+        yield from _distributions(self._gateway.books.all_measured(), self._gateway.books.loop_lag)
         yield from _client_facing_half()
 
     def _connections(self) -> Iterator[Metric]:
@@ -93,6 +107,61 @@ class GatewayCollector(Collector):
         )
         health = gateway.health()
         yield GaugeMetricFamily("fetchgate_ready", "Whether clients can be served.", value=int(health.ready))
+        states = GaugeMetricFamily("fetchgate_state", "1 for the state that it is in.", labels=["state"])
+        for state in STATES:
+            states.add_metric([state], int(state == health.state))
+        yield states
+
+    def _limits(self) -> Iterator[Metric]:
+        gateway = self._gateway
+        yield GaugeMetricFamily(
+            "fetchgate_session_slots_held",
+            "Slots at brokers that are held or asked for.",
+            value=gateway.sessions.held,
+        )
+        yield GaugeMetricFamily(
+            "fetchgate_session_slots_limit", "--max-sessions.", value=gateway.sessions.max_sessions
+        )
+        yield GaugeMetricFamily(
+            "fetchgate_inflight_limit_bytes", "--max-inflight-bytes.", value=gateway.budget.limit
+        )
+
+    def _brokers(self, tallies: dict[NodeId, Tally]) -> Iterator[Metric]:
+        """Tell brokers apart: who refuses, who evicts, who can't be reached."""
+        gateway = self._gateway
+        ids = sorted(id_ for id_ in {*tallies, *gateway.brokers.known} if id_ is not None)
+        called = {id_: str(id_) for id_ in ids[:MAX_BROKERS]} | {None: "bootstrap"}
+        connections = dict.fromkeys(called.values(), 0)
+        unreachable, together = connections.copy(), {name: Tally() for name in connections}
+        for id_ in (*ids, None):
+            name = called.get(id_, "other")
+            add(together.setdefault(name, Tally()), tallies.get(id_, Tally()))
+            unreachable[name] = unreachable.get(name, 0) + bool(gateway.trouble_of(id_))
+        for link in gateway.links:
+            name = called.get(link.node_id, "other")
+            connections[name] = connections.get(name, 0) + link.has_broker
+        yield _by_broker("connections", "Open connections to the broker.", connections)
+        yield _by_broker("unreachable", "Brokers to which the last try failed.", unreachable)
+        saved = {name: saved_bytes(tally) for name, tally in together.items()}
+        yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
+        refusals = {name: tally.refusals for name, tally in together.items()}
+        yield _counted_by_broker("session_refusals", "Asked for a session, got none.", refusals)
+        evictions = {name: tally.session_errors[_EVICTED] for name, tally in together.items()}
+        yield _counted_by_broker("session_evictions", "Sessions given to others (error 70).", evictions)
+
+
+def _by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"fetchgate_broker_{name}", text, labels=["broker"])
+    for broker, value in values.items():
+        family.add_metric([broker], value)
+    return family
+
+
+def _counted_by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(f"fetchgate_broker_{name}", text, labels=["broker"])
+    for broker, value in values.items():
+        family.add_metric([broker], value)
+    return family
 
 
 def _bytes(sides: Sides) -> Iterator[Metric]:
@@ -146,6 +215,49 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
     for reason, count in bounded(tally.passthrough):
         passed.add_metric([reason], count)
     yield passed
+
+
+def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metric]:
+    added = HistogramMetricFamily(
+        "fetchgate_added_seconds",
+        "What the gateway adds: from bytes read until what they called for was written; a fetch sent again.",
+        labels=["part"],
+    )
+    _fill(added, "request", measured.added_request)
+    _fill(added, "response", measured.added_response)
+    _fill(added, "repeat", measured.added_repeat)
+    yield added
+    broker = HistogramMetricFamily(
+        "fetchgate_broker_seconds",
+        "From a request's last byte to its answer's first; a fetch's max_wait_ms included.",
+        labels=["api"],
+    )
+    _fill(broker, "fetch", measured.broker_fetch)
+    _fill(broker, "other", measured.broker_other)
+    yield broker
+    answers = HistogramMetricFamily(
+        "fetchgate_fetch_answer_bytes", "Size of fetch responses, whole frames.", labels=["side"]
+    )
+    _fill(answers, "client", measured.answer_bytes_client)
+    _fill(answers, "broker", measured.answer_bytes_broker)
+    yield answers
+    partitions = HistogramMetricFamily(
+        "fetchgate_fetch_request_partitions", "Partitions that a fetch request lists.", labels=["side"]
+    )
+    _fill(partitions, "client", measured.partitions_client)
+    _fill(partitions, "broker", measured.partitions_broker)
+    yield partitions
+    lag = HistogramMetricFamily(
+        "fetchgate_loop_lag_seconds", "By how much the event loop was late, looked at every two seconds."
+    )
+    _fill(lag, None, loop_lag)
+    yield lag
+
+
+def _fill(family: HistogramMetricFamily, label: str | None, distribution: Distribution) -> None:
+    bounds = (*(str(bound) for bound in distribution.bounds), "+Inf")
+    seen = zip(bounds, accumulate(distribution.counts), strict=True)
+    family.add_metric([label] if label else [], list(seen), distribution.total)
 
 
 def _client_facing_half() -> Iterator[Metric]:

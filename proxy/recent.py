@@ -146,7 +146,7 @@ def _words(event: Event, client: str, broker: str) -> str:
 def _lost(event: SessionLost, client: str, broker: str) -> str:
     if event.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
         return f"{broker} evicted {client}'s session (70); the fetch was sent again"
-    if event.error_code in set(ErrorCode):
+    if event.error_code and event.error_code in set(ErrorCode):
         named = ErrorCode(event.error_code).name.lower().replace("_", " ")
         reason = f"{named} ({event.error_code})"
     else:

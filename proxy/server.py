@@ -37,12 +37,15 @@ TRIM_BYTES: Final = 16_777_216
 """When so much less is held than was, memory is given back."""
 
 
+STATES: Final = ("starting", "ready", "degraded", "draining")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """What ``/readyz`` says."""
 
     state: str
-    """``starting``, ``ready``, ``degraded`` or ``draining``."""
+    """One of `STATES`."""
     reasons: list[str]
 
     @property

@@ -8,7 +8,17 @@ from math import isinf
 from time import monotonic, time
 from typing import Any, Final
 
-from proxy.books import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, CLIENT_FETCHES, Books, NodeId, add
+from proxy.books import (
+    BROKER_BYTES,
+    BROKER_FETCHES,
+    CLIENT_BYTES,
+    CLIENT_FETCHES,
+    Books,
+    NodeId,
+    add,
+    fetch_bytes,
+    saved_bytes,
+)
 from proxy.events import FetchKind, SideTally, Tally
 from proxy.measured import Distribution, Measured
 from proxy.metrics import VERSION
@@ -101,15 +111,6 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def saved_bytes(tally: Tally) -> int:
-    """Tell what sessions saved: bytes of fetches on the client's side less those on the broker's."""
-    return _fetch_bytes(tally.client) - _fetch_bytes(tally.broker)
-
-
-def _fetch_bytes(side: SideTally) -> int:
-    return side.fetch_request_bytes + side.fetch_response_bytes
-
-
 def _tally(tally: Tally) -> dict[str, Any]:
     return {
         "client": _side(tally.client),
@@ -174,7 +175,7 @@ def _with_broker(books: Books, node_id: NodeId, tally: Tally, links: list[Link])
         "evictions": tally.session_errors[_EVICTED],
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
         "fetches": sum(tally.broker.fetches),
-        "fetch_bytes": _fetch_bytes(tally.broker),
+        "fetch_bytes": fetch_bytes(tally.broker),
         "saved_bytes": saved_bytes(tally),
         "answer_seconds": {"fetch": _rounded(fetch), "other": _rounded(other)},
     }

@@ -7,7 +7,7 @@ from proxy import state
 from proxy.books import NodeId
 from proxy.events import SideTally, Tally
 from proxy.server import Gateway
-from proxy.state import document, saved_bytes
+from proxy.state import document
 
 from .shell import Wire, client, gateway, run, stub_broker, until
 
@@ -138,14 +138,6 @@ def test_it_tells_the_last_two_minutes_and_what_happened() -> None:
             assert event == {"kind": "fault", "text": "c was cut off", "count": 1, "warning": True}
 
     run(scene())
-
-
-def test_what_is_saved_can_be_less_than_nothing() -> None:
-    tally = Tally(
-        client=SideTally(fetch_request_bytes=5, fetch_response_bytes=5),
-        broker=SideTally(fetch_request_bytes=10, fetch_response_bytes=6),
-    )
-    assert saved_bytes(tally) == -6
 
 
 def test_of_many_connections_those_that_moved_most_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
