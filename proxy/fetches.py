@@ -262,9 +262,9 @@ class Fetches:
             return "delta not smaller"
         if not handler.apply(listing, delta):
             return _SPARSE
+        self._rotation = handler.rotation(request, delta)
         exchange.rows = delta.rows
         exchange.becomes = Becomes.EXPANDED
-        self._rotation = handler.rotation(request, delta)
         self._ask(exchange, frame, FetchKind.INCREMENTAL, len(delta.added) + len(delta.altered))
         return ""
 

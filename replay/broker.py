@@ -179,7 +179,8 @@ class CapturedBroker:
             self._table = None
             return False
         self._table = table
-        self._high = self._start = self._rank = np.zeros(0, np.int64)
+        table.arranged = self._arranged
+        self._high, self._start, self._rank = (np.zeros(0, np.int64) for _ in range(3))
         self._named = np.zeros(0, np.bool_)
         self._ranks = 0
         self.add(table.locate(listing))
@@ -233,6 +234,11 @@ class CapturedBroker:
         pieces: list[Buffer] = [b"", head, layout.count(len(elements)), *body, *answer.tags]
         pieces[0] = sum(map(len, pieces)).to_bytes(4)
         return pieces, elements
+
+    def _arranged(self, order: Rows) -> None:
+        """Follow the table, whose rows have other numbers now."""
+        for column in (self._high, self._start, self._rank, self._named):
+            column[: len(order)] = column[order]
 
     def _to_the_end(self, row: int) -> None:
         self._ranks += 1

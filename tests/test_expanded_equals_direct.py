@@ -53,6 +53,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         max_sessions=st.sampled_from([10, 10, 10, 10, 0]),
         asks=st.booleans(),
         leaves_midway=st.booleans(),
+        topics=st.integers(1, 2),
     )
     def begin(
         self,
@@ -64,6 +65,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         max_sessions: int,
         asks: bool,
         leaves_midway: bool,
+        topics: int,
     ) -> None:
         self.broker = ModelBroker(release=release, slots=slots, seed=seed)
         self.broker.nodes = {n: NodeEndpoint(node_id=n, host=f"b{n}", port=9092) for n in (1, 2)}
@@ -80,7 +82,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.correlation = 0
         self.others: set[int] = set()
         """Sessions of other clients."""
-        self.wanted: list[tuple[str, int]] = [(name, i) for name in TOPICS[:2] for i in range(PARTITIONS)]
+        self.wanted: list[tuple[str, int]] = [(name, i) for name in TOPICS[:topics] for i in range(PARTITIONS)]
         self.offsets: dict[tuple[str, int], int] = {}
         self.values: dict[str, Any] = {}
         self.fields: dict[str, Any] = {}

@@ -35,7 +35,7 @@ from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import Answered, FetchResponseWalk
-from proxy.session.partitions import PartitionTable
+from proxy.session.partitions import PartitionTable, is_rotation
 from proxy.session.rotation import Rotation
 
 MAX_EPOCH: Final = 0x7FFF_FFFF
@@ -73,6 +73,8 @@ class Delta:
     topics: list[tuple[bytes, bytes]]
     """Added, then altered entries as topic elements."""
     forgotten_topics: list[tuple[bytes, bytes]]
+    turned: bool
+    """The fetch lists what the one before did, in its order, beginning anywhere."""
 
     @property
     def size(self) -> int:
@@ -126,6 +128,7 @@ class FetchSessionHandler:
         if table is None or table.layout is not listing.layout:
             return None
         rows = table.locate(listing)
+        turned = False
         if len(rows) and rows.min() < 0:
             new = rows < 0
             added, known = new.nonzero()[0], (~new).nonzero()[0]
@@ -135,6 +138,7 @@ class FetchSessionHandler:
             forgotten = table.unplaced()
         else:
             added = _NONE
+            turned = len(rows) == table.size and is_rotation(table.position.take(rows))
             named = table.place(rows)
             if named != len(rows):
                 return None
@@ -143,7 +147,7 @@ class FetchSessionHandler:
         if len(altered) > 1 and len(listing.keys) > 1:
             altered = altered[np.argsort(table.topic[rows[altered]], kind="stable")]
         topics = _elements(listing, added) + _elements(listing, altered)
-        return Delta(rows, added, altered, forgotten, topics, _forgotten_elements(table, forgotten))
+        return Delta(rows, added, altered, forgotten, topics, _forgotten_elements(table, forgotten), turned)
 
     def learn_listing(self, listing: Listing, isolation_level: int) -> bool:
         """Make a table of what a full fetch lists, replacing what there was.
@@ -192,11 +196,19 @@ class FetchSessionHandler:
         return True
 
     def rotation(self, request: FetchRequest, delta: Delta) -> Rotation | None:
-        """Return what knows the next fetches by, if they go on like this one, which has been applied."""
+        """Return what knows the next fetches by, if they go on like this one, which has been applied.
+
+        Once a circle was seen twice, the table's rows are brought into its order.
+        """
         table = self._held()
-        if request.layout is table.layout and Rotation.fits(request, table, delta.rows):
-            return Rotation(request, table)
-        return None
+        if request.block is None or request.layout is not table.layout or len(delta.rows) != table.size:
+            return None
+        if not is_rotation(delta.rows):
+            if not delta.turned:
+                return None
+            table.arrange(delta.rows)
+            delta.rows = np.arange(table.size)
+        return Rotation(request, table)
 
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> Verdict:
         """Take the answer to the outstanding fetch, walked to its end; see the table above.

@@ -4,6 +4,7 @@ A row is a partition, found by (topic, partition), never by its place in a fetch
 Rows cost about 90 bytes and no Python object each; a topic costs an entry in a dict and a span in the lookup.
 """
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -42,6 +43,7 @@ class PartitionTable:
         "_lookup",
         "_spans",
         "_top",
+        "arranged",
         "image_bytes",
         "images",
         "isolation_level",
@@ -87,7 +89,9 @@ class PartitionTable:
         self.topic: Column32 = np.zeros(0, np.int32)
         """Topic number, 0 for a free row."""
         self.position: Column32 = np.zeros(0, np.int32)
-        """Place in the latest fetch of the session, -1 if it is not there."""
+        """Place in the latest fetch that was compared by it, -1 if it is not there."""
+        self.arranged: Callable[[Rows], None] | None = None
+        """Told what `arrange` does: for each row the number that it had. For who keeps columns of its own."""
 
     def __repr__(self) -> str:
         return f"<PartitionTable partitions={self.size} topics={len(self.numbers)} v{self.layout.version}>"
@@ -210,6 +214,19 @@ class PartitionTable:
         position.fill(-1)
         position[rows] = _first_numbers(len(rows))
         return int(np.count_nonzero(position >= 0))
+
+    def arrange(self, rows: Rows) -> None:
+        """Number all rows that are held anew, in the given order, from 0 on."""
+        count, top = len(rows), self._top
+        order = np.concatenate([rows, np.array(self._free, np.intp)])
+        for column in (self.requests, self.images, self.known, self.refused, self.topic):
+            column[:top] = column[order]
+        self._free = list(range(count, top))
+        straight = np.arange(count)
+        self._lookup[self._bases[self.topic[:count]] + self.partitions(straight)] = straight
+        self.place(straight)
+        if self.arranged is not None:
+            self.arranged(order)
 
     def unknown(self) -> Rows:
         """Return the rows whose image may not be filled in."""

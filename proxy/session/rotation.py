@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
-from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import Answered, answer_head, slices
 from proxy.session.expand import FOUND_BEFORE_READING
-from proxy.session.partitions import PartitionTable, is_rotation
+from proxy.session.partitions import PartitionTable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -28,7 +27,7 @@ class Rotation:
     """A fetch whose entries are the table's rows, all of them, from some row on and round to it.
 
     Args:
-        request: such a fetch, see `fits`.
+        request: such a fetch; its entries lie in one place, and it is of the table's version.
         table: what it lists.
     """
 
@@ -46,17 +45,6 @@ class Rotation:
         self._rest = layout.count(0) + frame[request.tail :]
         self._element = layout.count(1) + layout.prefix(self._key, table.size)
         self._suspects: list[int] = []
-
-    @staticmethod
-    def fits(request: FetchRequest, table: PartitionTable, rows: Rows) -> bool:
-        """Tell whether a fetch is such a one.
-
-        Args:
-            request: of the table's version.
-            table: that of the session.
-            rows: the row of each of the fetch's entries.
-        """
-        return request.block is not None and len(rows) == table.size and is_rotation(rows)
 
     def suspect(self, rows: Sequence[int]) -> None:
         """Note of which rows the broker sent news: these are what the next fetch is likely to alter."""

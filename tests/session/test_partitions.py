@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_response import Answered
 from proxy.session.partitions import MAX_LOOKUP, PartitionTable
 from tests.frames import fetch, parsed, wire_key
 
@@ -45,6 +46,11 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.table = PartitionTable(LAYOUTS[self.version], 0)
         self.held: dict[Key, int] = {}
         self.placed: dict[Key, int] = {}
+        self.told: dict[Key, bytes] = {}
+        """What the broker last said of a partition, as far as it is kept."""
+        self.followed: list[int] = []
+        """A column kept beside the table's: the number under which a row was made."""
+        self.table.arranged = self.follow
 
     @rule(wants=st.lists(KEYS, min_size=1, max_size=8, unique=True), offset=st.integers(0, 99))
     def add(self, wants: list[Key], offset: int) -> None:
@@ -61,6 +67,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         rows = [self.table.row(wire_key(self.version, name), index) for name, index in gone]
         self.table.forget(np.array(rows))
         self.held = {key: offset for key, offset in self.held.items() if key not in gone}
+        self.told = {key: told for key, told in self.told.items() if key not in gone}
         self.placed = {key: place for key, place in self.placed.items() if key not in gone}
 
     @rule(wants=st.lists(KEYS, max_size=12, unique=True))
@@ -78,10 +85,39 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.placed = {key: place for place, key in enumerate(wants)}
 
     @precondition(lambda self: self.held)
-    @rule(key=KEYS)
-    def know(self, key: Key) -> None:
-        if key in self.held:
-            self.table.known[self.table.row(wire_key(self.version, key[0]), key[1])] = True
+    @rule(data=st.data(), high=st.integers(0, 255), error=st.sampled_from([0, 0, 6]))
+    def take_entry(self, data: st.DataObject, high: int, error: int) -> None:
+        key = data.draw(st.sampled_from(sorted(self.held)))
+        name = wire_key(self.version, key[0])
+        fixed = key[1].to_bytes(4) + error.to_bytes(2) + bytes([high]) * 24
+        answered = Answered(name, key[1], error, 0, 0, fixed, ends_empty=True, records=0, redirects=False)
+        self.table.take_entry(answered, self.table.row(name, key[1]))
+        if error:
+            self.told.pop(key, None)
+        else:
+            self.told[key] = fixed
+
+    @rule()
+    def forget_answers(self) -> None:
+        self.table.forget_answers()
+        self.told = {}
+
+    def follow(self, order: "np.typing.NDArray[np.intp]") -> None:
+        self.followed += range(len(self.followed), len(order))
+        self.followed = [self.followed[row] for row in order]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def arrange(self, data: st.DataObject) -> None:
+        wants = data.draw(st.permutations(sorted(self.held)))
+        what = listing(self.version, *wants)
+        rows = self.table.locate(what)
+        self.followed += range(len(self.followed), 1 + max(rows.tolist()))
+        before = [self.followed[row] for row in rows]
+        self.table.arrange(rows)
+        assert self.table.locate(what).tolist() == list(range(len(wants)))
+        assert self.followed[: len(wants)] == before
+        self.placed = {key: place for place, key in enumerate(wants)}
 
     @invariant()
     def holds_what_it_should(self) -> None:
@@ -102,15 +138,17 @@ class TableAgainstDict(RuleBasedStateMachine):
         assert set(self.table.unplaced().tolist()) == {rows[key] for key in rows if key not in self.placed}
 
     @invariant()
-    def fills_in_nothing_of_new_rows(self) -> None:
+    def fills_in_what_was_told_and_nothing_else(self) -> None:
+        rows = {key: self.table.row(wire_key(self.version, key[0]), key[1]) for key in self.held}
         known = {row for row in range(len(self.table.known)) if self.table.known[row]}
-        rows = {self.table.row(wire_key(self.version, name), index) for name, index in self.held}
-        assert known <= rows
-        assert set(self.table.unknown().tolist()) == rows - known
+        assert known == {rows[key] for key in self.told}
+        for key, fixed in self.told.items():
+            assert self.table.images[rows[key]].tobytes()[: len(fixed)] == fixed
+        assert set(self.table.unknown().tolist()) == set(rows.values()) - known
 
 
 TestTableAgainstDict = TableAgainstDict.TestCase
-TestTableAgainstDict.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+TestTableAgainstDict.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.parametrize("version", range(7, 19))

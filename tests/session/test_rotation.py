@@ -172,22 +172,45 @@ def test_another_list_of_the_same_size_is_not_known() -> None:
     assert rotation.first(parsed(fetch(16, ("t", 9), ("t", 1), ("t", 2), ("t", 3))).frame) == -1
 
 
-def test_what_fits() -> None:
+def rotations(way: Way, *numbers: int, topic: str = "t") -> Rotation | None:
+    """Have the columns take a fetch of these partitions."""
+    way.by_columns(parsed(fetch(16, *((topic, number) for number in numbers))))
+    way.answered(response(16, session_id=7))
+    return way.rotation
+
+
+def test_a_circle_in_the_order_of_the_table_is_known_at_once() -> None:
+    way, _ = ready(16, 4)
+    for numbers in ((0, 1, 2, 3), (3, 0, 1, 2), (2, 3, 0, 1)):
+        assert rotations(way, *numbers) is not None
+
+
+def test_another_circle_is_known_when_it_came_twice() -> None:
     way, _ = ready(16, 4)
     table = way.handler.table
     assert table is not None
+    told: list[list[int]] = []
+    table.arranged = lambda order: told.append(order.tolist())
+    assert rotations(way, 0, 1, 3, 2) is None
+    assert rotations(way, 2, 3, 1, 0) is None
+    assert rotations(way, 0, 2, 3, 1) is not None  # a turn of the last one
+    assert told == [[0, 2, 3, 1]]
+    assert [table.row(b"t".ljust(16, b"\0"), number) for number in range(4)] == [0, 3, 1, 2]
+    assert rotations(way, 1, 0, 2, 3) is not None
+    assert len(told) == 1
 
-    def fits(*numbers: int) -> bool:
-        request = parsed(fetch(16, *(("t", number) for number in numbers)))
-        return Rotation.fits(request, table, table.locate(listed(request)))
 
-    assert fits(0, 1, 2, 3)
-    assert fits(3, 0, 1, 2)
-    assert not fits(0, 1, 3, 2)
-    assert not fits(0, 1, 2)
-    assert not fits(1, 2, 3, 4)
+def test_fewer_and_more_partitions_make_another_circle() -> None:
+    way, _ = ready(16, 4)
+    assert rotations(way, 0, 1, 3) is None
+    assert rotations(way, 3, 0, 1) is not None
+    way.by_columns(parsed(fetch(16, ("t", 0), ("t", 2), ("t", 1), ("t", 3))))
+    way.answered(response(16, ("t", [entry(2, 5)]), session_id=7))
+    assert way.rotation is None
+    assert rotations(way, 1, 3, 0, 2) is not None
     two = parsed(fetch(16, ("t", 0), ("u", 0)))
-    assert not Rotation.fits(two, table, table.locate(listed(two)))
+    way.by_columns(two)
+    assert way.rotation is None
 
 
 @pytest.mark.parametrize("error", [3, 29, 100])
