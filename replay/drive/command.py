@@ -36,6 +36,8 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_PARTLY: Final = 3
 
+_INT32: Final = 0x7FFF_FFFF
+
 DESCRIPTION: Final = """\
 Play the captured requests against a live gateway or broker, each captured connection on one of its own, in
 order and in time. Topics go by name, offsets as --offsets says, session ids as the target gives them. Writes
@@ -284,15 +286,11 @@ def _address(text: str) -> Address:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _number(text: str) -> float:
+def _positive(text: str) -> float:
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-
-
-def _positive(text: str) -> float:
-    found = _number(text)
     if not 0 < found < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
     return found
@@ -303,17 +301,17 @@ def _speed(text: str) -> float | None:
 
 
 def _natural(text: str) -> int:
-    found = _number(text)
-    if found != int(found) or not 0 <= found <= 0x7FFF_FFFF:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(found)
+    return _whole(text, 0)
 
 
 def _count(text: str) -> int:
-    found = _natural(text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    return found
+    return _whole(text, 1)
+
+
+def _whole(text: str, lowest: int) -> int:
+    if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= _INT32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {lowest} or more")
+    return int(text)
 
 
 def _apis(text: str) -> list[int]:

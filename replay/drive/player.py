@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 from proxy.protocol.api import ApiKey
@@ -84,8 +85,7 @@ class Player:
 
     async def play(self) -> None:
         """Play everything, or until the pace is stopped."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = perf_counter()
         for _ in range(self._rounds):
             if self._pace.stopped:
                 break
@@ -95,7 +95,7 @@ class Player:
                     copy.ended = 0
                     for captured in self.connections:
                         lines.create_task(self._line(captured, copy))
-        self.seconds = loop.time() - began
+        self.seconds = perf_counter() - began
 
     async def _line(self, captured: CapturedConnection, copy: _Copy) -> None:
         async with copy.progress:

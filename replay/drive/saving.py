@@ -3,7 +3,9 @@
 import asyncio
 import urllib.request
 from dataclasses import dataclass, fields
+from http.client import HTTPException
 from typing import Final, Self
+from urllib.error import HTTPError
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -77,9 +79,12 @@ def read_counters(exposition: str) -> Counters:
         ValueError: it is no gateway's.
     """
     found: dict[tuple[str, str], int] = {}
-    for family in text_string_to_metric_families(exposition):
-        for sample in family.samples:
-            found[sample.name, sample.labels.get("side", "")] = int(sample.value)
+    try:
+        for family in text_string_to_metric_families(exposition):
+            for sample in family.samples:
+                found[sample.name, sample.labels.get("side", "")] = int(sample.value)
+    except (ValueError, IndexError):
+        raise ValueError("its metrics do not parse") from None
     try:
         return Counters(
             client_request=found[_REQUESTS, "client"],
@@ -100,9 +105,13 @@ async def scrape(admin: Address) -> Counters:
     """
     try:
         return read_counters(await asyncio.to_thread(_get, f"http://{admin}/metrics"))
+    except HTTPException:
+        reason = "does not answer as an admin endpoint does"
+    except HTTPError as error:
+        reason = str(error)
     except (OSError, ValueError) as error:
         reason = reason_of(getattr(error, "reason", None) or error)
-        raise TargetError(f"{admin}: {reason}") from None
+    raise TargetError(f"--admin {admin}: {reason}")
 
 
 def _get(url: str) -> str:

@@ -12,7 +12,7 @@ from tests.model.broker import ConnectionClosedError, ModelBroker
 from tests.model.log import Partition
 from tools.kafka import raw
 
-VERSIONS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 9), 10: (0, 6), 18: (0, 4)}
+VERSIONS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 9), 9: (1, 10), 10: (0, 6), 18: (0, 4)}
 
 
 @dataclass

@@ -1,0 +1,194 @@
+"""The command as its users meet it: this repository's captures, a model of a broker on a port, exit codes."""
+
+import argparse
+import asyncio
+import csv
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from proxy.protocol.api import ApiKey
+from replay.drive.command import add_arguments, run
+from tests.model.broker import ModelBroker
+from tests.replay.drive.serving import Served, serving
+from tools.kafka.ports import free_ports
+
+CAPTURES = Path(__file__).parents[3] / "captures"
+LIBRDKAFKA = str(CAPTURES / "librdkafka-100p.pcap")
+TRUTH = json.loads((CAPTURES / "librdkafka-100p.truth.json").read_text())
+FETCHES = 322
+"""In that capture."""
+
+
+def drive(*arguments: str) -> int:
+    parser = argparse.ArgumentParser(prog="fetchgate replay drive", allow_abbrev=False)
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+@contextmanager
+def served(partitions: int = 100) -> Iterator[Served]:
+    """A model of a broker with the capture's topic, served by a thread of its own."""
+    broker = ModelBroker(seed=9)
+    broker.create_topic("events", partitions)
+    up, done = threading.Event(), asyncio.Event()
+    found: list[tuple[Served, asyncio.AbstractEventLoop]] = []
+
+    async def main() -> None:
+        async with serving(broker) as each:
+            found.append((each, asyncio.get_running_loop()))
+            up.set()
+            await done.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    assert up.wait(10)
+    try:
+        yield found[0][0]
+    finally:
+        found[0][1].call_soon_threadsafe(done.set)
+        thread.join(10)
+
+
+def test_a_capture_is_played_and_told_as_json_and_as_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "run.csv"
+    with served() as target:
+        code = drive(
+            LIBRDKAFKA, "--target", str(target.address), "--speed", "max", "--json", "--csv", str(table)
+        )
+
+    report = json.loads(capsys.readouterr().out)
+    by_side = {(row["side"], row["api"]): row for row in report["figures"]}
+    fetched = by_side["target", "Fetch"]
+    assert code == 0
+    assert (fetched["sent"], fetched["answered"], fetched["errors"]) == (FETCHES, FETCHES, {})
+    assert fetched["partition_errors"] == {}
+    assert (
+        fetched["partitions_answered"] == 100 * FETCHES + 1 - 100 or fetched["partitions_answered"] > 32_000
+    )
+    assert fetched["request_bytes"] == by_side["capture", "Fetch"]["request_bytes"]
+    assert len(target.of(ApiKey.FETCH)) == FETCHES
+    assert not target.of(ApiKey.JOIN_GROUP)
+    assert {row["api"] for row in report["left_out"]} == {
+        *("OffsetCommit", "JoinGroup", "Heartbeat", "LeaveGroup", "SyncGroup")
+    }
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["sent"] for row in rows if row["api"] == "Fetch"] == [str(FETCHES)] * 2
+
+
+def test_it_is_told_to_a_reader(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as target:
+        code = drive(LIBRDKAFKA, "--target", str(target.address), "--speed", "max", "--limit", "60")
+
+    assert code == 0
+    assert "60 of 60 requests played" in capsys.readouterr().out
+
+
+def test_a_dry_run_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drive(LIBRDKAFKA, "--dry-run") == 0
+
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("Would send 435 requests: 3 connections of the capture, 10.2 s of its time")
+    assert f"Fetch 16 {FETCHES}" in told
+
+
+def test_writes_are_played_when_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drive(LIBRDKAFKA, "--dry-run", "--include", "heartbeat,JoinGroup") == 0
+
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Heartbeat" in told.split("Left out:")[0]
+    assert "OffsetCommit: a write" in told
+
+
+def test_only_some_clients_are_played(capsys: pytest.CaptureFixture[str]) -> None:
+    code = drive(LIBRDKAFKA, "--dry-run", "--client", "nobody")
+
+    assert code == 1
+    assert capsys.readouterr().err == (
+        "fetchgate replay drive: nothing to play: no Kafka requests in the input\n"
+    )
+
+
+def test_without_a_target_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drive(LIBRDKAFKA) == 2
+    assert capsys.readouterr().err == (
+        "fetchgate replay drive: --target HOST:PORT is missing; or --dry-run, to see what would be sent\n"
+    )
+
+
+def test_a_target_that_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_ports(1)
+
+    assert drive(LIBRDKAFKA, "--target", f"127.0.0.1:{port}") == 1
+    assert capsys.readouterr().err == (
+        f"fetchgate replay drive: --target 127.0.0.1:{port}: Connection refused\n"
+    )
+
+
+def test_a_file_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert drive(str(tmp_path / "none.pcap"), "--dry-run") == 2
+
+    told = capsys.readouterr().err
+    assert told.startswith("fetchgate replay drive: ")
+    assert told.count("\n") == 1
+    assert "none.pcap" in told
+
+
+def test_a_file_that_is_no_capture_is_told_and_the_others_are_played(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.pcap"
+    bad.write_bytes(b"this is not a capture, whatever its name says" * 10)
+    alone = drive(str(bad), "--dry-run")
+    told = capsys.readouterr().err
+    beside = drive(str(bad), LIBRDKAFKA, "--dry-run")
+
+    assert (alone, beside) == (1, 3)
+    assert "bad.pcap" in told
+    out = capsys.readouterr().out
+    assert "435 requests" in out
+    assert "bad.pcap" in out.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--target", "nowhere"], "argument --target: 'nowhere' has no port; write HOST:PORT"),
+        (["--speed", "0"], "argument --speed: '0' is not above 0"),
+        (["--speed", "fast"], "argument --speed: 'fast' is no number"),
+        (["--speed", "nan"], "argument --speed: 'nan' is not above 0"),
+        (["--rate", "-1"], "argument --rate: '-1' is not above 0"),
+        (["--connections", "0"], "argument --connections: '0' is not a whole number of 1 or more"),
+        (["--loop", "1.5"], "argument --loop: '1.5' is not a whole number of 1 or more"),
+        (["--max-wait", "-5"], "argument --max-wait: '-5' is not a whole number of 0 or more"),
+        (["--max-wait", "inf"], "argument --max-wait: 'inf' is not a whole number of 0 or more"),
+        (["--topic-id", "events"], "argument --topic-id: 'events' is not ID=NAME"),
+        (["--topic-id", "AAAA=events"], "argument --topic-id: 'AAAA=events' is not ID=NAME"),
+        (["--include", "Fetsch"], "argument --include: 'Fetsch' is none of AddOffsetsToTxn, "),
+        (["--offsets", "newest"], "argument --offsets: "),
+    ],
+)
+def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        drive(LIBRDKAFKA, *arguments)
+
+    assert left.value.code == 2
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["BsAPo2xmQ2aMgzxXyzGHmA", "06c00fa36c6643668c833c57cb318798"])
+def test_a_topic_id_is_written_as_kafka_writes_it_or_in_hex(text: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+
+    [(found, name)] = parser.parse_args([LIBRDKAFKA, "--topic-id", f"{text}=orders=x"]).topic_id
+
+    assert (len(found), name) == (16, "orders=x")
+    assert UUID(bytes=found).hex.startswith("06c00fa36c66")
