@@ -67,7 +67,8 @@ class Connection:
         """It is known who is the client, or that there is none."""
         self._forced = (self._low.port in ports) != (self._high.port in ports)
         if self._forced:
-            self._set_client(self._high if self._low.port in ports else self._low)
+            client = self._high if self._low.port in ports else self._low
+            self._pairing.requests_found(client.framing)
 
     def row(  # noqa: PLR0917 - the columns of SEGMENTS, once for every row
         self,
@@ -115,9 +116,8 @@ class Connection:
         sides = sorted((self._low, self._high), key=lambda side: side is not self._first_syn)
         for side in sides:
             side.reassembly.finish()
-        for side in sides:
+            side.framing.resync(boundary=True)
             if not self._settled:
-                side.framing.resync(boundary=True)
                 self._settle()
         end = self._end
         if self._client is None:
@@ -167,12 +167,8 @@ class Connection:
             self._renounce(NOT_KAFKA)
 
     def _client_found(self, framing: Framing) -> None:
-        self._set_client(self._low if self._low.framing is framing else self._high)
-
-    def _set_client(self, client: _Side) -> None:
-        if self._client is None:
-            self._client = client
-            self._name(client)
+        self._client = self._low if self._low.framing is framing else self._high
+        self._name(self._client)
 
     def _name(self, client: _Side) -> None:
         end = self._end

@@ -18,6 +18,8 @@ class Conversation(Protocol):
 
     client_id: bytes
     """That of earlier requests; b"": none yet."""
+    client: "Framing | None"
+    """The client's direction, when it has turned out which it is, or was told."""
     request_broken: bool
     """Requests may have passed unseen."""
     response_broken: bool
@@ -213,7 +215,7 @@ class Framing:
         """See `resync.Judge`."""
         raise NotImplementedError
 
-    def judge(self, search: Search, at: int, *, boundary: bool) -> tuple[Verdict, int]:
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
         """See `resync.Judge`."""
         raise NotImplementedError
 

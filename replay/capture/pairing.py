@@ -47,8 +47,7 @@ class Pairing:
         self.request_broken = False
         """Requests may have passed unseen."""
         self.response_broken = False
-        self.client_framing: Framing | None = None
-        """Set once a direction turned out to be the client's."""
+        self.client: Framing | None = None
         self._keep_requests = keep_requests
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
@@ -88,8 +87,8 @@ class Pairing:
 
     def requests_found(self, framing: Framing) -> None:
         """See `framing.Conversation`."""
-        if self.client_framing is None:
-            self.client_framing = framing
+        if self.client is None:
+            self.client = framing
             self.on_client(framing)
 
     def wants_request(self, api_key: int) -> bool:
@@ -113,7 +112,9 @@ class Pairing:
         if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
             return None
         body = 14 + len(self.client_id)
-        return is_fetch_response(frame, whole, request.api_version, request.request, body)
+        return is_fetch_response(
+            frame, whole=whole, version=request.api_version, request=request.request, body=body
+        )
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
         """See `framing.Conversation`."""

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol import produce
 from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
@@ -73,19 +72,17 @@ def request_size(head: bytes, *, cut: bool) -> int:
     size: int = 4 + length
     complete = cut or len(head) >= min(size, HEAD)
     try:
-        return size if _is_header(head[:size], api_key, version, cut=cut) else NO
+        return size if _is_header(head[:size]) else NO
     except Truncated:
         return NO if complete or int.from_bytes(head[12:14]) > _MAX_CLIENT_ID else MORE
     except ProtocolError:
         return NO
 
 
-def _is_header(head: bytes, api_key: int, version: int, *, cut: bool) -> bool:
+def _is_header(head: bytes) -> bool:
     client_id, _ = read_string(head, REQUEST_START.size)
-    if client_id is not None and not _is_name(client_id):
-        return False
-    body = request_header(head, 4)[-1]
-    return api_key != ApiKey.PRODUCE or cut or _is_produce(head, version, body)
+    request_header(head, 4)
+    return not client_id or _is_name(client_id)
 
 
 @lru_cache(maxsize=256)
@@ -94,19 +91,6 @@ def _is_name(client_id: bytes) -> bool:
         return client_id.decode().isprintable() and len(client_id) <= _MAX_CLIENT_ID
     except UnicodeDecodeError:
         return False
-
-
-def _is_produce(head: bytes, version: int, body: int) -> bool:
-    # ZooKeeper's connect request reads as a Produce v0 that has acks=0 and no topic.
-    acks = produce.acks(head, version, body)
-    if acks is None:
-        raise Truncated("produce request", body)
-    if acks not in {-1, 0, 1}:
-        return False
-    if version >= 9:
-        return True
-    at = body if version < 3 else read_string(head, body)[1]
-    return head[at + 6 : at + 10] not in {bytes(4), b""}
 
 
 def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -> Iterator[int]:
@@ -134,30 +118,32 @@ def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -
     yield from (np.flatnonzero(fits)[:_MAX_CANDIDATES] + start).tolist()
 
 
-def is_fetch_response(frame: Buffer, whole: bool, version: int, request: bytes, body: int) -> bool:
+def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: bytes, body: int) -> bool | None:
     """Tell whether bytes are the answer to a certain fetch, by more than its correlation id.
 
-    It is one if it names first a topic that the request names too, or parses to its last byte.
-
     Args:
-        frame: a response from its length on.
+        frame: a response from its length on, or the start of one.
         whole: that is all of it.
         version: that of the fetch.
         request: the fetch.
         body: where its body starts.
+
+    Returns:
+        True: it tells first of a topic that the request names; False: it is no fetch response; None: it names
+        no topic, or one that a session may have known.
     """
     layout = LAYOUTS.get(version)
     if layout is None:
-        return False
+        return None
+    walk = FetchResponseWalk(layout, 0, keep=False)
     try:
-        walk = FetchResponseWalk(layout, 0, keep=False)
         walk.feed(bytes(frame))
     except ProtocolError:
         return False
-    if whole and walk.done:
-        return True
+    if whole and not walk.done:
+        return False
     key = first_topic(frame, version)
-    return key is not None and walk.head_known and request.find(key, body) >= 0
+    return True if key is not None and request.find(key, body) >= 0 else None
 
 
 def first_topic(frame: Buffer, version: int) -> bytes | None:

@@ -1,7 +1,9 @@
 """The client's direction of a connection, cut into requests."""
 
 from collections.abc import Iterator
+from typing import Final
 
+from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import Buffer
 from replay.capture.framing import Framing
 from replay.capture.plausible import (
@@ -14,6 +16,9 @@ from replay.capture.plausible import (
     request_size,
 )
 from replay.capture.resync import Search, Verdict
+
+_NO_CLIENT_ID: Final = 2
+"""Size of an empty or null client id."""
 
 
 class RequestFraming(Framing):
@@ -42,6 +47,11 @@ class RequestFraming(Framing):
         self.conversation.request_seen(frame, size, missing, self._time)
         self.ignored = self.conversation.opaque_from_client
 
+    def resync(self, *, boundary: bool) -> None:
+        """See `Framing`; what comes from a broker are no requests."""
+        if self.conversation.client in {None, self}:
+            super().resync(boundary=boundary)
+
     def start_at(self, place: int) -> None:
         """See `Framing`."""
         self.conversation.requests_found(self)
@@ -62,22 +72,29 @@ class RequestFraming(Framing):
             yield 0
         yield from request_candidates(buffer, start, client_id)
 
-    def judge(self, search: Search, at: int, *, boundary: bool) -> tuple[Verdict, int]:
-        """See `resync.Judge`: two requests of one client in a row, or one that ends where it waits."""
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
+        """See `resync.Judge`.
+
+        The answers of a broker can read as requests: the correlation id as key and version, what follows as
+        the rest. So while it is not known which direction is the client's, it takes two requests, of which
+        the versions agree, or, where the stream begins, one that is no answer with a small correlation id.
+        Later one is enough that ends where the client waits. Without a client id there is too little in a
+        header to know it in the midst of other bytes.
+        """
         size = _size(search, at)
         if size in {NO, MORE}:
-            return (Verdict.NO if size == NO else Verdict.WAIT), at
-        if at == 0 and self.from_start and not search.dropped:
-            return Verdict.HERE, at
+            return Verdict.NO if size == NO else Verdict.WAIT
+        if at == 0 and self.from_start and not search.dropped and _api_key(search, at) != ApiKey.PRODUCE:
+            return Verdict.HERE
+        if len(_client_id(search, at)) <= _NO_CLIENT_ID and at not in search.row_starts:
+            return Verdict.NO
         end = at + size
-        if end == len(search):
-            known = self.conversation.client_id or at in search.row_starts
-            return (Verdict.HERE if boundary and known else Verdict.WAIT), at
+        if end == len(search) and boundary and self.conversation.client is not None:
+            return Verdict.HERE
         follower = _size(search, end)
         if follower == MORE:
-            return Verdict.WAIT, at
-        same = follower != NO and _client_id(search, at) == _client_id(search, end)
-        return (Verdict.HERE if same else Verdict.NO), at
+            return Verdict.WAIT
+        return Verdict.HERE if follower != NO and _go_together(search, at, end) else Verdict.NO
 
 
 def is_no_request(search: Search) -> bool:
@@ -88,6 +105,19 @@ def is_no_request(search: Search) -> bool:
 def _size(search: Search, at: int) -> int:
     head = search.head(at, HEAD)
     return request_size(head, cut=len(head) < HEAD and at + len(head) < len(search))
+
+
+def _api_key(search: Search, at: int) -> int:
+    return int.from_bytes(search.head(at + 4, 2))
+
+
+def _go_together(search: Search, at: int, end: int) -> bool:
+    """Tell whether two requests can be one client's, the second right after the first."""
+    _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START.size))
+    _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START.size))
+    if api_key == next_key and (version != next_version or correlation_id >= next_id):
+        return False
+    return _client_id(search, at) == _client_id(search, end)
 
 
 def _client_id(search: Search, at: int) -> bytes:

@@ -88,49 +88,42 @@ class ResponseFraming(Framing):
                 yield at - 4
                 at = buffer.find(pattern, at + 1)
 
-    def judge(self, search: Search, at: int, *, boundary: bool) -> tuple[Verdict, int]:
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
         """See `resync.Judge`.
 
-        A correlation id that is awaited may be found by chance (in a partition's number, in an offset), and a
-        length nested in a response ends where that one ends. So either the content shows what it is, or the
-        frame begins where the broker began to speak, or only the next frame is taken.
+        A correlation id that is awaited is found by chance too (as a partition's number, in an offset), and a
+        length nested in a response ends where that one does. So either the content shows what it is, or the
+        frame begins where the broker began to speak, and ends where it stopped or the next one begins.
         """
         length, correlation_id = RESPONSE_START.unpack_from(search.buffer, at)
         if not is_response_start(length):
-            return Verdict.NO, at
+            return Verdict.NO
         end = at + 4 + length
         if search.is_whole(at, min(end, len(search))):
-            verdict = self._by_content(search, at, end, correlation_id)
-            if verdict is not Verdict.WAIT:
-                return verdict, at
-            if end == len(search) and boundary:
-                return (Verdict.HERE if at in search.row_starts else Verdict.NO), at
-        return self._by_follower(search, at, end, correlation_id)
+            is_answer = self._is_answer(search, at, end, correlation_id)
+            if is_answer is not None:
+                return Verdict.HERE if is_answer else Verdict.NO
+        if at not in search.row_starts:
+            return Verdict.NO if end <= len(search) else Verdict.WAIT
+        if end == len(search) and boundary:
+            return Verdict.HERE
+        return self._by_follower(search, end, correlation_id)
 
-    def _by_content(self, search: Search, at: int, end: int, correlation_id: int) -> Verdict:
-        """Judge by the body, where it is known what it must be."""
+    def _is_answer(self, search: Search, at: int, end: int, correlation_id: int) -> bool | None:
         whole = end <= len(search)
         frame = search.head(at, end - at if whole else _LOOKED_AT)
-        is_answer = self.conversation.is_answer(frame, correlation_id, whole=whole)
-        if is_answer:
-            return Verdict.HERE
-        return Verdict.NO if whole and is_answer is False else Verdict.WAIT
+        return self.conversation.is_answer(frame, correlation_id, whole=whole)
 
-    def _by_follower(self, search: Search, at: int, end: int, correlation_id: int) -> tuple[Verdict, int]:
+    def _by_follower(self, search: Search, end: int, correlation_id: int) -> Verdict:
         """Judge by the header that stands where the frame would end: that of the next request's answer."""
         if end + RESPONSE_START.size > len(search):
-            return Verdict.WAIT, at
+            return Verdict.WAIT
         length, follower = RESPONSE_START.unpack_from(search.buffer, end)
         awaited = list(islice(self.conversation.awaited(), _MAX_AWAITED))
         place = awaited.index(correlation_id) if correlation_id in awaited else -1
         follows = place >= 0 and awaited[place + 1 : place + 2] == [follower]
-        if (
-            not follows
-            or not is_response_start(length)
-            or not search.is_whole(end, end + RESPONSE_START.size)
-        ):
-            return Verdict.NO, at
-        return (Verdict.HERE, at) if at in search.row_starts else (Verdict.AFTER, end)
+        header_known = search.is_whole(end, end + RESPONSE_START.size)
+        return Verdict.HERE if follows and header_known and is_response_start(length) else Verdict.NO
 
 
 def _leads_to(search: Search, at: int, place: int) -> bool:

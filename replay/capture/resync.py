@@ -21,8 +21,6 @@ class Verdict(Enum):
     HERE = auto()
     """A frame begins here: another header stands where it ends, or the sender waits there, or what is in it
     shows what it is."""
-    AFTER = auto()
-    """Where it would end a frame begins, but this one may be a length that is nested in another frame."""
     WAIT = auto()
     NO = auto()
 
@@ -50,8 +48,8 @@ class Judge(Protocol):
     def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
         """Give the places from `start` on at which a frame may begin."""
 
-    def judge(self, search: "Search", at: int, *, boundary: bool) -> tuple[Verdict, int]:
-        """Tell what is known of a place, and where the frame in question begins."""
+    def judge(self, search: "Search", at: int, *, boundary: bool) -> Verdict:
+        """Tell what is known of a place."""
 
 
 class Search:
@@ -115,9 +113,9 @@ class Search:
         self._open += self._new_candidates()
         still_open = []
         for at in self._open:
-            verdict, place = self._judge.judge(self, at, boundary=boundary)
-            if verdict is Verdict.HERE or verdict is Verdict.AFTER:
-                return place
+            verdict = self._judge.judge(self, at, boundary=boundary)
+            if verdict is Verdict.HERE:
+                return at
             if verdict is Verdict.WAIT:
                 still_open.append(at)
         self._open = still_open
