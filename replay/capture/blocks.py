@@ -8,6 +8,7 @@ import numpy as np
 
 from replay.capture.counts import FileCounts
 from replay.capture.formats import NotACaptureError, identify
+from replay.capture.links import NO_LINK
 from replay.capture.window import Column, Records, Window
 
 _SECTION = dpkt.pcapng.PCAPNG_BT_SHB
@@ -33,7 +34,7 @@ class _Interface:
     """Seconds to be added."""
 
 
-_UNDESCRIBED = _Interface(link=-1, snaplen=0)
+_UNDESCRIBED = _Interface(link=NO_LINK, snaplen=0)
 
 
 class PcapngRecords:

@@ -8,6 +8,8 @@ from replay.capture.counts import FileCounts
 from replay.capture.window import Column, Records, Window
 
 NEITHER, IPV4, IPV6 = 0, 4, 6
+NO_LINK = -1
+"""Link type of packets of an interface that a pcapng describes nowhere."""
 
 _ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
@@ -80,6 +82,8 @@ def network(window: Window, records: Records, counts: FileCounts) -> tuple[Colum
         if layer is None:
             counts.unknown_link += packets
             line = f"packets of link type {link}, which is not read"
+            if link == NO_LINK:
+                line = "packets of an interface that is described nowhere"
             counts.problems.extend([] if line in counts.problems else [line])
             continue
         mine = np.flatnonzero(records.link == link)
