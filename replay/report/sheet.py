@@ -23,7 +23,7 @@ body {
   margin: 0; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
 }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px; }
+main { max-width: 1160px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0 0 4px; letter-spacing: -0.01em; }
 h2 { font-size: 17px; margin: 0 0 4px; }
 p { margin: 0 0 8px; max-width: 78ch; }
@@ -46,10 +46,11 @@ th { text-align: left; font-weight: 500; color: var(--soft); font-size: 13px; wh
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: baseline; }
 tr:last-child td { border-bottom: 0; }
 th.n, td.n { text-align: right; white-space: nowrap; }
-td.name { min-width: 9ch; }
+td.name { min-width: 7ch; }
+td.name:nth-child(2) { min-width: 13ch; }
 td.name:first-child { min-width: 18ch; }
 .legend { margin-top: 6px; }
-td.bar { width: 24%; min-width: 110px; padding-right: 0; vertical-align: middle; }
+td.bar { width: 18%; min-width: 110px; padding-right: 0; vertical-align: middle; }
 tr.total td { font-weight: 600; }
 td.good { color: var(--good); font-weight: 600; }
 td.bad { color: var(--bad); font-weight: 600; }
@@ -95,7 +96,7 @@ footer { margin-top: 24px; font-size: 13px; }
   .card b { font-size: 18px; }
   .card span, th, .legend span, .stacked .label, footer { font-size: 10px; }
   th, td { padding: 3px 10px 3px 0; }
-  td.name, td.name:first-child { min-width: 6ch; }
+  td.name, td.name:first-child, td.name:nth-child(2) { min-width: 6ch; }
   td.bar { width: 18%; min-width: 60px; }
   .wide { overflow: visible; }
   svg { min-width: 0; }
