@@ -27,7 +27,7 @@ ERASE: Final = frozenset("\x7f\x08")
 ESCAPE: Final = "\x1b"
 CONTROL_C: Final = "\x03"
 CONTROL_U: Final = "\x15"
-_SEQUENCE: Final = re.compile(r"\x1b[\[O][0-9;?]*[ -/]*[@-~]|(.)", re.DOTALL)
+_SEQUENCE: Final = re.compile(r"\x1b[\[O][0-?]*[ -/]*[@-~]|(.)", re.DOTALL)
 """A control sequence, or one key."""
 
 

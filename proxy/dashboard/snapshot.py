@@ -156,7 +156,7 @@ def parse(document: Any) -> Snapshot:
     try:
         return _snapshot(document)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise NotAGatewayError("what answers there is no fetchgate") from error
+        raise NotAGatewayError("this is no state of fetchgate") from error
 
 
 def _snapshot(told: Mapping[str, Any]) -> Snapshot:

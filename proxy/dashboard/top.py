@@ -52,9 +52,7 @@ async def ask(address: Address) -> Snapshot:
             return parse(await _get(address))
     except TimeoutError:
         raise UnreachableError(f"no answer within {ANSWER_SECONDS:g} s") from None
-    except NotAGatewayError as error:
-        raise UnreachableError(str(error)) from None
-    except (OSError, UnicodeError) as error:  # a name can be no name at all
+    except (OSError, UnicodeEncodeError) as error:  # a name can be no name at all
         raise UnreachableError(reason_of(error)) from None
     except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         raise UnreachableError("what answers there is no fetchgate") from None
@@ -68,7 +66,7 @@ async def _get(address: Address) -> object:
         head = await reader.readuntil(b"\r\n\r\n")
         status = head.split(b" ", 2)[1]
         if not head.startswith(b"HTTP/1.") or status != b"200":
-            raise NotAGatewayError("what answers there is no fetchgate")
+            raise NotAGatewayError(head[:64])
         body = await reader.read(-1)
     finally:
         writer.transport.abort()

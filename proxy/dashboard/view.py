@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from proxy.dashboard.choice import SORTS, Choice, picked
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, sparkline, volume
-from proxy.dashboard.snapshot import Broker, Client, Happened, Recent, Snapshot
+from proxy.dashboard.snapshot import BOOTSTRAP, Broker, Client, Happened, Recent, Snapshot
 
 WIDE: Final = 120
 """From this width on tables have more columns."""
@@ -69,7 +70,18 @@ def frame(seen: Snapshot | Unreachable, choice: Choice, size: Size, *, keys: boo
         lines = _picture(seen, choice, size, room=_room(size, keys=keys))
     if keys:
         lines.append(_footer(choice, size))
-    return Group(*lines)
+    return _Plain(Group(*lines)) if size.plain else Group(*lines)
+
+
+class _Plain:
+    """Something drawn in ASCII: rich marks what it cuts off with a letter that such a terminal has not."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self._drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._drawn, options):
+            yield Segment(segment.text.replace("\u2026", "~"), segment.style, segment.control)
 
 
 def _room(size: Size, *, keys: bool) -> int | None:
@@ -81,6 +93,7 @@ def _picture(seen: Snapshot, choice: Choice, size: Size, *, room: int | None) ->
     clients = picked(seen.clients, choice)
     fixed = _HEAD_LINES + len(reasons) + 4  # two tables with a title and their columns' names each
     rows = _share_out(None if room is None else room - fixed, seen, len(clients))
+    brokers = sorted(seen.brokers, key=lambda broker: not broker.problem and rows.brokers < len(seen.brokers))
     return [
         _title(seen, choice),
         *reasons,
@@ -89,7 +102,7 @@ def _picture(seen: Snapshot, choice: Choice, size: Size, *, room: int | None) ->
         _clients_title(seen, choice, len(clients), min(rows.clients, len(clients)), size),
         _clients(clients[: rows.clients], choice, size),
         _brokers_title(seen, rows.brokers),
-        _brokers(seen.brokers[: rows.brokers], size),
+        _brokers(brokers[: rows.brokers], size),
         *_events(seen.happened, rows.events),
     ]
 
@@ -145,7 +158,7 @@ def _bytes(seen: Snapshot, size: Size) -> Table:
     table.add_column("", width=11)
     for name in ("client side", "broker side", "saved", ""):
         table.add_column(name, justify="right", width=11 if name else 8, header_style=_LABEL)
-    table.add_column("saved a second, two minutes", ratio=1, header_style=_LABEL)
+    table.add_column("saved, two minutes", ratio=1, header_style=_LABEL, no_wrap=True)
     now_client, now_broker = recent.now(recent.client_bytes), recent.now(recent.broker_bytes)
     width = min(size.width - 11 - 3 * 11 - 8 - 5 * 2, _SPARKLINE_WIDTH)
     table.add_row(
@@ -195,9 +208,9 @@ def _connections(seen: Snapshot) -> Text:
     full = 0 < seen.slots <= seen.slots_held
     return _line(
         (str(seen.connections), _LABEL),
-        f" connections, {scaled(seen.accepted)} in all  ",
+        f" connections of {scaled(seen.accepted)}  ",
         (slots, _WARNING if full else _LABEL),
-        " broker slots held  ",
+        " broker slots  ",
         (volume(seen.held_bytes), _LABEL),
         " held  adds ",
         (f"{moment(seen.added_request)} + {moment(seen.added_response)}", _LABEL),
@@ -225,28 +238,42 @@ def _clients_title(seen: Snapshot, choice: Choice, found: int, shown: int, size:
     return _section(" Clients ", *parts)
 
 
-def _clients(clients: Iterable[Client], choice: Choice, size: Size) -> Table:
+def _clients(clients: Sequence[Client], choice: Choice, size: Size) -> Table:
     wide = size.width >= WIDE
+    errors = wide or choice.sort == "error" or any(client.last_error for client in clients)
     table = _table()
-    widths = {"v": 2, "parts": 6, "epoch": 6, "incr": 5, "left out": 8, "saved": 8}
     for name in SORTS:
         style = "bold underline" if name == choice.sort else _LABEL
         if name == "error" and wide:
-            for more, width in (("broker", 9), ("fetches", 8)):
-                table.add_column(more, justify="right", width=width, header_style=_LABEL, no_wrap=True)
+            _add(table, "broker", 9)
+            _add(table, "fetches", 8)
             table.add_column("address", width=21, header_style=_LABEL, no_wrap=True)
-        if name in widths:
-            table.add_column(name, justify="right", width=widths[name], header_style=style, no_wrap=True)
-        else:
-            table.add_column(name, ratio=1, header_style=style, no_wrap=True)
+        if name in _CLIENT_WIDTHS:
+            _add(table, name, _CLIENT_WIDTHS[name], style)
+        elif name != "error" or errors:
+            width = _WIDE_NAMES.get(name) if wide else None
+            ratio = 2 if name == "software" and not errors else 1
+            table.add_column(
+                name, width=width, ratio=None if width else ratio, header_style=style, no_wrap=True
+            )
     for client in clients:
-        table.add_row(*_client(client, wide=wide))
+        cells = list(_client(client, wide=wide))
+        table.add_row(*cells, *([Text(client.last_error, style="red")] if errors else []))
     return table
 
 
+_CLIENT_WIDTHS: Final = {"v": 2, "parts": 6, "epoch": 6, "incr": 5, "left out": 8, "saved": 8}
+_WIDE_NAMES: Final = {"client": 26, "software": 38}
+
+
+def _add(table: Table, name: str, width: int, style: str = _LABEL) -> None:
+    table.add_column(name, justify="right", width=width, header_style=style, no_wrap=True)
+
+
 def _client(client: Client, *, wide: bool) -> Iterable[Text]:
+    at = "" if wide or client.broker == BOOTSTRAP else f" @{client.broker}"
     cells = [
-        client.client_id or NOTHING,
+        f"{client.client_id or NOTHING}{at}",
         client.software or NOTHING,
         str(client.version) if client.version >= 0 else NOTHING,
         scaled(client.partitions) if client.epoch else NOTHING,
@@ -258,7 +285,6 @@ def _client(client: Client, *, wide: bool) -> Iterable[Text]:
     yield Text(volume(client.saved), style=_saved_style(client.saved) if client.saved else "")
     if wide:
         yield from (Text(cell) for cell in (client.broker, scaled(client.fetches), client.address))
-    yield Text(client.last_error, style="red")
 
 
 def _brokers_title(seen: Snapshot, shown: int) -> Text:
@@ -268,18 +294,27 @@ def _brokers_title(seen: Snapshot, shown: int) -> Text:
 
 def _brokers(brokers: Sequence[Broker], size: Size) -> Table:
     wide = size.width >= WIDE
+    problems = wide or any(broker.problem for broker in brokers)
     table = _table()
     table.add_column("broker", width=9, header_style=_LABEL, no_wrap=True)
-    table.add_column("address", ratio=1, header_style=_LABEL, no_wrap=True)
-    for name, width in (("conns", 5), ("sessions", 8), ("refused", 7), ("evicted", 7), ("fetch", 7)):
-        table.add_column(name, justify="right", width=width, header_style=_LABEL, no_wrap=True)
-    table.add_column("other", justify="right", width=7, header_style=_LABEL, no_wrap=True)
+    address = 44 if wide else None
+    table.add_column(
+        "address", width=address, ratio=None if address else 1, header_style=_LABEL, no_wrap=True
+    )
+    for name, width in (
+        ("conns", 5),
+        ("sessions", 8),
+        ("refused", 7),
+        ("evicted", 7),
+        ("fetch", 7),
+        ("other", 7),
+    ):
+        _add(table, name, width)
     if wide:
-        table.add_column("parts", justify="right", width=8, header_style=_LABEL, no_wrap=True)
-        table.add_column("saved", justify="right", width=8, header_style=_LABEL, no_wrap=True)
-    problems = any(broker.problem for broker in brokers)
+        _add(table, "parts", 8)
+        _add(table, "saved", 8)
     if problems:
-        table.add_column("problem", ratio=2 if wide else 1, header_style=_LABEL, no_wrap=True)
+        table.add_column("problem", ratio=1, header_style=_LABEL, no_wrap=True)
     for broker in brokers:
         table.add_row(*_broker(broker, wide=wide), *([Text(broker.problem, style="red")] if problems else []))
     return table
@@ -340,22 +375,22 @@ _HELP: Final = (
     ("Keys", ""),
     ("s  S  1-9", "sort clients by the next column, by the one before, by that column"),
     ("r", "turn the order round"),
-    ("/", "show only clients with these letters in id, software, address or broker; Esc: all"),
+    ("/", "only clients with these letters in id, software, address, broker"),
     ("p", "pause: the picture stands still, the gateway does not"),
     ("q", "quit"),
     ("Clients, a line for each connection", ""),
     ("v", "version of its last fetch"),
     ("parts, epoch", "partitions and next epoch of its fetch session at the broker"),
     ("incr", "share of its fetches that went to the broker as incremental ones"),
-    ("left out", "partition entries of requests and answers that the broker's side was spared"),
+    ("left out", "partition entries that the broker's side was spared, both ways"),
     ("saved", "bytes of fetches on the client's side less those on the broker's"),
     ("Brokers", ""),
     ("refused", "requests for a session that found no free slot"),
-    ("evicted", "sessions that the broker had given to others (error 70); the client saw nothing"),
+    ("evicted", "sessions the broker gave to others (error 70); clients saw nothing"),
     ("fetch, other", "seconds until answers began, in the mean over two minutes"),
     ("Head", ""),
     ("held", "answers in memory until they are whole (--max-inflight-bytes)"),
-    ("adds", "what the gateway itself adds to a request and to an answer, in the mean"),
+    ("adds", "what the gateway adds to a request + to an answer, in the mean"),
 )
 
 

@@ -1,0 +1,60 @@
+"""Pictures as text; `python -m tests.dashboard.drawn` writes those anew that tests compare with."""
+
+import io
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from proxy.dashboard.choice import Choice
+from proxy.dashboard.snapshot import Snapshot
+from proxy.dashboard.view import Size, Unreachable, frame
+from tests.dashboard.scenes import CHOICES, SCENES, seen
+
+FOLDER: Final = Path(__file__).parent / "frames"
+SIZES: Final = ((80, 24), (200, 60))
+NAMED: Final = {
+    **{f"{name}-{width}x{height}": (name, "", width, height) for name in SCENES for width, height in SIZES},
+    **{f"unreachable-{width}x{height}": ("unreachable", "", width, height) for width, height in SIZES},
+    **{f"busy-{choice}-80x24": ("busy", choice, 80, 24) for choice in CHOICES},
+}
+"""Scene, choice, width and height of each frame that is kept."""
+
+
+def draw(
+    what: Snapshot | Unreachable,
+    choice: Choice,
+    width: int,
+    height: int | None,
+    *,
+    plain: bool = False,
+    colours: str | None = None,
+    keys: bool = True,
+) -> str:
+    """What a terminal of that size gets; without colours unless some are asked for."""
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width,
+        height=height or 25,
+        force_terminal=colours is not None,
+        color_system=colours,  # type: ignore[arg-type] # rich's own names
+        highlight=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    console.print(frame(what, choice, Size(width=width, height=height, plain=plain), keys=keys))
+    return file.getvalue()
+
+
+def kept(name: str) -> str:
+    """Draw one of those that are kept."""
+    scene, choice, width, height = NAMED[name]
+    text = draw(seen(scene), CHOICES.get(choice, Choice()), width, height)
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in NAMED:
+        (FOLDER / f"{name}.txt").write_text(kept(name), encoding="utf-8")

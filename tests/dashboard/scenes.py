@@ -1,0 +1,115 @@
+"""States of a gateway as `/state` tells them, each made from a busy one."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.dashboard.choice import Choice
+from proxy.dashboard.snapshot import Snapshot, parse
+from proxy.dashboard.view import Unreachable
+
+_LIVE: Final = Path(__file__).parent / "state.json"
+"""From a live run of this project: three brokers 4.3.0, librdkafka and aiokafka, two minutes."""
+
+
+def live() -> Any:
+    """The document as it was recorded."""
+    return json.loads(_LIVE.read_text(encoding="utf-8"))
+
+
+def _idle() -> Any:
+    document = live()
+    for side in ("client", "broker"):
+        document["recent"][f"{side}_bytes"] = [0] * len(document["recent"]["seconds"])
+        for column in document["recent"]["fetches"][side].values():
+            column[:] = [0] * len(column)
+    document["connections"], document["connections_open"] = [], 0
+    document["sessions"]["held"] = 0
+    document["events"] = document["events"][:1]
+    for broker in (*document["brokers"], document["bootstrap"]):
+        broker.update(connections=0, sessions=0, session_partitions=0)
+        broker["answer_seconds"] = {"fetch": None, "other": None}
+    return document
+
+
+def _starting() -> Any:
+    document = _idle()
+    nothing = {key: 0 for key in document["totals"]["client"] if key != "fetches"}
+    kinds = dict.fromkeys(document["totals"]["client"]["fetches"], 0)
+    for side in ("client", "broker"):
+        document["totals"][side] = nothing | {"fetches": kinds}
+    reason = "kafka:9092: Connection refused"
+    document |= {"state": "starting", "reasons": [reason], "uptime_seconds": 3.2, "brokers": []}
+    document |= {"recent": {}, "events": [], "connections_accepted": 0}
+    document["bootstrap"] |= {"problem": reason, "refusals": 0, "evictions": 0, "saved_bytes": 0}
+    return document
+
+
+def _degraded() -> Any:
+    document = live()
+    trouble = "127.0.0.1:9093: Connection refused"
+    document |= {"state": "degraded", "reasons": [trouble, "all 500 session slots are taken", "and a third"]}
+    document["sessions"] |= {"held": 500, "max": 500}
+    document["brokers"][1] |= {"problem": trouble, "refusals": 12, "evictions": 3}
+    document["connections"][0]["last_error"] = "error 70"
+    lost = {
+        "kind": "session lost",
+        "text": "broker 1 evicted orders-1's session (70); the fetch was sent again",
+    }
+    document["events"].append(lost | {"at": document["time"] - 2, "count": 3, "warning": True})
+    return document
+
+
+def _draining() -> Any:
+    document = live()
+    document |= {"state": "draining"}
+    said = {"kind": "draining", "text": "draining: 9 connections finish what is in flight", "warning": False}
+    document["events"].append(said | {"at": document["time"] - 1, "count": 1})
+    return document
+
+
+def _off() -> Any:
+    document = live()
+    document["sessions"] |= {"on": False, "held": 0}
+    return document
+
+
+def _crowded() -> Any:
+    document = live()
+    one = document["connections"][0]
+    document["connections"] = [
+        copy.deepcopy(one) | {"client_id": f"client-{number}", "saved_bytes": 1000 * number}
+        for number in range(500)
+    ]
+    document["connections_open"] = 2000
+    document["brokers"] = [document["brokers"][0] | {"id": number} for number in range(30)]
+    return document
+
+
+SCENES: Final = {
+    "starting": _starting,
+    "idle": _idle,
+    "busy": live,
+    "degraded": _degraded,
+    "draining": _draining,
+    "off": _off,
+    "crowded": _crowded,
+}
+
+
+def seen(name: str) -> Snapshot | Unreachable:
+    """What the dashboard has in front of it."""
+    if name == "unreachable":
+        reason = "Connection refused"
+        return Unreachable(address="127.0.0.1:9464", reason=reason, seconds=12.3, last=parse(live()))
+    return parse(SCENES[name]())
+
+
+CHOICES: Final = {
+    "paused": Choice(paused=True),
+    "typing": Choice(typing=True, filter="orders"),
+    "filtered": Choice(filter="aiokafka"),
+    "by-client": Choice(sort="client"),
+    "help": Choice(help=True),
+}

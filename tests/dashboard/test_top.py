@@ -1,0 +1,304 @@
+"""`fetchgate top` as its users run it: on a terminal (a pseudo one) with keys, and into a pipe."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from proxy.cli import main
+from tests.dashboard.scenes import SCENES
+
+WAIT_SECONDS = 30.0
+TOP = [sys.executable, "-m", "proxy", "top"]
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+HOME = "\x1b[H"
+
+
+class StubGateway:
+    """Answers `/state` with a scene."""
+
+    def __init__(self) -> None:
+        self.scene = "busy"
+        self.body: bytes | None = None
+        self.status = 200
+        self.asked: list[str] = []
+        self.port = 0
+        self._server: ThreadingHTTPServer | None = None
+
+    def start(self) -> None:
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                stub.asked.append(self.path)
+                body = stub.body if stub.body is not None else json.dumps(SCENES[stub.scene]()).encode()
+                self.send_response(stub.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            allow_reuse_address = True
+
+        self._server = Server(("127.0.0.1", self.port), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+@pytest.fixture
+def stub() -> Iterator[StubGateway]:
+    gateway = StubGateway()
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.stop()
+
+
+class Terminal:
+    """A program on a terminal: what it shows now, and keys for it."""
+
+    def __init__(self, argv: list[str], *, columns: int = 80, rows: int = 24, **environ: str) -> None:
+        self._master, slave = pty.openpty()
+        self.before = termios.tcgetattr(slave)
+        self._slave = slave
+        self.resize(columns, rows)
+        kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+        self.process = subprocess.Popen(
+            argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=kept | {"TERM": "xterm-256color"} | environ,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,  # noqa: PLW1509 - no threads here
+        )
+        self.all = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:
+                return
+            self.all += data.decode(errors="replace")
+
+    @property
+    def shown(self) -> str:
+        """The last picture that is complete, without colours."""
+        frames = self.all.split(HOME)
+        complete = [frame for frame in frames[1:] if "quit" in frame or "Enter" in frame]
+        return CONTROL.sub("", complete[-1]) if complete else ""
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def until(self, true: Callable[[str], object], what: str) -> str:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not true(self.shown):
+            assert time.monotonic() < deadline, (
+                f"{what} was not seen; shown:\n{self.shown}\n{self.all[-2000:]!r}"
+            )
+            assert self.process.poll() is None, f"it left: {self.all!r}"
+            time.sleep(0.01)
+        return self.shown
+
+    def sees(self, text: str) -> str:
+        return self.until(lambda shown: text in shown, text)
+
+    def leaves(self) -> int:
+        code = self.process.wait(WAIT_SECONDS)
+        after = termios.tcgetattr(self._slave)
+        assert after == self.before, "the terminal is as it was"
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._slave)
+        os.close(self._master)
+
+
+@contextmanager
+def top(stub: StubGateway, *, columns: int = 80, rows: int = 24, **environ: str) -> Iterator[Terminal]:
+    argv = [*TOP, "--admin", f"127.0.0.1:{stub.port}", "--interval", "0.1"]
+    terminal = Terminal(argv, columns=columns, rows=rows, **environ)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_keys_sort_filter_pause_help_and_quit(stub: StubGateway) -> None:
+    with top(stub) as terminal:
+        terminal.sees("by saved ▼")
+        assert stub.asked[0] == "/state?connections=500"
+        terminal.press("1")
+        assert terminal.sees("by client ▲").index("audit") < terminal.shown.index("billing")
+        terminal.press("r")
+        assert terminal.sees("by client ▼").index("orders-2") < terminal.shown.index("orders-1")
+        terminal.press("s")
+        terminal.sees("by software ▲")
+        terminal.press("S\x1b[A")
+        terminal.sees("by client ▲")
+        terminal.press("/bil")
+        terminal.sees("filter: bil_   Enter keeps it")
+        terminal.press("l\r")
+        shown = terminal.until(lambda shown: "filter: bill" in shown and "q quit" in shown, "the filter")
+        assert "orders-1" not in shown
+        assert "billing" in shown
+        terminal.press("\x1b")
+        terminal.sees("orders-1")
+        terminal.press("p")
+        terminal.sees("PAUSED")
+        stub.scene = "draining"
+        terminal.press("h")
+        terminal.sees("what the gateway adds")
+        terminal.press("h")
+        assert "  ready  " in terminal.sees("PAUSED"), "the picture stands still"
+        terminal.press("p")
+        terminal.sees("  draining  ")
+        terminal.press("q")
+        assert terminal.leaves() == 0
+        assert {"\x1b[?25h", "\x1b[?1049l"} <= set(CONTROL.findall(terminal.all)[-4:]), (
+            "cursor and screen are back"
+        )
+
+
+def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
+    with top(stub) as terminal:
+        terminal.sees("  ready  ")
+        stub.stop()
+        shown = terminal.sees("not reachable")
+        assert f"No answer from 127.0.0.1:{stub.port}: Connection refused." in shown
+        assert "The last that was seen: ready, 13 connections" in shown
+        stub.start()
+        terminal.sees("  ready  ")
+        stub.body = b"<html>"
+        terminal.sees("what answers there is no fetchgate")
+        stub.body, stub.scene = None, "degraded"
+        terminal.sees("  degraded  ")
+        terminal.press("\x03")
+        assert terminal.leaves() == 0
+
+
+def test_it_follows_the_size_of_its_terminal(stub: StubGateway) -> None:
+    with top(stub) as terminal:
+        assert "127.0.0.1:58070" not in terminal.sees("  ready  ")
+        terminal.resize(200, 60)
+        terminal.process.send_signal(signal.SIGWINCH)
+        terminal.sees("127.0.0.1:58070")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.leaves() == 0
+
+
+def test_no_color(stub: StubGateway) -> None:
+    colour = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
+    with top(stub) as terminal:
+        terminal.sees("  ready  ")
+        assert colour.search(terminal.all)
+    with top(stub, NO_COLOR="1") as terminal:
+        terminal.sees("  ready  ")
+        assert not colour.search(terminal.all)
+
+
+def test_a_terminal_without_letters_of_its_own(stub: StubGateway) -> None:
+    with top(stub, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as terminal:
+        assert terminal.sees("by saved v").isascii()
+
+
+def _once(stub: StubGateway, *more: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TOP, "--once", "--admin", f"127.0.0.1:{stub.port}", *more],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | environ,
+        timeout=WAIT_SECONDS,
+    )
+
+
+def test_once_into_a_pipe(stub: StubGateway) -> None:
+    done = _once(stub, COLUMNS="100")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert done.stdout.startswith("fetchgate 0.1.0 at 127.0.0.1:30555  ready  up 2 min ")
+    assert done.stdout.count("orders-1") >= 4, "all clients"
+    assert "q quit" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) == 100
+
+
+def test_once_without_a_gateway_is_one_line_and_code_1(stub: StubGateway) -> None:
+    stub.stop()
+    done = _once(stub)
+    assert (done.returncode, done.stdout) == (1, "")
+    line = f"fetchgate top: no gateway at 127.0.0.1:{stub.port}: Connection refused; see --admin\n"
+    assert done.stderr == line
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(404, b"{}"), (200, b"{}"), (200, b"[1]"), (200, b"\xff"), (200, b""), (500, b'{"version": 1}')],
+)
+def test_what_is_no_gateway_is_told_so(
+    stub: StubGateway, capsys: pytest.CaptureFixture[str], status: int, body: bytes
+) -> None:
+    stub.status, stub.body = status, body
+    assert main(["top", "--once", "--admin", f"127.0.0.1:{stub.port}"]) == 1
+    assert "what answers there is no fetchgate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
+        (["--admin", "off"], "--admin: the gateway's admin endpoint is off"),
+        (["--interval", "0"], "--interval: '0' is no number of seconds from 0.1 to 3600"),
+        ([], "this is no terminal to draw on; give --once"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["top", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_the_address_is_the_gateways_own_option(stub: StubGateway, monkeypatch: Any, tmp_path: Any) -> None:
+    monkeypatch.setenv("FETCHGATE_ADMIN", f"0.0.0.0:{stub.port}")
+    assert main(["top", "--once"]) == 0, "where a wildcard is bound it is found on loopback"
+    monkeypatch.delenv("FETCHGATE_ADMIN")
+    file = tmp_path / "fetchgate.toml"
+    file.write_text(f'bootstrap = "kafka:9092"\nadmin = "127.0.0.1:{stub.port}"\n')
+    assert main(["top", "--once", "--config", str(file)]) == 0

@@ -1,0 +1,85 @@
+"""Pictures of each state, compared with those in `frames/`, and what holds for all of them."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from proxy.dashboard.choice import SORTS, Choice
+from tests.dashboard.drawn import FOLDER, NAMED, draw, kept
+from tests.dashboard.scenes import CHOICES, SCENES, seen
+
+ALL = [*SCENES, "unreachable"]
+COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_frame_is_as_it_was_kept(name: str) -> None:
+    assert kept(name) == (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_no_frame_is_kept_that_nothing_draws() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(NAMED)
+
+
+@given(
+    scene=st.sampled_from(ALL),
+    width=st.integers(60, 240),
+    height=st.integers(14, 90),
+    sort=st.sampled_from(list(SORTS)),
+    looked_for=st.sampled_from(["", "orders", "nobody"]),
+    plain=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_frame_fits_and_fills_its_terminal(
+    *, scene: str, width: int, height: int, sort: str, looked_for: str, plain: bool
+) -> None:
+    choice = Choice(sort=sort, filter=looked_for)
+    lines = draw(seen(scene), choice, width, height, plain=plain).split("\n")
+    assert len(lines) <= height, "the last line has no end: a terminal would scroll"
+    assert max(map(cell_len, lines)) <= width
+    assert cell_len(lines[-1]) == width, "the line of keys"
+
+
+@pytest.mark.parametrize("scene", ALL)
+def test_a_plain_terminal_gets_plain_letters(scene: str) -> None:
+    assert draw(seen(scene), Choice(), 80, 24, plain=True).isascii()
+
+
+@pytest.mark.parametrize("scene", ALL)
+@pytest.mark.parametrize("choice", [Choice(), *CHOICES.values()])
+def test_colours_are_the_terminals_own_and_suit_light_and_dark(scene: str, choice: Choice) -> None:
+    codes = {
+        int(code)
+        for style in COLOUR.findall(draw(seen(scene), choice, 120, 40, colours="truecolor"))
+        for code in style.split(";")
+        if code
+    }
+    bold, underline, reverse = 1, 4, 7
+    red, green, magenta, cyan = 31, 32, 35, 36
+    assert codes <= {0, bold, underline, reverse, red, green, magenta, cyan}, (
+        "neither white, black nor yellow"
+    )
+
+
+@pytest.mark.parametrize("scene", ALL)
+def test_nothing_is_told_by_colour_alone(scene: str) -> None:
+    coloured = draw(seen(scene), Choice(), 120, 40, colours="standard")
+    assert COLOUR.sub("", coloured) == draw(seen(scene), Choice(), 120, 40)
+
+
+def test_one_picture_for_a_script_has_all_clients_and_no_keys() -> None:
+    lines = draw(seen("crowded"), Choice(), 100, None, keys=False).splitlines()
+    assert sum(line.startswith("client-") for line in lines) == 500
+    assert "quit" not in lines[-1]
+
+
+def test_what_a_gateway_tells_is_text_and_not_markup() -> None:
+    document = SCENES["busy"]()
+    document["connections"][0]["client_id"] = "[red]x[/red]\x1b[2J"
+    from proxy.dashboard.snapshot import parse  # noqa: PLC0415 - here alone
+
+    shown = draw(parse(document), Choice(sort="client"), 200, 60)
+    assert "[red]x[/red]\ufffd[2J" in shown
