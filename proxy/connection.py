@@ -239,6 +239,9 @@ class Connection:
                 return
             data = bytes(self._client_part)
             self._client_part.clear()
+        if len(data) >= _HEAD_SIZE and len(data) == 4 + int.from_bytes(data[:4]) and not self._opaque:
+            self._client_frame(data)  # as nearly every read: one frame
+            return
         at = 0
         while at < len(data) and self.fault is None:
             at += self._client_piece(data, at)

@@ -129,15 +129,17 @@ class Fetches:
                 return
             self._repeated.note_request(request)
         exchange.request = request
+        kind = _kind(request.session_id, request.session_epoch)
         client = self._tally.client
         client.fetch_request_bytes += len(frame)
-        client.fetches[_kind(request.session_id, request.session_epoch)] += 1
+        client.fetches[kind] += 1
         client.partitions_requested += request.partitions
-        reason = self._unfit(request, client_id, now)
+        reason = self.eligibility.unfit(request, client_id, self.handler, busy=self._outstanding, now=now)
         if not reason and not self._ask_rotated(exchange, request):
             reason = self._take(exchange, request)
         if reason:
-            self._leave_unused(reason)
+            if self.handler.session_id and self._close_frame and not self._outstanding:
+                self._leave_unused(reason)
             self._tally.passthrough[reason] += 1
             self._pass(exchange, request, frame)
 
@@ -176,31 +178,14 @@ class Fetches:
             self._slot = False
             self._sessions.release()
 
-    def _unfit(self, request: FetchRequest, client_id: str, now: float) -> str:
-        """Return why a fetch does not go through the session, or nothing."""
-        handler = self.handler
-        reason = self.eligibility.unfit(request, client_id, handler, busy=self._outstanding, now=now)
-        if (
-            reason
-            and self.eligibility.off
-            and handler.session_id
-            and self._close_frame
-            and not self._outstanding
-        ):
-            self._close(reason)
-        return reason
-
     def _leave_unused(self, reason: str) -> None:
         """Close a session that the connection has turned away from: others may need its slot."""
-        if (
-            reason in PASSING_REASONS
-            or self._outstanding
-            or not (self.handler.session_id and self._close_frame)
-        ):
-            return
-        self._unused += 1
-        if self._unused >= _UNUSED_FETCHES or reason == NATIVE:
+        if self.eligibility.off:
             self._close(reason)
+        elif reason not in PASSING_REASONS:
+            self._unused += 1
+            if self._unused >= _UNUSED_FETCHES or reason == NATIVE:
+                self._close(reason)
 
     def _take(self, exchange: Exchange, request: FetchRequest) -> str:
         """Send a fetch through the session; return why not, if not."""
