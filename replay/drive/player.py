@@ -29,9 +29,17 @@ class _Copy:
 
     sessions: list[dict[str, Sessions]]
     """For each side, by the captured broker."""
-    ended: int = 0
-    """Connections that were played to their end in this round."""
+    ended: set[int] = field(default_factory=set)
+    """The places of those that were played to their end in this round."""
+    first_open: int = 0
+    """The lowest place that has not."""
     progress: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def end(self, place: int) -> None:
+        """Note that one was played to its end."""
+        self.ended.add(place)
+        while self.first_open in self.ended:
+            self.first_open += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -92,14 +100,14 @@ class Player:
             self._pace.start()
             async with asyncio.TaskGroup() as lines:
                 for copy in self._copies:
-                    copy.ended = 0
+                    copy.ended, copy.first_open = set(), 0
                     for captured in self.connections:
                         lines.create_task(self._line(captured, copy))
         self.seconds = perf_counter() - began
 
     async def _line(self, captured: CapturedConnection, copy: _Copy) -> None:
         async with copy.progress:
-            await copy.progress.wait_for(lambda: copy.ended >= captured.after)
+            await copy.progress.wait_for(lambda: copy.first_open >= captured.after)
         sessions = [by_broker.setdefault(captured.broker, Sessions()) for by_broker in copy.sessions]
         line = _Line(captured, self._routes[captured.name], sessions, [None] * len(self._sides))
         try:
@@ -111,7 +119,7 @@ class Player:
                 if live is not None:
                     live.close()
             async with copy.progress:
-                copy.ended += 1
+                copy.end(captured.place)
                 copy.progress.notify_all()
 
     async def _steps(self, line: _Line) -> None:

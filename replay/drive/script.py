@@ -98,8 +98,10 @@ class CapturedConnection:
     broker: str
     client_id: str
     steps: list[Step]
+    place: int = 0
+    """Among the script's connections, in the order in which they ended."""
     after: int = 0
-    """How many of the script's connections had ended before it began; it waits for as many."""
+    """How many of them, in that order, had ended before it began; it waits for these."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -200,18 +202,27 @@ class ScriptMaker:
             found.setdefault(name, []).append(taken)
             for key, counts in taken.counted.by_key.items():
                 captured.by_key.setdefault(key, type(counts)()).add(counts)
-        ends = sorted(max(max(taken.time, taken.answer_time) for taken in all_) for all_ in found.values())
-        connections = []
-        for name, all_ in found.items():
-            broker, client_id = self._who[name]
-            before = sum(end < all_[0].time for end in ends)
-            steps = _with_in_flight(all_)
-            connections.append(
-                CapturedConnection(name=name, broker=broker, client_id=client_id, steps=steps, after=before)
-            )
+        connections = self._connections(found)
         return Script(
             connections=connections, left_out=self._left_out, topics=self._topics, captured=captured
         )
+
+    def _connections(self, found: dict[str, list[_Taken]]) -> list[CapturedConnection]:
+        ends = {
+            name: max(max(taken.time, taken.answer_time) for taken in all_) for name, all_ in found.items()
+        }
+        places = {name: place for place, name in enumerate(sorted(ends, key=lambda name: (ends[name], name)))}
+        return [
+            CapturedConnection(
+                name=name,
+                broker=self._who[name][0],
+                client_id=self._who[name][1],
+                steps=_with_in_flight(all_),
+                place=places[name],
+                after=sum(end < all_[0].time for end in ends.values()),
+            )
+            for name, all_ in found.items()
+        ]
 
     def _leave(self, item: Exchange, reason: str) -> None:
         self._left_out[LeftOut(item.api_key, reason)] += 1

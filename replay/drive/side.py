@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from proxy.protocol.api import ApiKey
@@ -130,13 +131,5 @@ def playable(
                 left_out[LeftOut(step.api_key, reason)] += 1
             else:
                 steps.append(step)
-        kept.append(
-            CapturedConnection(
-                name=connection.name,
-                broker=connection.broker,
-                client_id=connection.client_id,
-                steps=steps,
-                after=connection.after,
-            )
-        )
+        kept.append(replace(connection, steps=steps))
     return kept, left_out

@@ -188,6 +188,22 @@ async def test_connections_that_followed_each_other_do_so_again() -> None:
     assert all_of(report)["errors"] == {}
 
 
+async def test_a_connection_waits_for_those_that_had_ended_and_for_no_others() -> None:
+    """The third begins after the first ended, while the second, which is short here, goes on."""
+    here = model()
+    first, second, third = (Capture(here, f"10.0.0.1:{n} > 10.0.0.2:9092 #0") for n in range(3))
+    first.say(fetch(11, ("t", 0, 0)), 0)
+    first.say(fetch(11, ("t", 0, 1)), 10)
+    second.say(fetch(11, ("t", 1)), 5, 100)
+    third.say(fetch(11, ("t", 0, 2)), 50)
+    async with serving(model()) as served:
+        report = await play(served, script(third, second, first), offsets=OffsetPolicy.KEEP)
+
+    offsets = [each.topics[0].partitions[0] for each in fetches(served)]
+    assert [part.fetch_offset for part in offsets if part.partition == 0] == [0, 1, 2]
+    assert report["sent"] == 4
+
+
 async def test_no_more_is_in_flight_than_was() -> None:
     capture = Capture(model())
     for number in range(5):

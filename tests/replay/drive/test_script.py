@@ -65,6 +65,7 @@ def test_a_connection_waits_for_those_that_had_ended() -> None:
 
     first, second = script(one, two).connections
 
+    assert (first.place, second.place) == (0, 1)
     assert (first.after, second.after) == (0, 1)
 
 

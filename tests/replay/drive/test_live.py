@@ -1,0 +1,116 @@
+"""Captures of this repository, played at a real broker and a real gateway."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.drive.command import add_arguments, run
+from tests.integration.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+pytestmark = pytest.mark.integration
+
+CAPTURES = Path(__file__).parents[3] / "captures"
+TRUTH = {
+    name: json.loads((CAPTURES / f"{name}.truth.json").read_text())
+    for name in ("librdkafka-100p", "java-100p", "many-clients-any")
+}
+
+
+@pytest.fixture(scope="module")
+def topics(broker: Broker) -> None:
+    """What the captures read, empty."""
+    with Admin(broker.address) as admin:
+        for name, partitions in (("events", 100), ("orders", 12)):
+            admin.create_topic(name, partitions=partitions)
+
+
+Drive = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def drive(topics: None, capsys: pytest.CaptureFixture[str]) -> Drive:
+    """Plays a capture as fast as answers come, with no fetch waiting; gives the report."""
+
+    def driving(name: str, *arguments: str) -> dict[str, Any]:
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        options = ("--speed", "max", "--max-wait", "0", "--json", *arguments)
+        assert run(parser.parse_args([str(CAPTURES / f"{name}.pcap"), *options])) == 0
+        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return report
+
+    return driving
+
+
+def fetches(report: dict[str, Any], side: str) -> dict[str, Any]:
+    (found,) = [row for row in report["figures"] if (row["side"], row["api"]) == (side, "Fetch")]
+    assert isinstance(found, dict)
+    assert found["sent"] == found["answered"]
+    assert not found["unreadable"]
+    return found
+
+
+def test_a_broker_gets_what_was_captured(drive: Drive, broker: Broker) -> None:
+    report = drive("librdkafka-100p", "--target", broker.address)
+
+    truth = TRUTH["librdkafka-100p"]["fetch"]
+    played = fetches(report, "target")
+    assert (played["errors"], played["partition_errors"]) == ({}, {})
+    assert played["sent"] == 322
+    assert played["partitions_answered"] == truth["partitions_requested"]
+    assert report["connection_errors"] == {}
+    assert report["missing_topics"] == {}
+
+
+def test_the_saving_is_measured_beside_a_direct_run(
+    drive: Drive, broker: Broker, gateway: GatewayProcess
+) -> None:
+    report = drive(
+        "librdkafka-100p", "--target", gateway.address, "--against", broker.address, "--admin", gateway.admin
+    )
+
+    through, direct, saving = fetches(report, "target"), fetches(report, "against"), report["saving"]
+    assert (through["request_bytes"], through["response_bytes"]) == (
+        direct["request_bytes"],
+        direct["response_bytes"],
+    )
+    assert through["partitions_answered"] == direct["partitions_answered"]
+    assert not saving["other_clients"]
+    assert saving["gateway_request_bytes"] == gateway.metric(
+        "fetchgate_fetch_request_bytes_total", side="broker"
+    )
+    assert saving["gateway_response_bytes"] == gateway.metric(
+        "fetchgate_fetch_response_bytes_total", side="broker"
+    )
+    assert saving["direct_request_bytes"] == direct["request_bytes"]
+    assert saving["saved_ratio"] > 0.95
+
+
+def test_sessions_of_a_java_client_are_the_targets_own(
+    drive: Drive, broker: Broker, gateway: GatewayProcess
+) -> None:
+    report = drive(
+        "java-100p", "--target", gateway.address, "--against", broker.address, "--admin", gateway.admin
+    )
+
+    for side in ("target", "against"):
+        played = fetches(report, side)
+        assert (played["errors"], played["partition_errors"]) == ({}, {})
+        assert played["sent"] == 472
+    assert report["saving"]["saved_bytes"] == 0  # what has sessions passes as it is
+    assert {row["api"] for row in report["left_out"]}.isdisjoint({"Fetch"})
+
+
+def test_every_client_at_once(drive: Drive, broker: Broker) -> None:
+    report = drive("many-clients-any", "--target", broker.address)
+
+    played = fetches(report, "target")
+    assert (played["errors"], played["partition_errors"]) == ({}, {})
+    assert report["sent"] == report["planned"]
+    assert report["missing_topics"] == {}
