@@ -10,10 +10,13 @@ from replay.capture.formats import HEADER, Format
 from replay.capture.recordsearch import RecordSearch
 from replay.capture.window import Column, Records, Window
 
+_CAPTURED = 8
+"""Where a record header has the number of captured bytes."""
+
 
 @dataclass(slots=True)
 class _Chain:
-    places: list[int]
+    places: Column
     position: int
     """Behind the last record."""
     broken: bool
@@ -79,25 +82,31 @@ class PcapRecords:
             self.done = True
         elif final and window.begin < window.end:
             self._cut(window)
-        return (
-            self._columns(window, np.array(chain.places, np.int64)) if chain.places or chain.broken else None
-        )
+        return self._columns(window, chain.places) if len(chain.places) or chain.broken else None
 
     def _follow(self, window: Window) -> _Chain:
-        unpack, data, end = self._captured.unpack_from, window.data, window.end
-        header, longest = self._form.record_header, self._form.max_record
-        last = end if self._stop is None else min(end, self._stop - window.offset(0))
-        position = window.begin
-        places: list[int] = []
-        while position < last and position + header <= end:
-            (captured,) = unpack(data, position + 8)
-            if captured > longest:
-                return _Chain(places, position, broken=True)
-            behind = position + header + captured
-            if behind > end:
-                break
-            places.append(position)
-            position = behind
+        """Follow the chain to the end of the window; the one loop in Python that sees every packet."""
+        unpack, data, header = self._captured.unpack_from, window.data, self._form.record_header
+        last = window.end - header + 1
+        if self._stop is not None:
+            last = min(last, self._stop - window.offset(0))
+        found: list[int] = []
+        append = found.append
+        length_at, last_length_at = window.begin + _CAPTURED, last + _CAPTURED
+        while length_at < last_length_at:
+            append(length_at)
+            length_at += unpack(data, length_at)[0] + header
+        places = np.array(found, np.int64) - _CAPTURED
+        return self._believed(window, places, length_at - _CAPTURED)
+
+    def _believed(self, window: Window, places: Column, position: int) -> _Chain:
+        """Keep the records before the first one that is too long to be one, or is here in part."""
+        captured = window.blocks(places, self._header)["captured"]
+        bad = np.flatnonzero(captured > self._form.max_record)
+        if len(bad):
+            return _Chain(places[: bad[0]], int(places[bad[0]]), broken=True)
+        if position > window.end:
+            return _Chain(places[:-1], int(places[-1]), broken=False)
         return _Chain(places, position, broken=False)
 
     def _columns(self, window: Window, places: Column) -> Records:
