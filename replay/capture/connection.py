@@ -231,7 +231,7 @@ def _is_hopeless(framing: Framing) -> bool:
 
 
 def _is_tls(framing: Framing) -> bool:
-    """Tell whether a stream is a chain of TLS records: its first bytes if it begins here, else two in a row."""
+    """Tell whether a stream is TLS, by its first record, or by two where it is met in the middle."""
     search = framing.search
     if search is None or search.dropped or len(search) < _TLS_HEADER:
         return False

@@ -12,6 +12,8 @@ from replay.capture.resync import Search, Verdict
 
 _LOOKED_AT: Final = 2048
 """Bytes of a response by which is judged what it is, where not all of it has come."""
+_TOLD_BY: Final = 320
+"""Bytes in which a fetch response names its first topic."""
 _MAX_AWAITED: Final = 64
 _BLIND: Final = 8 << 20
 """A response whose request was not seen yet is kept up to this size."""
@@ -104,7 +106,7 @@ class ResponseFraming(Framing):
             if is_answer is not None:
                 return Verdict.HERE if is_answer else Verdict.NO
         if at not in search.row_starts:
-            return Verdict.NO if end <= len(search) else Verdict.WAIT
+            return Verdict.WAIT if len(search) < min(at + _TOLD_BY, end) else Verdict.NO
         if end == len(search) and boundary:
             return Verdict.HERE
         return self._by_follower(search, end, correlation_id)

@@ -1,0 +1,95 @@
+"""Packets of the captures, one SEGMENTS row each, for tests that lose, repeat and shuffle them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import dpkt
+import pyarrow as pa
+
+from replay.capture.exchanges import Connections, Event
+from replay.capture.segments import SEGMENTS
+
+CAPTURES = Path(__file__).parents[3] / "captures"
+NAMES = ("librdkafka-100p", "librdkafka-midstream", "java-100p", "many-clients-any")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    connection: bytes
+    from_low: bool
+    time: int
+    sequence: int
+    payload: bytes = b""
+    flags: int = 0
+    missing: int = 0
+    packets: int = 1
+
+
+def row(*, client: bool, sequence: int, payload: bytes = b"", flags: int = 0, time: int = 1, missing: int = 0) -> Row:
+    """A row of one connection, client 10.0.0.1:50000, broker 10.0.0.2:9092."""
+    return Row(
+        connection=b"\4" + bytes([10, 0, 0, 1]) + (50000).to_bytes(2) + bytes([10, 0, 0, 2]) + (9092).to_bytes(2),
+        from_low=client,
+        time=time,
+        sequence=sequence & 0xFFFF_FFFF,
+        payload=payload,
+        flags=flags,
+        missing=missing,
+    )
+
+
+@cache
+def packets(name: str) -> tuple[Row, ...]:
+    with (CAPTURES / f"{name}.pcap").open("rb") as file:
+        return tuple(_rows(dpkt.pcap.Reader(file)))
+
+
+def _rows(reader: dpkt.pcap.Reader) -> Iterator[Row]:
+    link = dpkt.sll2.SLL2 if reader.datalink() == 276 else dpkt.ethernet.Ethernet
+    for time, data in reader:
+        ip = link(data).data
+        tcp = ip.data
+        flags = (tcp.flags & dpkt.tcp.TH_FIN) | (tcp.flags & dpkt.tcp.TH_SYN) | (tcp.flags & dpkt.tcp.TH_RST)
+        if not tcp.data and not flags:
+            continue
+        ends = (ip.src, tcp.sport), (ip.dst, tcp.dport)
+        key = b"\4" + b"".join(address + port.to_bytes(2) for address, port in sorted(ends))
+        yield Row(
+            connection=key,
+            from_low=ends[0] < ends[1],
+            time=round(time * 1_000_000) * 1000,
+            sequence=tcp.seq,
+            payload=bytes(tcp.data),
+            flags=flags,
+        )
+
+
+def batch(rows: Iterable[Row]) -> pa.RecordBatch:
+    listed = list(rows)
+    columns = {
+        "connection": [one.connection for one in listed],
+        "from_low": [one.from_low for one in listed],
+        "time": [one.time for one in listed],
+        "end_time": [one.time for one in listed],
+        "order": list(range(len(listed))),
+        "sequence": [one.sequence for one in listed],
+        "flags": [one.flags for one in listed],
+        "missing": [one.missing for one in listed],
+        "packets": [one.packets for one in listed],
+        "payload": [one.payload for one in listed],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SEGMENTS)
+
+
+def read(rows: Iterable[Row], *, ports: frozenset[int] = frozenset()) -> list[Event]:
+    connections = Connections(ports=ports)
+    return [*connections.feed(batch(rows)), *connections.end()]
+
+
+def resized(rows: Iterable[Row], size: int) -> Iterator[Row]:
+    """The same bytes in segments of at most `size`."""
+    for one in rows:
+        for at in range(0, max(len(one.payload), 1), size):
+            yield replace(one, payload=one.payload[at : at + size], sequence=one.sequence + at & 0xFFFF_FFFF)
