@@ -10,7 +10,7 @@ from typing import Final
 from replay.capture.exchange import ConnectionEnd, Exchange
 from replay.capture.framing import Framing
 from replay.capture.packets import FIN, RST, SYN
-from replay.capture.pairing import Pairing
+from replay.capture.pairing import Keep, Pairing
 from replay.capture.reassembly import Reassembly
 from replay.capture.requests import RequestFraming, is_no_request
 from replay.capture.responses import ResponseFraming
@@ -51,11 +51,9 @@ class _Side:
 class Connection:
     """One use of a pair of endpoints."""
 
-    def __init__(
-        self, low: str, high: str, number: int, *, ports: frozenset[int], keep_requests: bool
-    ) -> None:
+    def __init__(self, low: str, high: str, number: int, *, ports: frozenset[int], keep: Keep) -> None:
         self._end = ConnectionEnd(connection="", client="", broker="")
-        self._pairing = Pairing(self._end, self._client_found, keep_requests=keep_requests)
+        self._pairing = Pairing(self._end, self._client_found, keep)
         self._low = self._side(low)
         self._high = self._side(high)
         self._low.other, self._high.other = self._high, self._low

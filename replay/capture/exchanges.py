@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from replay.capture.connection import Connection
 from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.capture.pairing import Keep
 from replay.capture.segments import endpoints
 
 __all__ = ["ConnectionEnd", "Connections", "Event", "Exchange", "read_exchanges"]
@@ -38,11 +39,23 @@ def read_exchanges(
 
 
 class Connections:
-    """All connections of a capture; what is held is bounded by what is in flight on each."""
+    """All connections of a capture; what is held is bounded by what is in flight on each.
 
-    def __init__(self, *, ports: frozenset[int] = frozenset(), keep_requests: bool = False) -> None:
+    Args:
+        ports: see `read_exchanges`.
+        keep_requests: see `read_exchanges`.
+        read_responses: hand on the frames of responses in `READ`.
+    """
+
+    def __init__(
+        self,
+        *,
+        ports: frozenset[int] = frozenset(),
+        keep_requests: bool = False,
+        read_responses: bool = True,
+    ) -> None:
         self._ports = ports
-        self._keep_requests = keep_requests
+        self._keep = Keep(requests=keep_requests, responses=read_responses)
         self._open: dict[bytes, Connection] = {}
         self._uses: dict[bytes, int] = {}
 
@@ -72,7 +85,7 @@ class Connections:
         low, high = endpoints(key)
         number = self._uses.get(key, 0)
         self._uses[key] = number + 1
-        started = Connection(low, high, number, ports=self._ports, keep_requests=self._keep_requests)
+        started = Connection(low, high, number, ports=self._ports, keep=self._keep)
         self._open[key] = started
         return started
 

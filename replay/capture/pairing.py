@@ -7,6 +7,7 @@ what is in flight.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from proxy.protocol import produce
@@ -28,12 +29,20 @@ _CONFIRMED_BY: Final = 3
 """So many requests in a row are believed to be Kafka's without an answer."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Which frames are handed on."""
+
+    requests: bool = False
+    """Those of all requests, not of those in `READ` alone."""
+    responses: bool = True
+    """Those of responses in `READ`; otherwise only what is learnt from."""
+
+
 class Pairing:
     """Takes requests and responses of one connection; `take` gives the exchanges that are complete."""
 
-    def __init__(
-        self, end: ConnectionEnd, on_client: Callable[[Framing], None], *, keep_requests: bool
-    ) -> None:
+    def __init__(self, end: ConnectionEnd, on_client: Callable[[Framing], None], keep: Keep) -> None:
         self.end = end
         self.on_client = on_client
         self.client_id = b""
@@ -48,7 +57,8 @@ class Pairing:
         """Requests may have passed unseen."""
         self.response_broken = False
         self.client: Framing | None = None
-        self._keep_requests = keep_requests
+        self._keeps_all = keep.requests
+        self._read = READ if keep.responses else frozenset({ApiKey.METADATA})
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._early: deque[Exchange] = deque()
@@ -93,14 +103,16 @@ class Pairing:
 
     def wants_request(self, api_key: int) -> bool:
         """See `framing.Conversation`."""
-        return self._keep_requests or api_key in READ
+        return self._keeps_all or api_key in READ
 
     def wants_response(self, correlation_id: int) -> bool | None:
         """See `framing.Conversation`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id:
-            return waiting[0].api_key in READ
-        return next((one.api_key in READ for one in waiting if one.correlation_id == correlation_id), None)
+            return waiting[0].api_key in self._read
+        return next(
+            (one.api_key in self._read for one in waiting if one.correlation_id == correlation_id), None
+        )
 
     def awaited(self) -> Iterator[int]:
         """See `framing.Conversation`."""
@@ -206,10 +218,15 @@ class Pairing:
     def _pair(self, request: Exchange, pieces: list[Buffer], size: int, missing: int, end_time: int) -> None:
         request.response_bytes = size
         request.response_time = end_time
-        if missing and request.api_key == ApiKey.FETCH and records_alone_are_cut(pieces, request.api_version):
+        if (
+            missing
+            and request.api_key == ApiKey.FETCH
+            and pieces
+            and records_alone_are_cut(pieces, request.api_version)
+        ):
             missing = 0
         request.response_missing = missing
-        if request.api_key in READ:
+        if request.api_key in self._read:
             request.response = before_cut(pieces) if missing else pieces
             if request.api_key == ApiKey.METADATA and not missing:
                 learn_topics(b"".join(pieces), request.api_version, self.end.topics)
