@@ -100,7 +100,7 @@ class PcapngRecords:
         if size and size > left:
             if final and left:
                 self._counts.trailing_bytes += left
-                self._counts.problems.append(f"ends within a block, whose {left} bytes are left out")
+                self._counts.note(f"ends within a block, whose {left} bytes are left out")
                 self._pass(window, window.end)
             return False
         if not size:
@@ -138,7 +138,7 @@ class PcapngRecords:
             found = reader(block)
             options = {option.code: bytes(option.data) for option in found.opts}
         except (dpkt.Error, UnicodeDecodeError):
-            self._counts.problems.append(f"interface {len(self._interfaces)} is described in no known way")
+            self._counts.note(f"interface {len(self._interfaces)} is described in no known way")
             self._interfaces.append(_UNDESCRIBED)
             return
         self._interfaces.append(
@@ -199,9 +199,7 @@ class PcapngRecords:
         _, size = self._head(window.data, window.begin)
         self._counts.bad_records += 1
         place = window.offset(window.begin)
-        self._counts.problems.append(
-            f"at byte {place} a block claims {size} bytes; went on at the next found"
-        )
+        self._counts.note(f"at byte {place} a block claims {size} bytes; went on at the next found")
         self._counts.skipped_bytes += 1
         self._pass(window, window.begin + 1)
         self._seeking = True

@@ -5,6 +5,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Self
 
+MOST_PROBLEMS = 10
+"""Lines of a file that are kept."""
+
 
 @dataclass(slots=True, kw_only=True)
 class FileCounts:
@@ -64,7 +67,14 @@ class FileCounts:
         if other.first_time:
             self.saw(other.first_time, other.last_time)
         self.format = self.format or other.format
-        self.problems.extend(line for line in other.problems if line not in self.problems)
+        for line in other.problems:
+            self.note(line)
+
+    def note(self, problem: str) -> None:
+        """Add a line to the problems, once; beyond MOST_PROBLEMS that there are more."""
+        line = problem if len(self.problems) < MOST_PROBLEMS else "and more of the kind"
+        if line not in self.problems:
+            self.problems.append(line)
 
     def saw(self, first: int, last: int) -> None:
         """Widen the time span by packets between `first` and `last`."""

@@ -84,7 +84,7 @@ def network(window: Window, records: Records, counts: FileCounts) -> tuple[Colum
             line = f"packets of link type {link}, which is not read"
             if link == NO_LINK:
                 line = "packets of an interface that is described nowhere"
-            counts.problems.extend([] if line in counts.problems else [line])
+            counts.note(line)
             continue
         mine = np.flatnonzero(records.link == link)
         begin[mine], version[mine] = layer(window, records.at[mine])

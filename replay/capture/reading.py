@@ -27,14 +27,14 @@ def windows(piece: Piece, counts: FileCounts) -> Iterator[tuple[Window, Records]
     """
     source = piece.source
     if source.problem:
-        counts.problems.append(source.problem)
+        counts.note(source.problem)
         return
     try:
-        stream, _ = opened(source.name, piece.start)
+        stream, _ = opened(source.path, piece.start)
         with stream:
             yield from _walked(piece, stream, counts)
     except (NotACaptureError, OSError) as error:
-        counts.problems.append(first_line(error))
+        counts.note(first_line(error))
 
 
 def _walked(piece: Piece, stream: Readable, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
@@ -69,5 +69,5 @@ def _fill(window: Window, stream: Readable, most: int, counts: FileCounts) -> bo
     try:
         return window.fill(stream, most)
     except OSError as error:
-        counts.problems.append(first_line(error))
+        counts.note(first_line(error))
         return False

@@ -130,9 +130,7 @@ class PcapRecords:
         (captured,) = self._captured.unpack_from(window.data, window.begin + 8)
         place = window.offset(window.begin)
         self._counts.bad_records += 1
-        self._counts.problems.append(
-            f"at byte {place} a record claims {captured} bytes; went on at the next one found"
-        )
+        self._counts.note(f"at byte {place} a record claims {captured} bytes; went on at the next one found")
         self._counts.skipped_bytes += 1
         self._pass(window, window.begin + 1)
         self._seeking = True
@@ -140,7 +138,7 @@ class PcapRecords:
     def _cut(self, window: Window) -> None:
         left = window.end - window.begin
         self._counts.trailing_bytes += left
-        self._counts.problems.append(f"ends within a record, whose {left} bytes are left out")
+        self._counts.note(f"ends within a record, whose {left} bytes are left out")
         self._pass(window, window.end)
         self.done = True
 
@@ -149,5 +147,7 @@ def first_time(form: Format, window: Window) -> int:
     """Tell the time of the first packet of a file that begins where the window does; 0 without one."""
     if window.end < HEADER + form.record_header:
         return 0
-    second, fraction = struct.unpack_from(f"{form.order}II", window.data, HEADER)
+    second, fraction, captured = struct.unpack_from(f"{form.order}3I", window.data, HEADER)
+    if captured > form.max_record or fraction >= form.fraction:
+        return 0
     return int(second) * 1_000_000_000 + int(fraction) * (1_000_000_000 // form.fraction)

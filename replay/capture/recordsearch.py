@@ -9,10 +9,11 @@ from replay.capture.window import Column, Window
 
 _CONFIRM_RECORDS = 8
 """So many headers in a row, spanning more than the longest record, are no accident of a payload's bytes."""
-_SCAN = 1 << 20
+_SCAN = 1 << 16
 _LONGEST = 1 << 20
 """Bytes on the wire that a record may claim."""
 _DAY = 86_400
+_YEAR_2000 = 946_684_800
 _BEFORE, _AFTER = _DAY, 10 * 366 * _DAY
 """Seconds around the file's first packet within which a record is believed when it has to be searched."""
 
@@ -25,8 +26,9 @@ class RecordSearch:
         self._form = form
         self._unpack = struct.Struct(f"{form.order}4I").unpack_from
         self._seconds = (1, 1 << 32)
-        if first_time:
-            second = first_time // 1_000_000_000
+        second = first_time // 1_000_000_000
+        # Machines without a clock begin in 1970, and jump once they are told the time.
+        if second > _YEAR_2000:
             self._seconds = (second - _BEFORE, second + _AFTER)
 
     def next(self, window: Window, *, final: bool) -> tuple[int, bool]:

@@ -46,6 +46,13 @@ class Source:
     """Nanoseconds since 1970 of the first packet; 0 when unknown."""
     problem: str = ""
     """Why it can't be read at all."""
+    spooled: str = ""
+    """The file into which standard input was copied."""
+
+    @property
+    def path(self) -> str:
+        """What to open."""
+        return self.spooled or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +107,7 @@ def spool(source: Source, directory: str) -> Source:
     path = Path(directory) / "stdin.pcap"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return replace(_looked_at(str(path)), number=source.number)
+    return replace(_looked_at(str(path)), name=source.name, spooled=str(path), number=source.number)
 
 
 def _named(text: str) -> Iterator[str]:
@@ -203,7 +210,7 @@ def _next_record(source: Source, form: Format, place: int) -> int | None:
     """Find the first record from `place` on; None where there is none in the next megabyte or so."""
     search = RecordSearch(form, source.first_time)
     window = Window(place)
-    stream, _ = opened(source.name, place)
+    stream, _ = opened(source.path, place)
     with stream:
         final = not window.fill(stream, form.max_record * 4)
     found, certain = search.next(window, final=final)

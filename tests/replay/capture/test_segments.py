@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replay.capture import segments, window
-from replay.capture.counts import FileCounts
+from replay.capture.counts import MOST_PROBLEMS, FileCounts
 from replay.capture.packets import EVERYTHING, Filter
 from replay.capture.segments import SEGMENTS, endpoints, read
 from replay.capture.sources import expand, plan
@@ -109,7 +109,7 @@ def test_a_binary_resolution_is_exact_to_its_unit(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize("name", ["librdkafka-midstream", "many-clients-any"])
-@pytest.mark.parametrize("share", [3_000, 70_000, 500_000])
+@pytest.mark.parametrize("share", [9_000, 70_000, 500_000])
 def test_shares_of_any_size_give_the_same(reading: Reading, name: str, share: int) -> None:
     found, counts = reading(capture(name), share=share)
 
@@ -123,7 +123,7 @@ def test_shares_of_any_size_give_the_same(reading: Reading, name: str, share: in
     assert whole.link_types.popitem()[1] == len(REAL[name])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_files_that_a_capture_was_cut_into_give_the_same(reading: Reading, data: st.DataObject) -> None:
     frames, link = relink(REAL["librdkafka-midstream"], "ethernet")
@@ -132,7 +132,7 @@ def test_files_that_a_capture_was_cut_into_give_the_same(reading: Reading, data:
     files = [pcap(part, link) if data.draw(st.booleans()) else pcapng(part, link) for part in parts if part]
     named = data.draw(st.permutations(files))
 
-    found, counts = reading(*named, share=data.draw(st.sampled_from([1 << 30, 5_000])))
+    found, counts = reading(*named, share=data.draw(st.sampled_from([1 << 30, 50_000])))
 
     assert found == TRUTH["librdkafka-midstream"]
     assert sum(part.packets for part in counts) == len(frames)
@@ -254,6 +254,18 @@ def test_counts_of_parts_add_up() -> None:
 
     assert (one.packets, one.link_types, one.first_time, one.last_time) == (5, {1: 3, 101: 2}, 3, 9)
     assert one.problems == ["x", "y"]
+
+
+def test_problems_without_end_are_told_in_few_lines(reading: Reading) -> None:
+    frames, link = relink(REAL["many-clients-any"], "ethernet")
+    good = pcap(frames, link)[24:]
+    bad = struct.pack("<4I", 1, 1, 0x7FFFFFFF, 1)
+
+    _, (counts,) = reading(pcap([], link) + (bad + good) * 30)
+
+    assert (counts.bad_records, counts.skipped_bytes) == (30, 30 * 16)
+    assert counts.packets == 30 * len(frames)
+    assert len(counts.problems) == MOST_PROBLEMS + 1
 
 
 def test_hostile_lengths_do_not_break_what_follows(reading: Reading) -> None:

@@ -127,9 +127,10 @@ def test_standard_input_is_spooled_for_others(monkeypatch: pytest.MonkeyPatch, t
 
     kept = spool(source, str(tmp_path))
 
-    assert Path(kept.name).read_bytes() == data
-    assert (kept.number, kept.size) == (source.number, len(data))
-    assert counted(plan([kept], 1 << 30))[0].packets == len(FRAMES)
+    assert Path(kept.path).read_bytes() == data
+    assert (kept.name, kept.number, kept.size) == ("-", source.number, len(data))
+    (counts,) = counted(plan([kept], 1 << 30))
+    assert (counts.file, counts.packets) == ("-", len(FRAMES))
 
 
 def test_shares_join_small_files_and_split_large_ones(folder: Path) -> None:
