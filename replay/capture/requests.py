@@ -86,7 +86,7 @@ class RequestFraming(Framing):
             return Verdict.NO if size == NO else Verdict.WAIT
         if at == 0 and self.from_start and not search.dropped and _api_key(search, at) != ApiKey.PRODUCE:
             return Verdict.HERE
-        if len(_client_id(search, at)) <= _NO_CLIENT_ID and at not in search.row_starts:
+        if len(_client_id(search, at)) <= _NO_CLIENT_ID and not self._is_enough(search, at):
             return Verdict.NO
         end = at + size
         if end == len(search) and boundary and self.conversation.client is not None:
@@ -95,6 +95,11 @@ class RequestFraming(Framing):
         if follower == MORE:
             return Verdict.WAIT
         return Verdict.HERE if follower != NO and _go_together(search, at, end) else Verdict.NO
+
+    def _is_enough(self, search: Search, at: int) -> bool:
+        """Tell whether a header without a client id, which zeros make as well, is to be looked at."""
+        known = self.conversation.client is not None and at in search.row_starts
+        return known and _api_key(search, at) != ApiKey.PRODUCE
 
 
 def is_no_request(search: Search) -> bool:
