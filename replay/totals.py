@@ -82,8 +82,6 @@ class _Found:
     clients: dict[tuple[str, str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
     brokers: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     connections: dict[tuple[str, str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
-    told: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Client id and software of each connection that fetches."""
     not_eligible: dict[str, NotEligible] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
@@ -121,7 +119,6 @@ class _Found:
     def _add_fetches(self, group: Group) -> None:
         client = group["client_id"], group["software"]
         connection = group["connection"]
-        self.told[connection] = client
         for tally in (
             self.whole,
             self.clients[*client, group["api_version"]],
@@ -205,8 +202,9 @@ def _by_broker(found: _Found) -> list[BrokerRow]:
 
 def _connections(found: _Found) -> list[ConnectionRow]:
     rows = []
+    told = {end.connection: (end.client_id, end.software) for end in found.ends}
     for (connection, client, broker), tally in _largest(found.connections)[:TOP]:
-        client_id, software = found.told[connection]
+        client_id, software = told[connection]
         rows.append(
             ConnectionRow(
                 connection=connection,

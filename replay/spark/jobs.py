@@ -8,7 +8,7 @@ import ipaddress
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,13 +21,8 @@ from replay.capture.packets import Filter
 from replay.capture.sources import Share
 from replay.rows import Choice, file_rows, rows
 from replay.table import EXCHANGES, EXCHANGES_RAW, exchanges
+from replay.thinning import THIN, restored, thin
 from replay.totals import GROUPED, SUMMED
-
-_SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
-"""Spark has no unsigned numbers."""
-SEGMENTS_IN_SPARK: Final = pa.schema(
-    [field.with_type(_SIGNED.get(field.type, field.type)) for field in segments.SEGMENTS]
-)
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 Key: TypeAlias = tuple[pa.Scalar, ...]
@@ -47,7 +42,7 @@ def from_captures(
     """
     pickled = [pickle.dumps(share) for share in shares]
     ids = spark.range(0, len(shares), 1, len(shares))
-    found = ids.mapInArrow(partial(_read, pickled, keep), from_arrow_schema(SEGMENTS_IN_SPARK))
+    found = ids.mapInArrow(partial(_read, pickled, keep), from_arrow_schema(THIN))
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
     return _grouped(spread, partial(_measure, keep.ports, choice), choice)
 
@@ -86,11 +81,11 @@ def _read(pickled: list[bytes], keep: Filter, ids: Iterable[pa.RecordBatch]) -> 
     for batch in ids:
         for number in batch.column(0).to_pylist():
             for found in segments.read(pickle.loads(pickled[number]), keep):  # noqa: S301 - pickled above
-                yield found.cast(SEGMENTS_IN_SPARK)
+                yield thin(found)
 
 
 def _measure(ports: frozenset[int], choice: Choice, key: Key, batches: Batches) -> Batches:
-    own = (batch.cast(segments.SEGMENTS) for batch in batches)
+    own = map(restored, batches)
     if not key[0].as_py():
         for batch in own:
             details = [payload.decode() for payload in batch.column("payload").to_pylist()]
