@@ -184,6 +184,8 @@ def run(args: argparse.Namespace) -> int:
     except TargetError as error:
         return _complain(str(error), EXIT_FAILED)
     _print(report, script, args)
+    if not report["planned"]:
+        return _complain("the target can be sent none of the requests; see what was left out", EXIT_FAILED)
     return _exit_code(report)
 
 
@@ -242,7 +244,7 @@ def _versions(script: Script) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def _exit_code(report: DriveReport) -> int:
-    if report["connection_errors"] or any(report["lost"].values()):
+    if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
     return EXIT_PARTLY if report["problems"] else EXIT_DONE
 

@@ -175,20 +175,29 @@ class FetchMapping:
         self._topics = topics
         self._bounds = bounds
         self._overrides = overrides
-        self._mapped: dict[bytes, MappedFetch | None] = {}
+        self._mapped: dict[tuple[bytes, int | None], MappedFetch | None] = {}
         self.missing: Counter[str] = Counter()
         """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
+        self.elsewhere: Counter[str] = Counter()
+        """Entries left out of distinct fetches, by topic, since another broker leads their partitions."""
 
-    def map(self, step: Step) -> MappedFetch | None:
+    def map(self, step: Step, node_id: int | None = None) -> MappedFetch | None:
         """Give a fetch as the target is to get it; None: all that it lists is missing there.
 
-        In a session it goes all the same: it fetches what the session holds.
-        """
-        if step.frame not in self._mapped:
-            self._mapped[step.frame] = self._map(step)
-        return self._mapped[step.frame]
+        Args:
+            step: a fetch.
+            node_id: the broker that gets it, which can be asked for what it leads; None: for all.
 
-    def _map(self, step: Step) -> MappedFetch | None:
+
+        Returns:
+            In a session a fetch without entries, too: it fetches what the session holds.
+        """
+        key = step.frame, node_id
+        if key not in self._mapped:
+            self._mapped[key] = self._map(step, node_id)
+        return self._mapped[key]
+
+    def _map(self, step: Step, node_id: int | None) -> MappedFetch | None:
         request = parse_fetch_request(step.frame, step.version, step.body)
         layout = request.layout
         topics: list[tuple[bytes, bytes]] = []
@@ -196,22 +205,19 @@ class FetchMapping:
         for key, block in listed:
             name = topic_name(layout, key, self._names)
             topic = self._topics.get(name)
-            entries = b"" if topic is None else self._entries(layout, name, topic, block)
-            if absent := (len(block) - len(entries)) // layout.request_entry:
-                self.missing[name] += absent
-            if topic is not None and entries:
+            if topic is None:
+                self.missing[name] += len(block) // layout.request_entry
+            elif entries := self._entries(layout, name, topic, block, node_id):
                 topics.append((topic.topic_id if layout.topic_ids else key, entries))
         forgotten = [*self._forgotten(request)]
         if request.partitions and not topics and step.session_epoch <= 0:
             return None
         return MappedFetch(layout, self._head(request), topics, forgotten, step.frame[request.tail :])
 
-    def _entries(self, layout: FetchLayout, name: str, topic: Topic, block: bytes) -> bytes:
-        fields = _FIELDS[layout.version]
-        here = np.frombuffer(block, fields)["partition"] < topic.partitions
-        # Rows of bytes: copying items of `fields` would lose what lies between the fields.
-        rows = np.frombuffer(block, np.uint8).reshape(-1, layout.request_entry)[here]
-        entries = rows.view(fields).reshape(-1)
+    def _entries(
+        self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
+    ) -> bytes:
+        entries = self._here(layout, name, topic, block, node_id)
         partition = entries["partition"].astype(np.intp)
         bounds = self._bounds.get(name)
         if bounds is not None:
@@ -224,6 +230,25 @@ class FetchMapping:
         if layout.version >= 12:
             entries["last_epoch"] = _NO_EPOCH
         return entries.tobytes()
+
+    def _here(
+        self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
+    ) -> npt.NDArray[Any]:
+        """Give those entries that the target has, and the broker leads; count the others."""
+        fields = _FIELDS[layout.version]
+        partitions = np.frombuffer(block, fields)["partition"]
+        here = partitions < topic.partitions
+        if absent := len(here) - np.count_nonzero(here):
+            self.missing[name] += int(absent)
+        if node_id is not None:
+            leaders = topic.leaders[np.where(here, partitions, 0)]
+            led = here & ((leaders == node_id) | (leaders < 0))
+            if others := np.count_nonzero(here) - np.count_nonzero(led):
+                self.elsewhere[name] += int(others)
+            here = led
+        # Rows of bytes: copying items of `fields` would lose what lies between the fields.
+        rows = np.frombuffer(block, np.uint8).reshape(-1, layout.request_entry)[here]
+        return rows.view(fields).reshape(-1)
 
     def _forgotten(self, request: FetchRequest) -> Iterable[tuple[bytes, bytes]]:
         for key, partitions in forgotten_topics(request):

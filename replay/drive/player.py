@@ -9,14 +9,15 @@ from time import perf_counter
 from typing import Final
 
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from replay.drive.pacing import Pace
 from replay.drive.script import CapturedConnection, LeftOut, Step
 from replay.drive.sessions import Session, Sessions, answered
 from replay.drive.side import EARLIER, Side
+from replay.drive.tally import read_fetch
+from replay.drive.target import Place
 from replay.drive.wire import Connection, TargetError, connect
 
-Route = Mapping[str, Sequence[Address]]
+Route = Mapping[str, Sequence[Place]]
 """By the name of a captured connection: where it goes at each side."""
 
 _MAX_RECONNECTS: Final = 3
@@ -47,7 +48,7 @@ class _Line:
     """One connection of a copy, on its way: a live connection at each side."""
 
     captured: CapturedConnection
-    addresses: Sequence[Address]
+    places: Sequence[Place]
     sessions: list[Sessions]
     live: list[Connection | None]
     failures: int = 0
@@ -134,7 +135,7 @@ class Player:
 
     async def _settle(self, line: _Line, most: int) -> None:
         """Wait until no side has more unanswered requests than told; drop connections that broke."""
-        for place, live in enumerate(line.live):
+        for number, live in enumerate(line.live):
             if live is None:
                 continue
             try:
@@ -144,8 +145,8 @@ class Player:
             except TargetError as error:
                 self.errors[str(error)] += 1
             if live.closed:
-                self._sides[place].lost += live.outstanding
-                line.live[place] = None
+                self._sides[number].lost += live.outstanding
+                line.live[number] = None
                 line.failures += 1
                 if line.failures > _MAX_RECONNECTS:
                     raise TargetError(
@@ -154,18 +155,19 @@ class Player:
 
     async def _send(self, line: _Line, step: Step, *, reverse: bool) -> None:
         """Send a step to every side, or to none; who gets it first changes with every step."""
-        frames = [side.frame(step, own) for side, own in zip(self._sides, line.sessions, strict=True)]
+        each = zip(self._sides, line.places, line.sessions, strict=True)
+        frames = [side.frame(step, place, sessions) for side, place, sessions in each]
         if any(frame is None for frame in frames):
             self.left_out[LeftOut(step.api_key, EARLIER)] += 1
             return
-        for place, address in enumerate(line.addresses):
-            if line.live[place] is None:
-                line.live[place] = await connect(address)
+        for number, place in enumerate(line.places):
+            if line.live[number] is None:
+                line.live[number] = await connect(place.address)
         order = range(len(self._sides))
-        for place in reversed(order) if reverse else order:
-            live, built = line.live[place], frames[place]
+        for number in reversed(order) if reverse else order:
+            live, built = line.live[number], frames[number]
             if live is not None and built is not None:
-                self._send_at(self._sides[place], live, step, *built)
+                self._send_at(self._sides[number], live, step, *built)
         self.sent += 1
 
     @staticmethod
@@ -179,7 +181,8 @@ def _take(side: Side, step: Step, session: Session | None, frame: bytes, seconds
     side.tally.answered(step.api_key, len(frame), seconds)
     if step.api_key != ApiKey.FETCH:
         return
-    answer = side.tally.fetched(step.version, step.isolation_level, (frame,))
+    answer = read_fetch(step.version, step.isolation_level, (frame,))
+    side.tally.fetched(answer)
     if session is not None:
         if answer is None:
             answered(session, -1, 0)

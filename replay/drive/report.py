@@ -1,9 +1,9 @@
 """What a run came to: one object, and its forms for a terminal and for a table of two runs' figures."""
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
-from typing import Final, Literal, TypeAlias, TypedDict
+from typing import Final, TypeAlias, TypedDict
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -101,11 +101,14 @@ class DriveReport(TypedDict):
     """Requests that went to the target; without --against all that went anywhere."""
     lost: dict[str, int]
     """Requests without an answer, by side."""
+    interrupted: bool
     behind_seconds: float
     """The most by which a request went after its time."""
     left_out: list[LeftOutRow]
     missing_topics: dict[str, int]
-    """Entries left out of fetches, by the topic or partition's topic that the target lacks."""
+    """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
+    led_elsewhere: dict[str, int]
+    """Entries left out of distinct fetches, by topic, since other brokers of the target lead them."""
     connection_errors: dict[str, int]
     figures: list[Figures]
     saving: SavingFigures | None
@@ -234,17 +237,19 @@ def _sides(report: DriveReport) -> Table:
             cells = ["" if row is None else value(row) for row in found]
             if any(cells):
                 table.add_row(f"  {name}", *cells)
+    fetches = [rows.get((side, FETCH)) for side in sides]
+    _add_errors(table, "error", [row["errors"] if row else {} for row in fetches])
+    _add_errors(table, "partitions with", [row["partition_errors"] if row else {} for row in fetches])
     return table
+
+
+def _add_errors(table: Table, what: str, sides: Sequence[Mapping[str, int]]) -> None:
+    for code in sorted({code for errors in sides for code in errors}, key=int):
+        table.add_row(f"  {what} {error_name(code)}", *(number(errors.get(code, 0)) for errors in sides))
 
 
 def _latency(which: str) -> tuple[str, Cell]:
     return f"latency {which}, ms", lambda row: f"{row['latency_ms'][which]:,.2f}"
-
-
-def _errors(row: Figures, which: Literal["errors", "partition_errors"]) -> str:
-    if row["api"] != FETCH:
-        return ""
-    return "\n".join(f"{error_name(code)}: {number(count)}" for code, count in row[which].items())
 
 
 def error_name(code: str) -> str:
@@ -264,8 +269,6 @@ _LINES: Final[tuple[tuple[str, Cell], ...]] = (
     ("partitions answered", lambda row: number(row["partitions_answered"]) if row["api"] == FETCH else ""),
     *(_latency(f"p{percent}") for percent in PERCENTILES),
     _latency("max"),
-    ("errors", lambda row: _errors(row, "errors")),
-    ("partitions with errors", lambda row: _errors(row, "partition_errors")),
     (
         "unreadable",
         lambda row: number(row["unreadable"]) if row["unreadable"] and row["api"] == FETCH else "",
@@ -292,13 +295,18 @@ def _saving(saving: SavingFigures) -> Text:
 
 
 def _notes(report: DriveReport) -> list[RenderableType]:
-    lines: list[str] = []
+    lines = ["Interrupted."] if report["interrupted"] else []
     if report["left_out"]:
         lines.append("Left out:")
     lines += [_left_out(row) for row in report["left_out"]]
     if missing := report["missing_topics"]:
         names = ", ".join(shown(name) for name in missing)
         lines.append(f"Partitions left out of fetches, since the target lacks them, of: {names}")
+    if elsewhere := report["led_elsewhere"]:
+        names = ", ".join(shown(name) for name in elsewhere)
+        lines.append(
+            f"Partitions left out of fetches, since other brokers of the target lead them, of: {names}"
+        )
     lines += [f"{count} times: {shown(error)}" for error, count in report["connection_errors"].items()]
     lines += [f"Without an answer at {side}: {number(n)}" for side, n in report["lost"].items() if n]
     if report["behind_seconds"] >= LATE_SECONDS:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Final, TypedDict
 
 from proxy.routing import Address
-from replay.drive.mapping import Asked, OffsetPolicy, Overrides, asked, fetched
+from replay.drive.mapping import OffsetPolicy, Overrides, asked, fetched
 from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
 from replay.drive.report import (
@@ -23,9 +23,9 @@ from replay.drive.report import (
     saving_figures,
 )
 from replay.drive.saving import measured, scrape, settled
-from replay.drive.script import Script
+from replay.drive.script import Script, captured
 from replay.drive.side import Side, playable
-from replay.drive.target import look
+from replay.drive.target import Place, look
 from replay.drive.wire import TargetError
 
 VERSION: Final = version("fetchgate")
@@ -85,8 +85,10 @@ def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveRepo
         "behind_seconds": 0.0,
         "left_out": left_out_rows(script.left_out),
         "missing_topics": {},
+        "led_elsewhere": {},
+        "interrupted": False,
         "connection_errors": {},
-        "figures": figures(CAPTURE, script.captured),
+        "figures": figures(CAPTURE, captured(script.connections)),
         "saving": None,
         "problems": list(problems),
     }
@@ -99,13 +101,8 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
         TargetError: the target can't be reached, or is none; nothing was played then.
     """
     sides = await _sides(script, options)
-    connections, unplayed = playable(script.connections, sides)
-    names = script.topics
-    routes = {
-        each.name: [side.address(fetched(each, names)) for side in sides]
-        for each in connections
-        if each.steps
-    }
+    routes = _routes(script, sides)
+    connections, unplayed = playable(script.connections, sides, routes)
     pace = Pace(options.speed, None if options.rate is None else Ceiling(options.rate))
     player = Player(
         connections,
@@ -116,7 +113,7 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
         rounds=options.rounds,
     )
     before = await scrape(options.admin) if options.admin is not None else None
-    await _play(player, pace, options, progress)
+    interrupted = await _play(player, pace, options, progress)
     saving = None
     if before is not None and options.admin is not None:
         saving = measured(await settled(options.admin) - before, sides[0].tally, sides[1].tally)
@@ -124,14 +121,15 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
     return {
         **plan(script, options, problems),
         **played,
-        "figures": figures(CAPTURE, script.captured) + played["figures"],
+        "figures": figures(CAPTURE, captured(player.connections)) + played["figures"],
+        "interrupted": interrupted,
         "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
         "saving": None if saving is None else saving_figures(saving),
     }
 
 
 async def _sides(script: Script, options: Options) -> list[Side]:
-    captured: dict[str, Asked] = asked(script, script.topics)
+    topics = asked(script, script.topics)
     found = []
     for name, flag, address in (
         (TARGET, "--target", options.target),
@@ -140,7 +138,7 @@ async def _sides(script: Script, options: Options) -> list[Side]:
         if address is None:
             continue
         try:
-            target = await look(address, captured, offsets=options.offsets is not OffsetPolicy.KEEP)
+            target = await look(address, topics, offsets=options.offsets is not OffsetPolicy.KEEP)
         except TargetError as error:
             raise TargetError(f"{flag} {error}") from None
         found.append(
@@ -148,7 +146,7 @@ async def _sides(script: Script, options: Options) -> list[Side]:
                 name,
                 target,
                 names=script.topics,
-                asked=captured,
+                asked=topics,
                 policy=options.offsets,
                 overrides=options.overrides,
             )
@@ -156,11 +154,27 @@ async def _sides(script: Script, options: Options) -> list[Side]:
     return found
 
 
-async def _play(player: Player, pace: Pace, options: Options, progress: Progress) -> None:
-    """Play, tell how far it is, and stop in time, or on the first interrupt."""
+def _routes(script: Script, sides: Sequence[Side]) -> dict[str, list[Place]]:
+    """Say by name where connections go: those to one captured broker to one of the target's."""
+    by_broker: dict[str, dict[str, set[int]]] = {}
+    for each in script.connections:
+        partitions = by_broker.setdefault(each.broker, {})
+        for topic, found in fetched(each, script.topics).items():
+            partitions.setdefault(topic, set()).update(found)
+    return {each.name: [side.place(by_broker[each.broker]) for side in sides] for each in script.connections}
+
+
+async def _play(player: Player, pace: Pace, options: Options, progress: Progress) -> bool:
+    """Play, tell how far it is, and stop in time, or on an interrupt; tell whether there was one."""
     loop = asyncio.get_running_loop()
+    interrupts: list[None] = []
+
+    def interrupt() -> None:
+        interrupts.append(None)
+        pace.stop()
+
     with suppress(NotImplementedError):
-        loop.add_signal_handler(signal.SIGINT, pace.stop)
+        loop.add_signal_handler(signal.SIGINT, interrupt)
     if options.seconds is not None:
         loop.call_later(options.seconds, pace.stop)
     telling = loop.create_task(_tell(player, progress))
@@ -171,6 +185,7 @@ async def _play(player: Player, pace: Pace, options: Options, progress: Progress
         with suppress(NotImplementedError):
             loop.remove_signal_handler(signal.SIGINT)
     progress(player.sent, player.total)
+    return bool(interrupts)
 
 
 async def _tell(player: Player, progress: Progress) -> None:
@@ -189,14 +204,17 @@ class _Played(TypedDict):
     lost: dict[str, int]
     behind_seconds: float
     missing_topics: dict[str, int]
+    led_elsewhere: dict[str, int]
     connection_errors: dict[str, int]
     figures: list[Figures]
 
 
 def _played(player: Player, pace: Pace, sides: Iterable[Side]) -> _Played:
     missing: Counter[str] = Counter()
+    elsewhere: Counter[str] = Counter()
     for side in sides:
         missing |= side.fetches.missing
+        elsewhere |= side.fetches.elsewhere
     return {
         "connections": sum(bool(each.steps) for each in player.connections),
         "planned": player.total,
@@ -205,6 +223,7 @@ def _played(player: Player, pace: Pace, sides: Iterable[Side]) -> _Played:
         "lost": {side.name: side.lost for side in sides},
         "behind_seconds": round(pace.behind, 3),
         "missing_topics": dict(sorted(missing.items())),
+        "led_elsewhere": dict(sorted(elsewhere.items())),
         "connection_errors": dict(player.errors.most_common()),
         "figures": [row for side in sides for row in figures(side.name, side.tally)],
     }

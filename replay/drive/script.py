@@ -11,7 +11,7 @@ from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSIO
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.exchange import ConnectionEnd, Exchange
-from replay.drive.tally import Tally
+from replay.drive.tally import FetchAnswer, Tally, read_fetch
 
 READS: Final = frozenset(
     {
@@ -62,7 +62,19 @@ _NANOSECONDS: Final = 1e9
 
 def name_of(api_key: int) -> str:
     """Give an API key's name, or its number where it has none here."""
-    return NAMES.get(api_key) or f"ApiKey{api_key}"
+    return NAMES.get(api_key) or ("unknown" if api_key < 0 else f"ApiKey{api_key}")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a request was in the capture."""
+
+    request_bytes: int
+    response_bytes: int
+    """0: no answer was seen."""
+    seconds: float
+    answer: FetchAnswer | None = None
+    """Of a fetch whose answer was captured whole and parses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,6 +85,7 @@ class Step:
     """Seconds after the first step of the script."""
     api_key: int
     version: int
+    seen: Seen
     frame: bytes
     """As captured, whole, with correlation id 0; frames that are alike are one object."""
     body: int
@@ -120,8 +133,6 @@ class Script:
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
     """Topic id -> name, as the capture's Metadata answers tell."""
-    captured: Tally
-    """What the played requests were in the capture."""
 
     @property
     def requests(self) -> int:
@@ -134,6 +145,20 @@ class Script:
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
+def captured(connections: Iterable[CapturedConnection]) -> Tally:
+    """Count what steps were in the capture."""
+    tally = Tally()
+    for connection in connections:
+        for step in connection.steps:
+            seen = step.seen
+            tally.sent(step.api_key, seen.request_bytes)
+            if seen.response_bytes:
+                tally.answered(step.api_key, seen.response_bytes, seen.seconds)
+            if seen.answer is not None:
+                tally.fetched(seen.answer)
+    return tally
+
+
 @dataclass(slots=True, eq=False)
 class _Taken:
     """A request on its way to be a step."""
@@ -142,7 +167,6 @@ class _Taken:
     time: int
     answer_time: int
     """0: unseen."""
-    counted: Tally
 
 
 class ScriptMaker:
@@ -164,6 +188,8 @@ class ScriptMaker:
         """Take the next thing that a capture holds, in whatever order."""
         if isinstance(item, ConnectionEnd):
             self._topics |= item.topics
+        elif item.api_key < 0:
+            self._leave(item, "answers without their requests")
         elif not item.request or item.request_missing:
             self._leave(item, "its request was not captured whole")
         elif item.api_key not in self._played:
@@ -193,19 +219,14 @@ class ScriptMaker:
             ),
             key=lambda item: item[:3],
         )[:limit]
-        captured = Tally()
         found: dict[str, list[_Taken]] = {}
         for at, (_, _, name, taken) in zip(
             _times([item[0] for item in order], longest_wait), order, strict=True
         ):
             taken.step = replace(taken.step, at=at)
             found.setdefault(name, []).append(taken)
-            for key, counts in taken.counted.by_key.items():
-                captured.by_key.setdefault(key, type(counts)()).add(counts)
         connections = self._connections(found)
-        return Script(
-            connections=connections, left_out=self._left_out, topics=self._topics, captured=captured
-        )
+        return Script(connections=connections, left_out=self._left_out, topics=self._topics)
 
     def _connections(self, found: dict[str, list[_Taken]]) -> list[CapturedConnection]:
         ends = {
@@ -241,6 +262,7 @@ class ScriptMaker:
         blank = item.request[: _CORRELATION.start] + _NO_CORRELATION + item.request[_CORRELATION.stop :]
         step = Step(
             at=0.0,
+            seen=_seen(item, fetch),
             api_key=item.api_key,
             version=version,
             frame=self._frames.setdefault(blank, blank),
@@ -252,7 +274,7 @@ class ScriptMaker:
             given=_session_given(item, version) if fetch else 0,
             isolation_level=fetch.isolation_level if fetch else 0,
         )
-        return _Taken(step, item.request_time, item.response_time, _counted(item, fetch))
+        return _Taken(step, item.request_time, item.response_time)
 
 
 def _session_given(item: Exchange, version: int) -> int:
@@ -267,15 +289,14 @@ def _session_given(item: Exchange, version: int) -> int:
     return found
 
 
-def _counted(item: Exchange, fetch: FetchRequest | None) -> Tally:
-    counted = Tally()
-    counted.sent(item.api_key, item.request_bytes)
-    if item.response_time:
-        seconds = (item.response_time - item.request_time) / _NANOSECONDS
-        counted.answered(item.api_key, item.response_bytes, seconds)
-        if fetch is not None and item.response and not item.response_missing:
-            counted.fetched(fetch.layout.version, fetch.isolation_level, item.response)
-    return counted
+def _seen(item: Exchange, fetch: FetchRequest | None) -> Seen:
+    if not item.response_time:
+        return Seen(item.request_bytes, 0, 0.0)
+    answer = None
+    if fetch is not None and item.response and not item.response_missing:
+        answer = read_fetch(fetch.layout.version, fetch.isolation_level, item.response)
+    seconds = (item.response_time - item.request_time) / _NANOSECONDS
+    return Seen(item.request_bytes, item.response_bytes, seconds, answer)
 
 
 def _times(times: list[int], longest_wait: float | None) -> list[float]:

@@ -1,13 +1,12 @@
 """One of those that the same requests are played at: what it has, and what each step is there. Sans-IO."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
-from proxy.routing import Address
 from replay.drive.mapping import (
     Asked,
     FetchMapping,
@@ -21,10 +20,10 @@ from replay.drive.mapping import (
 from replay.drive.script import CapturedConnection, LeftOut, Step
 from replay.drive.sessions import Session, Sessions
 from replay.drive.tally import Tally
-from replay.drive.target import Target
+from replay.drive.target import Place, Target
 
 UNSPOKEN: Final = "the target does not speak version {}"
-ABSENT: Final = "the target has none of its topics"
+ABSENT: Final = "the target has none of its partitions there"
 EARLIER: Final = "its session began before the capture"
 CREATES: Final = "it could make topics that the target lacks"
 
@@ -67,14 +66,14 @@ class Side:
             for captured, topic in names.items()
             if topic in target.topics
         }
-        self._plain: dict[bytes, bytes] = {}
+        self._plain: dict[tuple[bytes, int | None], bytes] = {}
 
-    def why_not(self, step: Step) -> str:
+    def why_not(self, step: Step, place: Place) -> str:
         """Say why a step can't be played here; "": it can, as far as is known beforehand."""
         if not self.target.speaks(step.api_key, step.version):
             return UNSPOKEN.format(step.version)
         if step.api_key == ApiKey.FETCH:
-            return "" if self.fetches.map(step) is not None else ABSENT
+            return "" if self.fetches.map(step, place.node_id) is not None else ABSENT
         if step.api_key == ApiKey.METADATA:
             try:
                 return "" if without_creation(step, self.target.topics) is not None else CREATES
@@ -82,51 +81,49 @@ class Side:
                 return f"not understood: {error}"
         return ""
 
-    def address(self, partitions: Mapping[str, Iterable[int]]) -> Address:
+    def place(self, partitions: Mapping[str, Iterable[int]]) -> Place:
         """Say where a connection goes that fetches these partitions, by topic."""
-        return self.target.broker(most_leading(partitions, self.target.topics))
+        return self.target.place(most_leading(partitions, self.target.topics))
 
-    def frame(self, step: Step, sessions: Sessions) -> tuple[bytes, Session | None] | None:
+    def frame(self, step: Step, place: Place, sessions: Sessions) -> tuple[bytes, Session | None] | None:
         """Build what is sent for a step, and tell the session that it belongs to; None: it can't be."""
         if step.api_key != ApiKey.FETCH:
             return self._other(step), None
-        if step.session_id == 0 and step.session_epoch < 0:
-            found = self._plain.get(step.frame)
-            if found is not None:
-                return found, None
-        fetch = self.fetches.map(step)
-        if fetch is None:
-            return None
-        built = sessions.frame(step, fetch)
-        if built is not None and step.session_id == 0 and step.session_epoch < 0:
-            self._plain[step.frame] = built[0]
+        plain = step.session_id == 0 and step.session_epoch < 0
+        key = step.frame, place.node_id
+        if plain and key in self._plain:
+            return self._plain[key], None
+        fetch = self.fetches.map(step, place.node_id)
+        built = None if fetch is None else sessions.frame(step, fetch)
+        if plain and built is not None:
+            self._plain[key] = built[0]
         return built
 
     def _other(self, step: Step) -> bytes:
-        frame = self._plain.get(step.frame)
+        frame = self._plain.get((step.frame, None))
         if frame is None:
             frame = step.frame
             if step.api_key == ApiKey.METADATA:
                 frame = without_creation(step, self.target.topics) or frame
-            frame = self._plain[step.frame] = with_ids(frame, self._ids)
+            frame = self._plain[step.frame, None] = with_ids(frame, self._ids)
         return frame
 
 
 def playable(
-    connections: Iterable[CapturedConnection], sides: Iterable[Side]
+    connections: Iterable[CapturedConnection], sides: Sequence[Side], routes: Mapping[str, Sequence[Place]]
 ) -> tuple[list[CapturedConnection], Counter[LeftOut]]:
     """Leave out what some side can't be sent, so that all get the same.
 
     Returns:
         The connections with what is left of them, and what was left out.
     """
-    sides = list(sides)
     left_out: Counter[LeftOut] = Counter()
     kept: list[CapturedConnection] = []
     for connection in connections:
         steps = []
+        both = [*zip(sides, routes[connection.name], strict=True)]
         for step in connection.steps:
-            reason = next(filter(None, (side.why_not(step) for side in sides)), "")
+            reason = next(filter(None, (side.why_not(step, place) for side, place in both)), "")
             if reason:
                 left_out[LeftOut(step.api_key, reason)] += 1
             else:

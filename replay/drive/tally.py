@@ -50,10 +50,34 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """What a fetch response says of itself."""
+    """What a fetch response says."""
 
     error_code: int
     session_id: int
+    record_bytes: int
+    partitions: int
+    partition_errors: tuple[int, ...]
+    """Error codes of entries, those of entries without an error left out."""
+
+
+def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchAnswer | None:
+    """Read a fetch response; None: it does not parse.
+
+    Args:
+        version: of its request, v4 or later.
+        isolation_level: of its request.
+        pieces: the whole frame.
+    """
+    walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
+    try:
+        for piece in pieces:
+            walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
+    except ProtocolError:
+        return None
+    if not walk.done:
+        return None
+    errors = tuple(entry.error_code for entry in walk.answered if entry.error_code)
+    return FetchAnswer(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors)
 
 
 class Tally:
@@ -82,33 +106,17 @@ class Tally:
         counts.response_bytes += size
         counts.seconds.append(seconds)
 
-    def fetched(self, version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchAnswer | None:
-        """Count what a fetch response tells; None: it does not parse.
-
-        Args:
-            version: of its request, v4 or later.
-            isolation_level: of its request.
-            pieces: the whole frame.
-        """
+    def fetched(self, answer: FetchAnswer | None) -> None:
+        """Count what a fetch response says; None: it did not parse."""
         counts = self.of(ApiKey.FETCH)
-        walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
-        try:
-            for piece in pieces:
-                walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
-        except ProtocolError:
+        if answer is None:
             counts.unreadable += 1
-            return None
-        if not walk.done:
-            counts.unreadable += 1
-            return None
-        counts.record_bytes += walk.record_bytes
-        counts.partitions_answered += walk.partitions
-        if walk.error_code:
-            counts.errors[walk.error_code] += 1
-        for entry in walk.answered:
-            if entry.error_code:
-                counts.partition_errors[entry.error_code] += 1
-        return FetchAnswer(walk.error_code, walk.session_id)
+            return
+        counts.record_bytes += answer.record_bytes
+        counts.partitions_answered += answer.partitions
+        if answer.error_code:
+            counts.errors[answer.error_code] += 1
+        counts.partition_errors.update(answer.partition_errors)
 
     def of(self, api_key: int) -> Counts:
         """Give the counts of one key."""

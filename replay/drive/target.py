@@ -40,6 +40,15 @@ Versions = dict[int, tuple[int, int]]
 """API key -> lowest and highest version."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a connection goes."""
+
+    address: Address
+    node_id: int | None
+    """The broker there; None: there is only one, or nobody knows which it is."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Target:
     """What one address told."""
@@ -55,11 +64,11 @@ class Target:
         lowest, highest = self.versions.get(api_key, (0, -1))
         return lowest <= version <= highest
 
-    def broker(self, node_id: int | None) -> Address:
-        """Say where a broker is reached: where it says, or, if it is alone, where the target was reached."""
-        if len(self.brokers) <= 1 or node_id is None:
-            return self.address
-        return self.brokers.get(node_id, self.address)
+    def place(self, leader: int | None) -> Place:
+        """Say where to go for what a broker leads; where it is alone, to where the target was reached."""
+        if len(self.brokers) <= 1 or leader is None or leader not in self.brokers:
+            return Place(self.address, None)
+        return Place(self.brokers[leader], leader)
 
 
 async def look(address: Address, names: Iterable[str], *, offsets: bool) -> Target:
@@ -232,7 +241,7 @@ async def _find_offsets(connection: Connection, target: Target) -> None:
             name: [int(number) for number in (topic.leaders == leader).nonzero()[0]]
             for name, topic in target.topics.items()
         }
-        address = target.broker(leader)
+        address = target.place(leader).address
         asked = connection if address == connection.address else await connect(address)
         try:
             for timestamp in (_EARLIEST, _LATEST):

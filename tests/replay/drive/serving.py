@@ -29,6 +29,8 @@ class Served:
     """So many fetches must be there before the first of them is answered."""
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
     connections: int = 0
+    others: dict[int, Address] = field(default_factory=dict)
+    """More brokers that its Metadata names, by node id."""
 
     def of(self, api_key: int) -> list[bytes]:
         """What came with one API key."""
@@ -52,8 +54,11 @@ class Served:
 
 def metadata(served: Served) -> bytes:
     """All topics of the model at v12, whatever was asked for."""
-    host = raw.compact_string(served.address.host)
-    node = served.broker.node_id.to_bytes(4) + host + served.address.port.to_bytes(4) + b"\0\0"
+    brokers = {served.broker.node_id: served.address} | served.others
+    nodes = [
+        node.to_bytes(4) + raw.compact_string(each.host) + each.port.to_bytes(4) + b"\0\0"
+        for node, each in brokers.items()
+    ]
     topics = [
         b"\0\0"
         + raw.compact_string(topic.name)
@@ -67,7 +72,7 @@ def metadata(served: Served) -> bytes:
     ]
     return (
         bytes(4)
-        + raw.compact_array([node])
+        + raw.compact_array(nodes)
         + raw.compact_string("c")
         + bytes(4)
         + raw.compact_array(topics)

@@ -117,7 +117,7 @@ def test_topics_go_by_name_and_carry_the_targets_id_and_epoch(version: int) -> N
     frame = fetch(version, ("t", 0, 5), ("t", 2, 6), ("u", 1, 7), values=epoch_of(version, 3))
     mapping = mapped(frame, {"t": topic(), "u": topic(id_=b"\xdd" * 16, epoch=9)})
 
-    found = decoded(mapping.map(*steps(frame)))
+    found = decoded(mapping.map(steps(frame)[0]))
 
     keys = [(each.topic, each.topic_id) for each in found.topics]
     if version >= 13:
@@ -138,7 +138,7 @@ def epoch_of(version: int, epoch: int) -> dict[str, int]:
 def test_an_epoch_that_was_not_told_is_not_told() -> None:
     frame = fetch(11, ("t", 0), values=epoch_of(11, -1))
 
-    found = decoded(mapped(frame, {"t": topic()}).map(*steps(frame)))
+    found = decoded(mapped(frame, {"t": topic()}).map(steps(frame)[0]))
 
     assert found.topics[0].partitions[0].current_leader_epoch == -1
 
@@ -146,7 +146,7 @@ def test_an_epoch_that_was_not_told_is_not_told() -> None:
 def test_the_last_fetched_epoch_of_another_cluster_is_not_told() -> None:
     frame = fetch(12, ("t", 0), values={"last_fetched_epoch": 4})
 
-    found = decoded(mapped(frame, {"t": topic()}).map(*steps(frame)))
+    found = decoded(mapped(frame, {"t": topic()}).map(steps(frame)[0]))
 
     assert found.topics[0].partitions[0].last_fetched_epoch == -1
 
@@ -164,7 +164,7 @@ def test_the_last_fetched_epoch_of_another_cluster_is_not_told() -> None:
 def test_offsets_go_by_the_policy(version: int, policy: OffsetPolicy, expected: list[int]) -> None:
     frame = fetch(version, ("t", 0, 5), ("t", 1, 500), ("t", 2, 50))
 
-    found = decoded(mapped(frame, {"t": topic(low=40)}, policy).map(*steps(frame)))
+    found = decoded(mapped(frame, {"t": topic(low=40)}, policy).map(steps(frame)[0]))
 
     assert [part.fetch_offset for part in found.topics[0].partitions] == expected
 
@@ -190,7 +190,7 @@ def test_offsets_that_the_target_did_not_tell_are_kept() -> None:
     frame = fetch(11, ("t", 0, 5))
 
     for policy in OffsetPolicy:
-        found = decoded(mapped(frame, {"t": topic(low=-1, high=-1)}, policy).map(*steps(frame)))
+        found = decoded(mapped(frame, {"t": topic(low=-1, high=-1)}, policy).map(steps(frame)[0]))
         assert found.topics[0].partitions[0].fetch_offset == 5
 
 
@@ -198,7 +198,7 @@ def test_what_the_target_lacks_is_left_out_and_counted() -> None:
     frame = fetch(11, ("t", 0), ("t", 5), ("u", 0), ("u", 1))
     mapping = mapped(frame, {"t": topic()})
 
-    found = decoded(mapping.map(*steps(frame)))
+    found = decoded(mapping.map(steps(frame)[0]))
 
     assert [(each.topic, [part.partition for part in each.partitions]) for each in found.topics] == [
         ("t", [0])
@@ -210,14 +210,14 @@ def test_a_fetch_of_nothing_that_is_there_is_none_but_in_a_session_it_still_fetc
     frame = fetch(11, ("u", 0))
     within = fetch(11, ("u", 0), session=(5, 1))
 
-    assert mapped(frame, {"t": topic()}).map(*steps(frame)) is None
-    assert decoded(mapped(within, {"t": topic()}).map(*steps(within))).topics == ()
+    assert mapped(frame, {"t": topic()}).map(steps(frame)[0]) is None
+    assert decoded(mapped(within, {"t": topic()}).map(steps(within)[0])).topics == ()
 
 
 def test_a_fetch_that_lists_nothing_stays() -> None:
     frame = fetch(11, session=(5, 1))
 
-    assert mapped(frame, {}).map(*steps(frame)) is not None
+    assert mapped(frame, {}).map(steps(frame)[0]) is not None
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 13, 18])
@@ -225,7 +225,7 @@ def test_forgotten_topics_go_by_name_too(version: int) -> None:
     frame = fetch(version, ("t", 0), session=(5, 1), forget=[("t", 1), ("u", 2), ("t", 2)])
     mapping = mapped(frame, {"t": topic()})
 
-    found = decoded(mapping.map(*steps(frame)), (9, 4))
+    found = decoded(mapping.map(steps(frame)[0]), (9, 4))
 
     assert (found.session_id, found.session_epoch) == (9, 4)
     assert [each.partitions for each in found.forgotten] == [(1,), (2,)]
@@ -238,8 +238,8 @@ def test_max_wait_and_min_bytes_can_be_told(version: int) -> None:
     frame = fetch(version, ("t", 0), max_wait_ms=500, min_bytes=1)
     told = Overrides(max_wait_ms=0, min_bytes=65_536)
 
-    kept = decoded(mapped(frame, {"t": topic()}).map(*steps(frame)))
-    changed = decoded(mapped(frame, {"t": topic()}, overrides=told).map(*steps(frame)))
+    kept = decoded(mapped(frame, {"t": topic()}).map(steps(frame)[0]))
+    changed = decoded(mapped(frame, {"t": topic()}, overrides=told).map(steps(frame)[0]))
 
     assert (kept.max_wait_ms, kept.min_bytes, kept.max_bytes) == (500, 1, 52_428_800)
     assert (changed.max_wait_ms, changed.min_bytes, changed.max_bytes) == (0, 65_536, 52_428_800)

@@ -145,7 +145,57 @@ async def test_what_the_target_lacks_is_told() -> None:
     (got,) = fetches(served)
     assert [(each.topic, len(each.partitions)) for each in got.topics] == [("t", 1)]
     assert report["missing_topics"] == {"only here": 2, "t": 1}
-    assert report["left_out"][0]["reason"] == "the target has none of its topics"
+    assert report["left_out"][0]["reason"] == "the target has none of its partitions there"
+
+
+async def test_a_connection_of_which_nothing_is_left_is_passed_over() -> None:
+    here = model()
+    here.create_topic("only here", 1)
+    first, second = (Capture(here, f"10.0.0.1:{n} > 10.0.0.2:9092 #0") for n in range(2))
+    first.say(fetch(11, ("only here", 0)), 0)
+    second.say(fetch(11, ("t", 0)), 10)
+    async with serving(model()) as served:
+        report = await play(served, script(first, second))
+
+    assert (report["planned"], report["sent"], report["connections"]) == (1, 1, 1)
+    assert served.connections == 2  # one asked first
+    assert [row["sent"] for row in report["figures"] if row["api"] == "all"] == [1, 1]
+
+
+async def test_of_several_brokers_each_gets_what_it_leads() -> None:
+    there = model()
+    for index in (1, 3):
+        there.partition("t", index).leader = 2
+    capture = Capture(model())
+    capture.say(fetch(11, *(("t", index) for index in range(4)), ("u", 0)), 0)
+    async with serving(there) as served, serving(there) as other:
+        served.others = {2: other.address}
+        report = await play(served, script(capture), offsets=OffsetPolicy.KEEP)
+
+    (got,) = fetches(served)
+    assert [(each.topic, [part.partition for part in each.partitions]) for each in got.topics] == [
+        ("t", [0, 2]),
+        ("u", [0]),
+    ]
+    assert fetches(other) == []
+    assert report["led_elsewhere"] == {"t": 2}
+    assert report["missing_topics"] == {}
+
+
+async def test_a_connection_goes_to_the_broker_that_leads_most_of_it() -> None:
+    there = model()
+    for index in range(3):
+        there.partition("t", index).leader = 2
+    capture = Capture(model())
+    capture.say(fetch(11, *(("t", index) for index in range(4))), 0)
+    async with serving(there) as served, serving(there) as other:
+        served.others = {2: other.address}
+        await play(served, script(capture))
+
+    assert fetches(served) == []
+    assert [part.partition for part in fetches(other)[0].topics[0].partitions] == [0, 1, 2]
+    assert served.of(ApiKey.LIST_OFFSETS)
+    assert other.of(ApiKey.LIST_OFFSETS)  # each leader is asked for its own
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(OffsetPolicy.CLAMP, 3), (OffsetPolicy.EARLIEST, 1)])

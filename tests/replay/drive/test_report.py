@@ -19,7 +19,7 @@ from replay.drive.report import (
 )
 from replay.drive.saving import Counters, Saving
 from replay.drive.script import LeftOut
-from replay.drive.tally import Tally
+from replay.drive.tally import Tally, read_fetch
 from tests.frames import entry, response
 
 
@@ -29,8 +29,8 @@ def tally() -> Tally:
     for number in range(4):
         counted.sent(1, 1000)
         counted.answered(1, len(frame), 0.001 * (number + 1))
-        counted.fetched(12, 0, [frame])
-    counted.fetched(12, 0, [response(12, error_code=71)])
+        counted.fetched(read_fetch(12, 0, [frame]))
+    counted.fetched(read_fetch(12, 0, [response(12, error_code=71)]))
     counted.sent(3, 50)
     return counted
 
@@ -62,6 +62,8 @@ def report() -> DriveReport:
         "behind_seconds": 1.5,
         "left_out": left_out_rows({LeftOut(11, "a write; --include plays it"): 3}),
         "missing_topics": {"gone": 7},
+        "led_elsewhere": {"other": 9},
+        "interrupted": False,
         "connection_errors": {"gate:19092: closed by the peer": 1},
         "figures": [*figures("capture", tally()), *figures("target", tally()), *figures("against", Tally())],
         "saving": saving_figures(saving),
@@ -137,8 +139,9 @@ def test_a_reader_is_told_all_of_it() -> None:
 
     for told in (
         "5 of 6 requests played at gate:19092 and kafka:9092, as fast as answers came, in 2.5 s",
-        "71 INVALID_FETCH_SESSION_EPOCH: 1",
-        "3 UNKNOWN_TOPIC_OR_PARTITION: 4",
+        "error 71 INVALID_FETCH_SESSION_EPOCH 1 1 0",
+        "partitions with 3 UNKNOWN_TOPIC_OR_PARTITION 4 4 0",
+        "since other brokers of the target lead them, of: other",
         "90.0 % of fetch bytes saved, as measured: 1.00 kB between gateway and broker",
         "10.0 kB directly",
         "3 JoinGroup: a write; --include plays it",

@@ -1,7 +1,7 @@
 """What of a capture is played, in what order, when, and after how many answers."""
 
 from proxy.protocol.api import ApiKey
-from replay.drive.script import LeftOut, ScriptMaker, name_of
+from replay.drive.script import LeftOut, ScriptMaker, captured, name_of
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import CONNECTION, Capture, request, script
@@ -98,7 +98,7 @@ def test_a_limit_keeps_the_first_requests_of_all_connections() -> None:
     found = script(one, two, limit=2)
 
     assert [len(connection.steps) for connection in found.connections] == [1, 1]
-    assert found.captured.total().sent == 2
+    assert captured(found.connections).total().sent == 2
 
 
 def test_writes_are_left_out_unless_asked_for() -> None:
@@ -156,13 +156,22 @@ def test_the_captures_own_figures_are_those_of_what_is_played() -> None:
     one.say(request(ApiKey.JOIN_GROUP, 2), 0)
     played = one.say(fetch(11, ("t", 0), ("nowhere", 0)), 1, 8)
 
-    counts = script(one).captured.total()
+    counts = captured(script(one).connections).total()
 
     assert (counts.sent, counts.answered) == (1, 1)
     assert (counts.request_bytes, counts.response_bytes) == (played.request_bytes, played.response_bytes)
     assert (counts.record_bytes, counts.partitions_answered) == (100, 2)
     assert counts.partition_errors == {3: 1}
     assert list(counts.seconds) == [0.008]
+
+
+def test_an_answer_without_its_request_is_told_as_such() -> None:
+    one = capture()
+    exchange = one.say(fetch(11, ("t", 0)), 0)
+    exchange.api_key, exchange.request = -1, b""
+
+    assert script(one).left_out == {LeftOut(-1, "answers without their requests"): 1}
+    assert name_of(-1) == "unknown"
 
 
 def test_a_session_is_known_by_what_the_answer_gave() -> None:

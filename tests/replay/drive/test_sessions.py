@@ -31,6 +31,7 @@ class Client:
         (captured,) = script(capture).connections[0].steps
         step = Step(
             at=0.0,
+            seen=captured.seen,
             api_key=1,
             version=captured.version,
             frame=captured.frame,

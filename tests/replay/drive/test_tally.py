@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.drive.tally import FetchAnswer, Tally, percentile
+from replay.drive.tally import FetchAnswer, Tally, percentile, read_fetch
 from tests.frames import entry, live, response
 
 
@@ -17,8 +17,10 @@ def test_a_fetch_response_tells_records_partitions_and_errors(version: int) -> N
         **head,
     )
     tally = Tally()
+    answer = read_fetch(version, 0, [frame])
+    tally.fetched(answer)
 
-    assert tally.fetched(version, 0, [frame]) == FetchAnswer(0, head.get("session_id", 0))
+    assert answer == FetchAnswer(0, head.get("session_id", 0), 5, 4, (3, 3))
     counts = tally.of(1)
     assert (counts.record_bytes, counts.partitions_answered) == (5, 4)
     assert (counts.errors, counts.partition_errors) == ({}, {3: 2})
@@ -26,29 +28,33 @@ def test_a_fetch_response_tells_records_partitions_and_errors(version: int) -> N
 
 def test_an_error_of_the_whole_response_is_counted_by_itself() -> None:
     tally = Tally()
+    answer = read_fetch(12, 0, [response(12, error_code=70)])
+    tally.fetched(answer)
 
-    assert tally.fetched(12, 0, [response(12, error_code=70)]) == FetchAnswer(70, 0)
+    assert answer == FetchAnswer(70, 0, 0, 0, ())
     assert (tally.of(1).errors, tally.of(1).partition_errors) == ({70: 1}, {})
 
 
 @pytest.mark.parametrize("damage", [lambda f: f[:-1], lambda f: f + b"\0"], ids=["short", "long"])
 def test_what_does_not_parse_is_counted(damage: "type[bytes]") -> None:
     tally = Tally()
+    answer = read_fetch(12, 0, [damage(response(12, ("t", [entry(0)])))])
+    tally.fetched(answer)
 
-    assert tally.fetched(12, 0, [damage(response(12, ("t", [entry(0)])))]) is None
+    assert answer is None
     assert tally.of(1).unreadable == 1
     assert tally.of(1).partitions_answered == 0
 
 
 def test_pieces_are_as_good_as_the_whole() -> None:
     for exchange in live():
-        whole, pieces = Tally(), Tally()
         frame = exchange.response
-        whole.fetched(exchange.version, 0, [frame])
-        pieces.fetched(exchange.version, 0, [frame[:9], memoryview(frame)[9:20], bytearray(frame[20:])])
+        whole = read_fetch(exchange.version, 0, [frame])
 
-        assert whole.of(1) == pieces.of(1)
-        assert not whole.of(1).unreadable, exchange
+        assert whole is not None
+        assert whole == read_fetch(
+            exchange.version, 0, [frame[:9], memoryview(frame)[9:20], bytearray(frame[20:])]
+        )
 
 
 def test_the_total_is_the_sum() -> None:
