@@ -1,19 +1,21 @@
 """What is in captures: counts of files, of connections and of what they ask, added up event by event."""
 
 import dataclasses
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.protocol.api import ApiKey, request_header
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count
 from replay.capture.counts import FileCounts
 from replay.capture.exchange import UNSEEN, ConnectionEnd, Exchange
 
 UNKNOWN: Final = "response to an unseen request"
+_SESSION: Final = struct.Struct(">ii")
 _NAMES: Final = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 
 
@@ -183,13 +185,34 @@ def name_of(api_key: int) -> str:
 def _listed(exchange: Exchange) -> tuple[int, str] | None:
     """Read how many partitions a fetch lists, and its kind."""
     frame, version = exchange.request, exchange.api_version
-    if exchange.request_missing or version not in LAYOUTS:
+    layout = LAYOUTS.get(version)
+    if exchange.request_missing or layout is None:
         return None
     try:
         body = request_header(frame, 4)[-1]
-        request = parse_fetch_request(frame, version, body)
-    except ProtocolError:
+        at = body + layout.request_head
+        session_id, epoch = (0, -1) if version < SESSION_VERSION else _SESSION.unpack_from(frame, at - 8)
+        partitions = _count(frame, at, layout)
+        if partitions < 0:
+            partitions = parse_fetch_request(frame, version, body).partitions
+    except (ProtocolError, struct.error):
         return None
-    if version < SESSION_VERSION or request.session_epoch == -1:
-        return request.partitions, "close" if request.session_id else "sessionless"
-    return request.partitions, "incremental" if request.session_epoch > 0 else "full"
+    if epoch == -1:
+        return partitions, "close" if session_id else "sessionless"
+    return partitions, "incremental" if epoch > 0 else "full"
+
+
+def _count(frame: bytes, at: int, layout: FetchLayout) -> int:
+    """Add up the partitions of a request whose topics have ids and no tags; -1: it is another kind."""
+    if not layout.topic_ids:
+        return -1
+    topics, at = read_compact_count(frame, at)
+    size, end, partitions = layout.request_entry, len(frame), 0
+    for _ in range(topics or 0):
+        count, at = read_compact_count(frame, at + UUID_BYTES)
+        stop = at + (count or 0) * size
+        if stop >= end or frame[stop] or frame[at + size - 1 : stop : size].count(0) != (count or 0):
+            return -1
+        partitions += count or 0
+        at = stop + 1
+    return partitions
