@@ -30,7 +30,7 @@ from proxy.protocol.fetch_request import (
     parse_fetch_request,
 )
 from proxy.protocol.fetch_response import FetchResponseWalk, answer_head, slices
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import NO_TAGS, ProtocolError
 from proxy.repeated import Repeated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
@@ -468,10 +468,7 @@ class Fetches:
     ) -> tuple[list[Buffer], int, int]:
         """Return the client's answer in pieces, its size, and how many partitions it names."""
         layout = LAYOUTS[exchange.version]
-        tags = b""
-        if walk.tags_at >= 0:
-            tags = b"".join(slices(exchange.chunks, walk.tags_at, exchange.received))
-            tags = rewritten_tags(tags, walk.tags, exchange.version, self._resolve)
+        tags = self._tags(exchange, walk)
         table, request = self.handler.table, exchange.request
         if verdict.use is Use.EMPTY or table is None or request is None:
             content = answer_head(layout, exchange.correlation_id, walk.throttle_time_ms)
@@ -508,6 +505,15 @@ class Fetches:
         pieces, size = expand(what)
         return pieces, size, len(listing)
 
+    def _tags(self, exchange: Exchange, walk: FetchResponseWalk) -> bytes:
+        """Return the body's tags as the client is to have them, nothing below v12."""
+        if walk.tags_at < 0:
+            return b""
+        if exchange.received - walk.tags_at == len(NO_TAGS):
+            return NO_TAGS
+        tags = b"".join(slices(exchange.chunks, walk.tags_at, exchange.received))
+        return rewritten_tags(tags, walk.tags, exchange.version, self._resolve)
+
     def _placed(self, exchange: Exchange, table: PartitionTable) -> tuple[Listing, Rows]:
         """Return what a fetch lists and the row of each entry, and have the table know their places."""
         listing, rows = exchange.listing, exchange.rows
@@ -541,9 +547,11 @@ class Fetches:
             exchange.repeat = lambda: self._pass(exchange, request, request.frame)
 
     def _note_uncached(self, walk: FetchResponseWalk) -> None:
-        if any(entry.error_code in _UNCACHED_ERRORS for entry in walk.answered):
-            self.eligibility.never = "errors that a session forgets"
-            self._events.append(Passthrough(reason=self.eligibility.never))
+        for entry in walk.answered:
+            if entry.error_code in _UNCACHED_ERRORS:
+                self.eligibility.never = "errors that a session forgets"
+                self._events.append(Passthrough(reason=self.eligibility.never))
+                return
 
     def _count_answered(self, walk: FetchResponseWalk, partitions: int) -> None:
         """Add what an answer told, `partitions` of it to the client; none if it is to be had again."""

@@ -63,7 +63,9 @@ class Repeated:
 
     def answer(self, frame: bytes, version: int) -> int:
         """Return how many partitions an answer names that repeats the last one, or -1."""
-        return self._partitions if version == self._version and frame[_ANSWER_BODY:] == self._answer else -1
+        known = self._answer
+        alike = len(frame) == _ANSWER_BODY + len(known) and frame.endswith(known)
+        return self._partitions if alike and version == self._version else -1
 
     def note_answer(self, frame: bytes, version: int, walk: FetchResponseWalk) -> None:
         """Keep an answer if there is nothing in it that must be looked at again."""
@@ -73,8 +75,10 @@ class Repeated:
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
         """Return the walk over the last empty answer of the session, if the frame is that once more."""
-        known = self._empty
-        return known[1] if known is not None and frame[_ANSWER_BODY:] == known[0] else None
+        if self._empty is None:
+            return None
+        known, walk = self._empty
+        return walk if len(frame) == _ANSWER_BODY + len(known) and frame.endswith(known) else None
 
     def note_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
         """Keep an answer of the session that was walked to its end, if it names no partition."""
