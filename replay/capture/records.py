@@ -79,7 +79,7 @@ class PcapRecords:
         if chain.broken:
             self._lost(window)
         elif self._stop is not None and window.offset(window.begin) >= self._stop:
-            self.done = True
+            self._end(window.offset(window.begin), self._stop)
         elif final and window.begin < window.end:
             self._cut(window)
         return self._columns(window, chain.places) if len(chain.places) or chain.broken else None
@@ -134,6 +134,13 @@ class PcapRecords:
         self._counts.skipped_bytes += 1
         self._pass(window, window.begin + 1)
         self._seeking = True
+
+    def _end(self, place: int, stop: int) -> None:
+        """Make sure that the next share begins where the records of this one end."""
+        if place > stop:
+            self._counts.bad_records += 1
+            self._counts.note(f"split at byte {stop}, where no record begins; the next one is at {place}")
+        self.done = True
 
     def _cut(self, window: Window) -> None:
         left = window.end - window.begin

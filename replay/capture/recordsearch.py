@@ -12,6 +12,8 @@ _CONFIRM_RECORDS = 8
 _SCAN = 1 << 16
 _LONGEST = 1 << 20
 """Bytes on the wire that a record may claim."""
+_LONGEST_PACKET = 66_000
+"""Bytes of an IP packet and what is in front of it."""
 _DAY = 86_400
 _YEAR_2000 = 946_684_800
 _BEFORE, _AFTER = _DAY, 10 * 366 * _DAY
@@ -48,6 +50,20 @@ class RecordSearch:
                 if verdict is not False:
                     return place, verdict is True
         return (window.end if final else max(window.begin, last)), False
+
+    def settled(self, window: Window) -> int | None:
+        """Find a record that is surely one, a little behind the first that seems to be; None without any.
+
+        What seems to be a record within a payload can at best lead to a true one, farther than any payload.
+        """
+        place, found = self.next(window, final=False)
+        if not found:
+            return None
+        begin = place
+        while place - begin <= _LONGEST_PACKET:
+            _, _, captured, _ = self._unpack(window.data, place)
+            place += self._form.record_header + captured
+        return place
 
     def _plausible(self, window: Window, begin: int, end: int) -> Column:
         """Tell the places between `begin` and `end` where a record header could be."""

@@ -208,10 +208,9 @@ def _pieces(source: Source, share_bytes: int) -> Iterator[Piece]:
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:
     """Find the first record from `place` on; None where there is none in the next megabyte or so."""
-    search = RecordSearch(form, source.first_time)
     window = Window(place)
     stream, _ = opened(source.path, place)
     with stream:
-        final = not window.fill(stream, form.max_record * 4)
-    found, certain = search.next(window, final=final)
-    return window.offset(found) if certain else None
+        window.fill(stream, form.max_record * 6)
+    found = RecordSearch(form, source.first_time).settled(window)
+    return None if found is None else window.offset(found)

@@ -1,7 +1,8 @@
 """Large captures for benchmarks, made fast, their contents known: `python -m tools.bench.captures FILE`.
 
 Each connection begins as the real one in `captures/librdkafka-100p.pcap` did, and then fetches its 100
-partitions again and again with a real request; the answers have records of random bytes in some partitions.
+partitions again and again with a real request; the answers have records of random bytes in some partitions,
+whose offsets count on.
 Ethernet, IPv4, segments of at most 1,448 bytes, an acknowledgment for every eighth one. An exchange is laid
 out once, with all its headers, and repeated by numpy; numbers that count on are written over the copies.
 """
@@ -38,6 +39,11 @@ _CHUNK = 32 << 20
 _ENTRY = struct.Struct(">ihqqqBi")
 _BATCH = struct.Struct(">qiibIhiqqqhii")
 _ACK_EVERY = 8
+_PARTITIONS = 100
+_RECORDS = 20
+"""Records of a batch: what offsets grow by."""
+_ASKED = struct.Struct(">iiqiqib")
+"""Partition, leader epoch, fetch offset, last fetched epoch, log start offset, most bytes, tags."""
 
 
 @dataclass(slots=True)
@@ -120,19 +126,21 @@ def _compact(size: int) -> bytes:
 
 def _batch(size: int, chance: np.random.Generator) -> bytes:
     """Make a record batch (magic 2) of `size` bytes; its records are random."""
-    head = _BATCH.pack(0, size - 12, 0, 2, 0, 0, 19, _START * 1000, _START * 1000, -1, -1, -1, 20)
+    head = _BATCH.pack(
+        0, size - 12, 0, 2, 0, 0, _RECORDS - 1, _START * 1000, _START * 1000, -1, -1, -1, _RECORDS
+    )
     return head + chance.bytes(size - len(head))
 
 
 def _response(real: _Real, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make the answer of a v16 fetch of 100 partitions without a session."""
+    """Make the answer of a v16 fetch of 100 partitions without a session; those with records come first."""
     entries = []
-    for partition in range(100):
+    for partition in range(_PARTITIONS):
         filled = partition < shape.filled
         records = _batch(shape.records, chance) if filled else b""
         head = _ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
         entries.append(head + _compact(len(records)) + records + b"\0")
-    topic = real.topic + _compact(100) + b"".join(entries) + b"\0"
+    topic = real.topic + _compact(_PARTITIONS) + b"".join(entries) + b"\0"
     body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
     return struct.pack(">iiB", 5 + len(body), 0, 0) + body
 
@@ -217,16 +225,42 @@ class _Exchange:
         _write(table, tcp + 4, (mine + segment.begin) % 2**32, ">u4")
         _write(table, tcp + 8, theirs % 2**32, ">u4")
 
-    def correlate(self, table: Table, correlation: Table) -> None:
-        """Write correlation ids, which are in the first segment of either frame."""
-        for broker, at in ((False, 8), (True, 4)):
-            first = next(one for one in self.segments if one.size and one.broker == broker)
-            _write(table, first.place + _RECORD + at, correlation, ">i4")
+    def write(self, table: Table, place: int, values: Table, size: int, *, broker: bool) -> None:
+        """Write a number of `size` bytes at a place of the request or the response, across segments too."""
+        for byte in range(size):
+            segment = next(
+                one
+                for one in self.segments
+                if one.broker == broker and one.begin <= place + byte < one.begin + one.size
+            )
+            shifted = values >> 8 * (size - 1 - byte) & 255
+            _write(table, segment.place + _RECORD + place + byte - segment.begin, shifted, "u1")
 
 
 def _write(table: Table, place: int, values: Table, dtype: str) -> None:
     size = np.dtype(dtype).itemsize
     table[:, place : place + size] = values.astype(dtype)[:, None].view(np.uint8).reshape(-1, size)
+
+
+def _offsets(real: _Real, fetch: _Exchange, shape: Shape) -> list[tuple[int, bool]]:
+    """Tell where the offsets of the partitions with records are, and whether in the response."""
+    place = fetch.request.index(real.topic) + 17
+    asked = range(place, place + _PARTITIONS * _ASKED.size, _ASKED.size)
+    found = [(at + 8, False) for at in asked if _ASKED.unpack_from(fetch.request, at)[0] < shape.filled]
+    size = (len(_compact(shape.records)) + shape.records) + _ENTRY.size + 1
+    first = fetch.response.index(real.topic) + 17
+    for partition in range(shape.filled):
+        found += [(first + partition * size + at, True) for at in (6, 14)]
+    return found
+
+
+def _count_on(fetch: _Exchange, offsets: list[tuple[int, bool]], table: Table, turn: Table) -> None:
+    """Write correlation ids, and the offsets that grow with each turn."""
+    correlation = turn + _PREAMBLE + 1
+    fetch.write(table, 8, correlation, 4, broker=False)
+    fetch.write(table, 4, correlation, 4, broker=True)
+    for place, broker in offsets:
+        fetch.write(table, place, 1_000_000 + (turn + broker) * _RECORDS, 8, broker=broker)
 
 
 def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
@@ -261,11 +295,12 @@ def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no 
             truth.packets += len(one.segments) * shape.connections
             before = before[0] + len(one.request), before[1] + len(one.response)
         connection, turn = _schedule(shape, exchanges)
+        offsets = _offsets(real, fetch, shape)
         step = max(_CHUNK // fetch.size, 1)
         for begin in range(0, exchanges, step):
             part = slice(begin, begin + step)
             table = fetch.rows(connection[part], turn[part], truth.packets, before)
-            fetch.correlate(table, turn[part] + _PREAMBLE + 1)
+            _count_on(fetch, offsets, table, turn[part])
             file.write(table.data)
             truth.packets += len(table) * len(fetch.segments)
     truth.bytes = path.stat().st_size
@@ -280,8 +315,8 @@ def _truth(shape: Shape, fetch: _Exchange, exchanges: int) -> Truth:
         fetch_request_bytes=len(fetch.request) * exchanges,
         fetch_response_bytes=len(fetch.response) * exchanges,
         record_bytes=shape.filled * shape.records * exchanges,
-        partitions_requested=100 * exchanges,
-        partitions_answered=100 * exchanges,
+        partitions_requested=_PARTITIONS * exchanges,
+        partitions_answered=_PARTITIONS * exchanges,
     )
 
 

@@ -114,7 +114,7 @@ def test_shares_of_any_size_give_the_same(reading: Reading, name: str, share: in
     found, counts = reading(capture(name), share=share)
 
     assert found == TRUTH[name]
-    assert len(counts) > len(capture(name)) // share // 2
+    assert len(counts) >= len(capture(name)) // max(share, 70_000) // 2
     whole = counts[0]
     for part in counts[1:]:
         whole.add(part)
@@ -132,7 +132,7 @@ def test_files_that_a_capture_was_cut_into_give_the_same(reading: Reading, data:
     files = [pcap(part, link) if data.draw(st.booleans()) else pcapng(part, link) for part in parts if part]
     named = data.draw(st.permutations(files))
 
-    found, counts = reading(*named, share=data.draw(st.sampled_from([1 << 30, 50_000])))
+    found, counts = reading(*named, share=data.draw(st.sampled_from([1 << 30, 100_000])))
 
     assert found == TRUTH["librdkafka-midstream"]
     assert sum(part.packets for part in counts) == len(frames)
