@@ -69,51 +69,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("inputs", nargs="+", metavar="FILE", help="captures, as inspect takes them")
-    where = parser.add_argument_group("where to")
-    where.add_argument("--target", type=_address, metavar="HOST:PORT", help="a gateway or a broker")
-    where.add_argument(
+    parser.add_argument("--target", type=_address, metavar="HOST:PORT", help="a gateway or a broker")
+    parser.add_argument(
         "--against",
         type=_address,
         metavar="HOST:PORT",
         help="a broker; the same requests go to both, and --target is a gateway whose saving is measured",
     )
-    where.add_argument(
+    parser.add_argument(
         "--admin",
         type=_address,
         default=Address("127.0.0.1", 9464),
         metavar="HOST:PORT",
         help="with --against: the gateway's admin endpoint (default: 127.0.0.1:9464)",
     )
-    _add_when(parser.add_argument_group("when"))
-    _add_what(parser.add_argument_group("what"))
-    out = parser.add_argument_group("output")
-    out.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
-    out.add_argument("--json", action="store_true", help="print the report as one JSON object")
-    out.add_argument("--csv", type=Path, metavar="FILE", help="write the figures as a table, to compare runs")
+    _add_when(parser)
+    _add_what(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the figures as a table, to compare runs"
+    )
 
 
-def _add_when(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
+def _add_when(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--speed",
         type=_speed,
         default=1.0,
         metavar="N|max",
         help="times the captured speed, or max: as fast as answers allow (default: 1)",
     )
-    group.add_argument("--rate", type=_positive, metavar="N", help="at most so many requests a second")
-    group.add_argument(
+    parser.add_argument("--rate", type=_positive, metavar="N", help="at most so many requests a second")
+    parser.add_argument(
         "--connections",
         type=_count,
         default=1,
         metavar="N",
         help="so many for each captured one (default: 1)",
     )
-    group.add_argument(
+    parser.add_argument(
         "--loop", type=_count, default=1, metavar="N", help="play it so many times, one after another"
     )
-    group.add_argument("--limit", type=_count, metavar="N", help="only the first N requests of the capture")
-    group.add_argument("--duration", type=_positive, metavar="SECONDS", help="send nothing after so long")
-    group.add_argument(
+    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N requests of the capture")
+    parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="send nothing after so long")
+    parser.add_argument(
         "--longest-wait",
         type=_positive,
         metavar="SECONDS",
@@ -121,22 +121,22 @@ def _add_when(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def _add_what(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--max-wait", type=_natural, metavar="MS", help="what fetches say; 0: answered at once, idle or not"
     )
-    group.add_argument("--min-bytes", type=_natural, metavar="N", help="what fetches say")
-    group.add_argument(
+    parser.add_argument("--min-bytes", type=_natural, metavar="N", help="what fetches say")
+    parser.add_argument(
         "--offsets",
         type=OffsetPolicy,
         choices=list(OffsetPolicy),
-        default=OffsetPolicy.CLAMP,
+        default=OffsetPolicy.LATEST,
         metavar="HOW",
-        help="keep: as captured; clamp (default): what the target lacks becomes the nearest it has; "
-        "earliest, latest: shifted, so that each partition's lowest (highest) is the "
-        "target's earliest (latest)",
+        help="latest (default): shifted, each partition so that the highest captured offset is the target's "
+        "latest: what was idle stays idle; earliest: so that the lowest is its earliest; clamp: as captured, "
+        "what the target lacks becomes the nearest it has; keep: as captured, errors and all",
     )
-    group.add_argument(
+    parser.add_argument(
         "--include",
         type=_apis,
         action="append",
@@ -144,7 +144,7 @@ def _add_what(group: "argparse._ArgumentGroup") -> None:
         metavar="API[,...]",
         help="play these, too, by Kafka's names: Produce, OffsetCommit ...; they go as captured",
     )
-    group.add_argument(
+    parser.add_argument(
         "--topic-id",
         type=_named_id,
         action="append",
@@ -152,8 +152,8 @@ def _add_what(group: "argparse._ArgumentGroup") -> None:
         metavar="ID=NAME",
         help="name a topic id that the capture's Metadata does not (captures begun in mid-stream)",
     )
-    group.add_argument("--client", action="append", default=[], metavar="ID", help="only this client id's")
-    group.add_argument(
+    parser.add_argument("--client", action="append", default=[], metavar="ID", help="only this client id's")
+    parser.add_argument(
         "--port", type=_count, action="append", default=[], metavar="N", help="only this port's"
     )
 
@@ -184,9 +184,7 @@ def run(args: argparse.Namespace) -> int:
     except TargetError as error:
         return _complain(str(error), EXIT_FAILED)
     _print(report, script, args)
-    if not report["planned"]:
-        return _complain("the target can be sent none of the requests; see what was left out", EXIT_FAILED)
-    return _exit_code(report)
+    return _exit_code(report, args)
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -222,13 +220,20 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _print(report: DriveReport, script: Script, args: argparse.Namespace) -> None:
-    if args.csv is not None:
-        args.csv.write_text(to_csv(report), encoding="utf-8")
     if args.json:
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
         return
     console = Console(highlight=False)
     console.print(render_plan(report, _versions(script)) if args.dry_run else render(report))
+
+
+def _written(file: Path, text: str) -> bool:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _say(f"--csv {file}: {error.strerror}")
+        return False
+    return True
 
 
 def _versions(script: Script) -> dict[tuple[str, int], tuple[int, int]]:
@@ -243,7 +248,12 @@ def _versions(script: Script) -> dict[tuple[str, int], tuple[int, int]]:
     return {key: (count, sizes[key]) for key, count in requests.items()}
 
 
-def _exit_code(report: DriveReport) -> int:
+def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
+    """Write the table, and say how it went."""
+    if args.csv is not None and not _written(args.csv, to_csv(report)):
+        return EXIT_FAILED
+    if not report["planned"]:
+        return _complain("the target can be sent none of the requests; see what was left out", EXIT_FAILED)
     if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
     return EXIT_PARTLY if report["problems"] else EXIT_DONE

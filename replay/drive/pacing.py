@@ -5,6 +5,7 @@ makes a ceiling, here with windows so short that its bursts don't show, and neve
 """
 
 import asyncio
+import sys
 from contextlib import suppress
 from typing import Final
 
@@ -30,6 +31,10 @@ class Ceiling:
         retry = min(seconds / _RETRIES_PER_WINDOW, _LONGEST_RETRY)
         self._throttler = Throttler(share, period=seconds, retry_interval=retry)
         self._turn = asyncio.Lock()  # one waits on the throttler, which polls; the others wait for nothing
+
+    def lift(self) -> None:
+        """Let everybody through from now on."""
+        self._throttler.rate_limit = sys.maxsize
 
     async def wait(self) -> None:
         """Return as soon as one more request may go."""
@@ -65,6 +70,8 @@ class Pace:
     def stop(self) -> None:
         """Let nobody wait any longer."""
         self._stop.set()
+        if self._ceiling is not None:
+            self._ceiling.lift()
 
     async def until(self, at: float) -> None:
         """Return when a step is due that stands `at` seconds after the start of the capture, or on a stop."""
@@ -77,7 +84,7 @@ class Pace:
                     await self._stop.wait()
 
     async def admit(self, at: float) -> None:
-        """Return when the ceiling lets one more request go, and note how late it is."""
+        """Return when the ceiling lets one more request go, or on a stop, and note how late it is."""
         if self._ceiling is not None:
             await self._ceiling.wait()
         if self._speed is not None:

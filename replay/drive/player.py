@@ -126,10 +126,10 @@ class Player:
     async def _steps(self, line: _Line) -> None:
         for number, step in enumerate(line.captured.steps):
             await self._pace.until(step.at)
-            if self._pace.stopped:
-                break
             await self._settle(line, step.in_flight)
             await self._pace.admit(step.at)
+            if self._pace.stopped:
+                break
             await self._send(line, step, reverse=bool(number % 2))
         await self._settle(line, 0)
 

@@ -53,7 +53,7 @@ class Options:
     rounds: int = 1
     seconds: float | None = None
     """After so many nothing is sent any more."""
-    offsets: OffsetPolicy = OffsetPolicy.CLAMP
+    offsets: OffsetPolicy = OffsetPolicy.LATEST
     overrides: Overrides = field(default_factory=Overrides)
 
     def settings(self) -> Settings:

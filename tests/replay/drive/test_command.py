@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from proxy.protocol.api import ApiKey
+from replay.cli import main
 from replay.drive.command import add_arguments, run
 from tests.model.broker import ModelBroker
 from tests.replay.drive.serving import Served, serving
@@ -130,6 +131,42 @@ def test_a_target_that_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == (
         f"fetchgate replay drive: --target 127.0.0.1:{port}: Connection refused\n"
     )
+
+
+def test_a_target_without_the_topics_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as target:
+        target.broker.delete_topic("events")
+        target.versions = {key: target.versions[key] for key in (ApiKey.FETCH, ApiKey.METADATA)}
+        target.versions[ApiKey.METADATA] = (12, 12)
+        code = drive(LIBRDKAFKA, "--target", str(target.address), "--speed", "max")
+
+    told = capsys.readouterr()
+    assert code == 1
+    assert "322 Fetch: the target has none of its partitions there" in told.out
+    assert told.err == (
+        "fetchgate replay drive: the target can be sent none of the requests; see what was left out\n"
+    )
+
+
+def test_a_table_that_cannot_be_written_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = tmp_path / "no such folder" / "run.csv"
+
+    assert drive(LIBRDKAFKA, "--dry-run", "--csv", str(table)) == 1
+    told = capsys.readouterr()
+    assert "435 requests" in told.out
+    assert told.err == f"fetchgate replay drive: --csv {table}: No such file or directory\n"
+
+
+def test_options_come_from_the_environment_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FETCHGATE_LIMIT", "7")
+    monkeypatch.setenv("FETCHGATE_DRY_RUN", "true")
+
+    assert main(["drive", LIBRDKAFKA]) == 0
+    assert "Would send 7 requests" in capsys.readouterr().out
 
 
 def test_a_file_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

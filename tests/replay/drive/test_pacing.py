@@ -138,3 +138,14 @@ def test_a_stop_wakes_who_waits(run: Run) -> None:
         return now(), pace.stopped
 
     assert run(main()) == (pytest.approx(3.0, abs=0.002), True)
+
+
+def test_a_stop_lifts_the_ceiling(run: Run) -> None:
+    async def main() -> float:
+        pace = Pace(None, Ceiling(0.01))
+        pace.start()
+        asyncio.get_running_loop().call_later(1.0, pace.stop)
+        await asyncio.gather(*(pace.admit(0.0) for _ in range(20)))
+        return now()
+
+    assert run(main()) == pytest.approx(1.0, abs=0.02)

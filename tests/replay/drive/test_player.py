@@ -1,6 +1,8 @@
 """Captures of the model of a broker, played at another one over real sockets."""
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from dataclasses import replace
 from struct import unpack_from
@@ -362,6 +364,18 @@ async def test_after_its_time_nothing_is_sent_any_more() -> None:
 
     assert (report["planned"], report["sent"]) == (2, 1)
     assert report["connection_errors"] == {}
+
+
+async def test_an_interrupt_ends_it_with_what_was_played() -> None:
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    capture.say(fetch(11, ("t", 0)), 3_600_000)
+    async with serving(model()) as served:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, os.kill, os.getpid(), signal.SIGINT)
+        report = await play(served, script(capture), speed=1.0)
+
+    assert (report["sent"], report["interrupted"]) == (1, True)
 
 
 async def test_a_target_that_is_not_there_is_told_in_one_line() -> None:
