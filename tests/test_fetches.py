@@ -6,6 +6,8 @@ import pytest
 
 from proxy.events import FetchKind, Passthrough, SessionClosed, SessionLost, SessionMade, SessionRefused
 from proxy.fetches import STREAM_FROM
+from proxy.protocol.fetch_request import Listing
+from proxy.session.handler import Delta, FetchSessionHandler
 from proxy.session.savings import WINDOW_SECONDS, Sessions
 from tests.frames import Want, entry, fetch, response
 from tests.model import wire
@@ -75,6 +77,75 @@ def test_a_rotated_list_is_the_same_list(version: int) -> None:
             full(version, wants, correlation_id=9),
             correlation=9,
         )
+
+
+ONE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
+"""A list of one topic: its rotations go the short way."""
+
+
+@pytest.mark.parametrize("version", [7, 11, 12, 16])
+def test_rotations_of_one_topic_are_not_compared_column_by_column(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Playbook().established(version, ONE)
+    compared: list[Listing] = []
+    compare = FetchSessionHandler.compare
+
+    def noted(handler: FetchSessionHandler, listing: Listing) -> Delta | None:
+        compared.append(listing)
+        return compare(handler, listing)
+
+    monkeypatch.setattr(FetchSessionHandler, "compare", noted)
+    hot: Want = ("t", 1, 9)
+    records = entry(1, 9, records=b"r" * 20)
+    script: list[tuple[list[Want], list[Want], list[wire.PartitionData]]] = [
+        ([ONE[0], ONE[1], ONE[2]], [], []),
+        ([ONE[1], ONE[2], ONE[0]], [], [records]),
+        ([ONE[2], ONE[0], hot], [hot], []),
+        ([ONE[0], hot, ONE[2]], [], []),
+    ]
+    high = {0: 5, 1: 5, 2: 5}
+    for number, (wants, altered, news) in enumerate(script, 1):
+        high[1] = 9 if number > 1 else 5
+        rest = {index: entry(index, high[index]) for index in high} | {
+            each.partition_index: each for each in news
+        }
+        turn(
+            play,
+            version,
+            wants,
+            asks(version, altered, (SESSION_ID, number), correlation=number),
+            response(version, *([("t", news)] if news else []), session_id=SESSION_ID, correlation_id=number),
+            response(version, ("t", [rest[index] for _, index, *_ in wants]), correlation_id=number),
+            correlation=number,
+        )
+    assert len(compared) == 1
+
+
+def test_a_rotation_is_left_where_an_answer_has_another_order() -> None:
+    play = Playbook().established(11, ONE)
+    play.client(fetch(11, *ONE)).to_broker(asks(11, [], (SESSION_ID, 1)))
+    play.broker(response(11, session_id=SESSION_ID)).to_client(full(11, ONE))
+    turned = [ONE[2], ONE[0], ONE[1]]
+    play.client(fetch(11, *turned)).to_broker(asks(11, [], (SESSION_ID, 2)))
+    gone = entry(0, error=3)
+    play.broker(response(11, ("t", [gone]), session_id=SESSION_ID))
+    play.to_client(response(11, ("t", [entry(2, 5), entry(1, 5), gone])))
+
+
+@pytest.mark.parametrize("code", [70, 71])
+def test_a_rotation_survives_the_loss_of_its_session(code: int) -> None:
+    play = Playbook().established(16, ONE)
+    for epoch in (1, 2):
+        play.client(fetch(16, *ONE)).to_broker(asks(16, [], (SESSION_ID, epoch)))
+        play.broker(response(16, session_id=SESSION_ID)).to_client(full(16, ONE))
+    turned = [ONE[2], ONE[0], ONE[1]]
+    play.client(fetch(16, *turned)).to_broker(asks(16, [], (SESSION_ID, 3)))
+    named = 0 if code == 70 else SESSION_ID
+    play.broker(response(16, error_code=code)).to_broker(fetch(16, *turned, session=(named, 0)))
+    play.broker(full(16, turned, session_id=9)).to_client(full(16, turned))
+    play.client(fetch(16, *ONE)).to_broker(asks(16, [], (9, 1)))
+    play.broker(response(16, session_id=9)).to_client(full(16, ONE))
 
 
 def test_added_altered_and_forgotten() -> None:
