@@ -96,11 +96,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _complain(error, EXIT_FAILED)
     except KeyboardInterrupt:
         return 130
-    for problem in made["input"]["problems"]:
+    problems = made["input"]["problems"]
+    for problem in problems if arguments.json else ():  # the report in words tells of them itself
         console.print(
             f"{problem['file']}: {problem['problem']}", markup=False, highlight=False, soft_wrap=True
         )
-    return EXIT_PARTLY if made["input"]["problems"] else 0
+    return EXIT_PARTLY if problems else 0
 
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:

@@ -27,12 +27,12 @@ from rich.progress import (
 )
 
 from replay.capture.packets import Filter
-from replay.capture.sources import Source, plan
+from replay.capture.sources import InputError, Source, plan
 from replay.outcome import TopicKey
 from replay.rows import Choice
 from replay.spark.jobs import from_captures, from_table, groups, topic_ids
 from replay.spark.session import SparkFailedError, session
-from replay.table import end_from_json
+from replay.table import EXCHANGES_RAW, end_from_json
 
 _LEAST_SHARE: Final = 16 << 20
 _MOST_SHARE: Final = 512 << 20
@@ -99,6 +99,8 @@ def measure(spark: SparkSession, work: Work) -> pa.Table:
         table = from_captures(spark, plan(work.sources, share), work.keep, choice, partitions)
     else:
         table = spark.read.parquet(work.table)
+        if set(EXCHANGES_RAW.names) - set(table.columns):
+            raise InputError(f"{work.table}: no table that --parquet wrote")
     if work.topics:
         table = table.persist(StorageLevel.DISK_ONLY)
         choice = dataclasses.replace(choice, topics=_keys(table, work.topics))
