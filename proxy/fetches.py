@@ -223,10 +223,10 @@ class Fetches:
         first = rotation.first(frame)
         if first < 0 or not handler.established or (altered := rotation.altered(frame, first)) is None:
             return False
-        delta = rotation.delta(frame, first, altered, handler.ask_incremental())
+        delta = rotation.delta(frame, altered, handler.ask_incremental())
         if len(delta) >= len(frame):
             return False
-        rotation.take(frame, first, altered)
+        rotation.take(altered)
         exchange.first = first
         exchange.becomes = Becomes.EXPANDED
         self._ask(exchange, delta, FetchKind.INCREMENTAL, len(altered))

@@ -54,15 +54,15 @@ class Rotation:
         """Return the row of the first entry of a fetch, -1 if the table has none."""
         return self.table.row(self._key, int.from_bytes(frame[self._at : self._at + 4]))
 
-    def altered(self, frame: bytes, first: int) -> list[int] | None:
-        """Return the rows whose entries a fetch alters, in its order; None if it can't be told from here.
+    def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
+        """Return row and entry of what a fetch alters, in its order; None if it can't be told from here.
 
         Args:
             frame: a fetch of the same form.
             first: the row of its first entry.
         """
         held, item = self.table.request_bytes, self.table.layout.request_entry
-        found: list[int] = []
+        found: list[tuple[int, bytes]] = []
         at = self._at
         for start, end in ((first, self.table.size), (0, first)):
             row = start
@@ -75,23 +75,22 @@ class Rotation:
                     if not frame.startswith(held[row * item : row * item + item], at):
                         if not frame.startswith(held[row * item : row * item + 4], at):
                             return None  # another partition
-                        found.append(row)
+                        found.append((row, frame[at : at + item]))
                     at += item
                     row += 1
         return found
 
-    def delta(self, frame: bytes, first: int, altered: Sequence[int], session: tuple[int, int]) -> bytes:
+    def delta(self, frame: bytes, altered: Sequence[tuple[int, bytes]], session: tuple[int, int]) -> bytes:
         """Return the incremental fetch that tells what a fetch alters.
 
         Args:
             frame: the fetch.
-            first: the row of its first entry.
             altered: what `altered` found.
             session: its id and epoch.
         """
         layout = self.table.layout
         if altered:
-            entries = b"".join([self._entry(frame, first, row) for row in altered])
+            entries = b"".join([entry for _, entry in altered])
             end = b"\x00" if layout.flexible else b""
             listed = layout.count(1) + layout.prefix(self._key, len(altered)) + entries + end
         else:
@@ -101,16 +100,11 @@ class Rotation:
         )
         return len(content).to_bytes(4) + content
 
-    def take(self, frame: bytes, first: int, altered: Sequence[int]) -> None:
+    def take(self, altered: Sequence[tuple[int, bytes]]) -> None:
         """Make the table hold what a fetch alters."""
         held, item = self.table.request_bytes, self.table.layout.request_entry
-        for row in altered:
-            held[row * item : row * item + item] = self._entry(frame, first, row)
-
-    def _entry(self, frame: bytes, first: int, row: int) -> bytes:
-        item = self.table.layout.request_entry
-        at = self._at + (row - first) % self.table.size * item
-        return frame[at : at + item]
+        for row, entry in altered:
+            held[row * item : row * item + item] = entry
 
     def expand(
         self,
