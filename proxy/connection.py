@@ -185,7 +185,7 @@ class Connection:
         if not self.to_client:
             return []
         due, self.to_client = self.to_client, []
-        self.tally.client.bytes_out += sum(map(len, due))
+        self.tally.client.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
 
     def take_broker(self) -> list[Buffer]:
@@ -193,7 +193,7 @@ class Connection:
         if not self.to_broker:
             return []
         due, self.to_broker = self.to_broker, []
-        self.tally.broker.bytes_out += sum(map(len, due))
+        self.tally.broker.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
 
     def take_events(self) -> list[Event]:
