@@ -4,7 +4,6 @@ import fnmatch
 import glob
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from pyarrow import fs
 from replay.capture import blocks, records
 from replay.capture.formats import Format, NotACaptureError, identify
 from replay.capture.recordsearch import RecordSearch
-from replay.capture.streams import STDIN, filesystem, first_line, is_remote, opened
+from replay.capture.streams import STDIN, filesystem, first_line, is_pipe, is_remote, opened, piped
 from replay.capture.window import Window
 
 _GLOB = re.compile(r"[*?\[]")
@@ -47,7 +46,12 @@ class Source:
     problem: str = ""
     """Why it can't be read at all."""
     spooled: str = ""
-    """The file into which standard input was copied."""
+    """The file into which a pipe was copied."""
+
+    @property
+    def once(self) -> bool:
+        """It is standard input or another pipe: read once, and by this process alone, unless it's spooled."""
+        return not self.spooled and is_pipe(self.name)
 
     @property
     def path(self) -> str:
@@ -103,10 +107,10 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
 
 
 def spool(source: Source, directory: str) -> Source:
-    """Copy standard input into a file in `directory`, for other processes to read."""
-    path = Path(directory) / "stdin.pcap"
+    """Copy what can be read once only into a file in `directory`, for other processes to read."""
+    path = Path(directory) / f"{source.number}.pcap"
     with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        shutil.copyfileobj(piped(source.name), file)
     return replace(_looked_at(str(path)), name=source.name, spooled=str(path), number=source.number)
 
 
@@ -172,7 +176,7 @@ def _is_capture(name: str) -> bool:
 
 def _looked_at(name: str) -> Source:
     """Read the head of a file; what is wrong with it is kept as its `problem`."""
-    if name == STDIN:
+    if is_pipe(name):
         return Source(name=name)
     size = -1
     try:

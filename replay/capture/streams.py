@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -18,6 +19,16 @@ _STEP = 64 << 10
 def is_remote(name: str) -> bool:
     """Tell whether pyarrow.fs is to open it."""
     return bool(_REMOTE.match(name))
+
+
+def is_pipe(name: str) -> bool:
+    """Tell whether it can be read once only: standard input, or a pipe such as a shell's `<(command)`."""
+    return name == STDIN or (not is_remote(name) and Path(name).is_fifo())
+
+
+def piped(name: str) -> BinaryIO:
+    """Open standard input or a pipe."""
+    return sys.stdin.buffer if name == STDIN else Path(name).open("rb")
 
 
 def filesystem(name: str) -> tuple[fs.FileSystem, str]:
@@ -46,8 +57,9 @@ def first_line(error: BaseException) -> str:
 class _Steps(io.RawIOBase):
     """Reads a decompressing stream in small steps, so that what precedes damage is had."""
 
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream = stream
+    def __init__(self, compressed: io.RawIOBase | pa.NativeFile, kind: str) -> None:
+        self._compressed = compressed
+        self._stream = pa.CompressedInputStream(compressed, kind)
 
     def readable(self) -> bool:
         return True
@@ -60,6 +72,7 @@ class _Steps(io.RawIOBase):
 
     def close(self) -> None:
         self._stream.close()
+        self._compressed.close()
         super().close()
 
 
@@ -81,6 +94,11 @@ class _Begun(io.RawIOBase):
             return len(taken)
         return self._stream.readinto(buffer)  # type: ignore[attr-defined,no-any-return]  # BinaryIO has no readinto
 
+    def close(self) -> None:
+        if self._stream is not sys.stdin.buffer:
+            self._stream.close()
+        super().close()
+
 
 def compression(head: bytes) -> str:
     """Tell from the first four bytes how a file is compressed: `gzip`, `zstd` or not."""
@@ -92,14 +110,15 @@ def opened(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
 
     Args:
         name: Path, URI, or `-`.
-        start: Where to begin; 0 where the file is compressed or standard input.
+        start: Where to begin; 0 where the file is compressed or a pipe.
 
     Raises:
         OSError: It can't be opened; so do reads later.
     """
-    if name == STDIN:
-        head = sys.stdin.buffer.read(4)
-        plain: io.RawIOBase | pa.NativeFile = _Begun(head, sys.stdin.buffer)
+    if is_pipe(name):
+        stream = piped(name)
+        head = stream.read(4)
+        plain: io.RawIOBase | pa.NativeFile = _Begun(head, stream)
     else:
         system, path = filesystem(name)
         plain = system.open_input_file(path)
@@ -107,5 +126,5 @@ def opened(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
         plain.seek(start)
     kind = compression(head) if not start else ""
     if kind:
-        return _Steps(pa.CompressedInputStream(plain, kind)), kind
+        return _Steps(plain, kind), kind
     return plain, kind

@@ -3,6 +3,7 @@ import io
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,9 +129,24 @@ def test_standard_input_is_spooled_for_others(monkeypatch: pytest.MonkeyPatch, t
     kept = spool(source, str(tmp_path))
 
     assert Path(kept.path).read_bytes() == data
+    assert (source.once, kept.once) == (True, False)
     assert (kept.name, kept.number, kept.size) == ("-", source.number, len(data))
     (counts,) = counted(plan([kept], 1 << 30))
     assert (counts.file, counts.packets) == ("-", len(FRAMES))
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(pcap(FRAMES, RAW)),))
+    writer.start()
+
+    sources = expand([str(pipe)])
+    (counts,) = counted(plan(sources, 1 << 30))
+
+    writer.join()
+    assert sources[0].once
+    assert (counts.packets, counts.problems) == (len(FRAMES), [])
 
 
 def test_shares_join_small_files_and_split_large_ones(folder: Path) -> None:
