@@ -4,12 +4,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replay.drive.mapping import FetchMapping, Overrides, Topic
 from replay.drive.script import Step
 from replay.drive.sessions import Session, Sessions, answered
 from tests.frames import fetch
 from tests.model import wire
+from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, script
 
 
@@ -160,3 +163,57 @@ def test_epochs_begin_anew_after_the_last() -> None:
 
     assert [each.session_epoch for each in asked] == [2**31 - 2, 2**31 - 1, 1]
     assert all(earlier.session_id == later.session_id for earlier, later in pairwise(asked))
+
+
+PARTITIONS = st.tuples(st.sampled_from("tu"), st.integers(0, 3))
+OFFSETS = st.integers(0, 9)
+CHANGES = st.lists(
+    st.tuples(
+        st.dictionaries(PARTITIONS, OFFSETS, max_size=3), st.sets(PARTITIONS, max_size=2), st.booleans()
+    ),
+    max_size=12,
+)
+"""What each fetch changes: offsets told, partitions forgotten; and whether the target loses the session."""
+
+
+@given(
+    st.dictionaries(st.tuples(st.sampled_from("tu"), st.integers(0, 3)), st.integers(0, 9), min_size=1),
+    CHANGES,
+)
+def test_whatever_the_target_loses_its_session_comes_to_hold_what_the_captured_one_held(
+    first: dict[tuple[str, int], int],
+    changes: list[tuple[dict[tuple[str, int], int], set[tuple[str, int]], bool]],
+) -> None:
+    target = ModelBroker(seed=3)
+    target.create_topic("t", 4)
+    target.create_topic("u", 4)
+    client, held = Client(), dict(first)
+
+    def play(frame: bytes, given: int) -> int:
+        told = client.say(frame, given)
+        assert told is not None
+        asked, session = told
+        answer = target.fetch(asked, 0.0)
+        assert session is not None
+        answered(session, answer.error_code, answer.session_id)
+        return answer.error_code
+
+    play(fetch(11, *((name, index, at) for (name, index), at in sorted(first.items())), session=(0, 0)), 55)
+    for epoch, (told, forgotten, lost) in enumerate(changes, 1):
+        gone = (forgotten & held.keys()) - told.keys()
+        if len(held) == len(gone) and not told:
+            continue  # a session of nothing is no session any more
+        held = {key: at for key, at in held.items() if key not in gone} | told
+        victims = [*target.cache.sessions.values()] if lost else []
+        for session in victims:
+            target.cache.remove(session)
+        wants = [(name, index, at) for (name, index), at in sorted(told.items())]
+        error = play(fetch(11, *wants, session=(55, epoch), forget=sorted(gone)), 55)
+        assert error == (70 if victims else 0)
+        if not error:
+            (kept,) = target.cache.sessions.values()
+            found = {
+                (part.topic, part.entry.partition): part.entry.fetch_offset
+                for part in kept.partitions.values()
+            }
+            assert found == held
