@@ -43,6 +43,8 @@ _ANSWER_HEAD_SIZE: Final = 8
 _MIN_LENGTH: Final = 8
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 _GSSAPI_TOKEN: Final = 0x60
+_FETCH: Final = int(ApiKey.FETCH)
+"""For what is asked on every fetch: a member is looked up slowly."""
 
 
 class Connection:
@@ -284,7 +286,7 @@ class Connection:
             self._fail("client", describe_length(data, length, self._max_request_bytes))
             return len(data)
         size = 4 + length
-        if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
+        if api_key == _FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
             return self._fetch(data, size, version)
         return self._other(data, size, api_key, version)
 
@@ -354,7 +356,7 @@ class Connection:
             return 0
         frame = data if len(data) == size else data[:size]
         self._begun = True
-        exchange = Exchange(ApiKey.FETCH, version, frame[8:12], Becomes.WALKED)
+        exchange = Exchange(_FETCH, version, frame[8:12], Becomes.WALKED)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, _HEAD_SIZE):
             try:
@@ -522,7 +524,7 @@ class Connection:
         """End an answer: have it again, or let it and what waited for it go."""
         self._expected.popleft()
         repeat, exchange.repeat = exchange.repeat, None
-        if exchange.api_key == ApiKey.FETCH:
+        if exchange.api_key == _FETCH:
             self._meter.fetched(exchange, self._now, again=repeat is not None)
         else:
             self._meter.answered(exchange)
@@ -579,7 +581,7 @@ class Connection:
         return []
 
 
-_FETCHED: Final = frozenset({Becomes.WALKED, Becomes.EXPANDED})
+_FETCHED: Final = (Becomes.WALKED, Becomes.EXPANDED)  # hashing a member takes a call, comparing it none
 
 
 def _name(client_id: bytes | None) -> str:

@@ -563,7 +563,7 @@ class Fetches:
             client.fetch_record_bytes += walk.record_bytes
 
 
-_REPEATS: Final = frozenset({Use.REPEAT_FULL, Use.REPEAT_SESSIONLESS})
+_REPEATS: Final = (Use.REPEAT_FULL, Use.REPEAT_SESSIONLESS)  # hashing a member takes a call, comparing none
 
 
 def _kind(session_id: int, epoch: int) -> FetchKind:
