@@ -26,7 +26,8 @@ class Window:
 
     def __init__(self, offset: int, size: int = SIZE) -> None:
         """`offset`: place in the file of the first byte that will be read."""
-        self.data = bytearray(size + _SLACK)
+        # Unlike a bytearray, it isn't filled with zeros first, which would cost more than a small file does.
+        self.data = np.empty(size + _SLACK, np.uint8).data
         self.begin = 0
         self.end = 0
         self._base = offset
@@ -41,7 +42,7 @@ class Window:
 
     def fill(self, stream: Readable, most: int = SIZE) -> bool:
         """Read on, up to `most` bytes more; False at the end of the file."""
-        view = memoryview(self.data)
+        view = self.data
         left = self.end - self.begin
         view[:left] = bytes(view[self.begin : self.end])
         self._base += self.begin
