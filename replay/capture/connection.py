@@ -118,7 +118,7 @@ class Connection:
             if not self._settled:
                 self._settle()
         end = self._end
-        if self._client is None:
+        if self._client is None and not end.reason:
             self._renounce(NOT_KAFKA if all(side.framing.seen_bytes for side in sides) else NO_REQUESTS)
         if end.reason:
             self._name(self._guess_client())

@@ -101,5 +101,5 @@ def payloads(batch: pa.RecordBatch) -> Iterator[memoryview]:
     column: Any = batch.column("payload")
     _, offsets, data = column.buffers()
     places = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
-    view = memoryview(data if data is not None else b"")
+    view = memoryview(data if data is not None else b"").cast("B")  # Arrow says signed
     return (view[start:stop] for start, stop in pairwise(places))

@@ -97,6 +97,10 @@ class Framing:
         """The stream is seen from its first byte on."""
         self.from_start = True
 
+    def turn(self) -> None:
+        """The other direction spoke before what comes next."""
+        self.turned = True
+
     def data(self, view: memoryview, time: int, end_time: int) -> None:
         """Take the next bytes."""
         self.seen_bytes += len(view)

@@ -26,6 +26,9 @@ class Sink(Protocol):
     def begin(self) -> None:
         """The stream is seen from its first byte on (its SYN was captured)."""
 
+    def turn(self) -> None:
+        """What comes next was captured after something of the other direction."""
+
     def data(self, view: memoryview, time: int, end_time: int) -> None:
         """The next bytes; times are those of the run's first and last packet."""
 
@@ -69,6 +72,7 @@ class Reassembly:
         "_others_runs",
         "_position",
         "_settled",
+        "_turn",
         "reordered_segments",
         "repeated_bytes",
         "repeated_segments",
@@ -89,6 +93,8 @@ class Reassembly:
         self._held: list[Run] = []
         self._held_bytes = 0
         self._others_runs = 0
+        self._turn = 0
+        """`Run.turn` of what was handed on last."""
         self._others_bytes = 0
         self.reordered_segments = 0
         self.repeated_segments = 0
@@ -217,6 +223,9 @@ class Reassembly:
         while held and held[0].start <= self._position:
             run = held.pop(0)
             self._held_bytes -= len(run.payload)
+            if run.turn != self._turn:
+                self._turn = run.turn
+                self.sink.turn()
             self._deliver(run)
 
     def _deliver(self, run: Run) -> None:

@@ -72,14 +72,14 @@ class ResponseFraming(Framing):
         """Go on where another framing of this direction took its bytes for requests."""
         self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
         self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
-        self.turned = False
         search = other.search
-        if search is None:
-            return
-        self.unframed_bytes = search.dropped
-        if other.from_start and not search.dropped:
-            self.begin()
-        self.replay(search.held)
+        if search is not None:
+            self.unframed_bytes = search.dropped
+            if other.from_start and not search.dropped:
+                self.begin()
+            self.turned = not other.seen_bytes
+            self.replay(search.held)
+        self.turned |= other.turned
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
         """See `resync.Judge`."""

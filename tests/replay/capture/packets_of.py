@@ -27,10 +27,16 @@ class Row:
     packets: int = 1
 
 
-def row(*, client: bool, sequence: int, payload: bytes = b"", flags: int = 0, time: int = 1, missing: int = 0) -> Row:
+def row(
+    *, client: bool, sequence: int, payload: bytes = b"", flags: int = 0, time: int = 1, missing: int = 0
+) -> Row:
     """A row of one connection, client 10.0.0.1:50000, broker 10.0.0.2:9092."""
     return Row(
-        connection=b"\4" + bytes([10, 0, 0, 1]) + (50000).to_bytes(2) + bytes([10, 0, 0, 2]) + (9092).to_bytes(2),
+        connection=b"\4"
+        + bytes([10, 0, 0, 1])
+        + (50000).to_bytes(2)
+        + bytes([10, 0, 0, 2])
+        + (9092).to_bytes(2),
         from_low=client,
         time=time,
         sequence=sequence & 0xFFFF_FFFF,
