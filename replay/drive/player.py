@@ -141,13 +141,12 @@ class Player:
             try:
                 if live.outstanding > most:
                     await live.until(most)
-                    line.failures = 0
             except TargetError as error:
                 self.errors[str(error)] += 1
             if live.closed:
                 self._sides[number].lost += live.outstanding
                 line.live[number] = None
-                line.failures += 1
+                line.failures = 0 if live.answers else line.failures + 1
                 if line.failures > _MAX_RECONNECTS:
                     raise TargetError(
                         f"{live.address}: closes every connection; gave up {line.captured.name}"

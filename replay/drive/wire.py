@@ -50,6 +50,8 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.error: str = ""
         """Why it is closed, when it was not closed from here."""
+        self.answers = 0
+        """How many came."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -166,6 +168,7 @@ class Connection(asyncio.Protocol):
             self._fail("answered what was not asked")
             return
         waiting = self._waiting.popleft()
+        self.answers += 1
         waiting.answered(frame, perf_counter() - waiting.sent_at)  # uvloop's clock has milliseconds
 
     def _fail(self, error: str) -> None:

@@ -27,6 +27,8 @@ class Served:
     """Which requests are answered by closing the connection."""
     held_until: int = 1
     """So many fetches must be there before the first of them is answered."""
+    closes_after: int = -1
+    """API key; having answered such a request it closes the connection."""
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
     connections: int = 0
     others: dict[int, Address] = field(default_factory=dict)
@@ -124,6 +126,8 @@ async def serving(broker: ModelBroker) -> AsyncIterator[Served]:
                 for answer in map(served.answer, held):
                     writer.write(b"" if answer is None else raw.frame(answer))
                 held.clear()
+                if frame[1] == served.closes_after:
+                    break
         except (asyncio.IncompleteReadError, ConnectionError, ConnectionClosedError):
             pass
         finally:

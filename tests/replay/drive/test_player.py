@@ -316,6 +316,18 @@ async def test_a_connection_that_breaks_is_opened_again_and_told() -> None:
     assert (report["sent"], all_of(report)["answered"]) == (4, 3)
 
 
+async def test_a_target_that_answers_before_it_closes_is_not_given_up() -> None:
+    capture = Capture(model())
+    for number in range(12):
+        capture.say(fetch(11, ("t", 0)), number * 10)
+    async with serving(model()) as served:
+        served.closes_after = ApiKey.FETCH
+        report = await play(served, script(capture), rate=200.0)
+
+    assert report["sent"] == 12
+    assert not any("gave up" in error for error in report["connection_errors"])
+
+
 async def test_a_target_that_closes_every_connection_is_given_up() -> None:
     capture = Capture(model())
     for number in range(20):
