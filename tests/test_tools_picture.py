@@ -1,0 +1,38 @@
+"""The README's picture is that which the command in the repo makes, and stands alone."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tools.picture import PICTURE, RECORDED, main, picture, recorded
+
+
+def test_the_picture_is_what_the_command_makes() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == picture(recorded(RECORDED))
+
+
+def test_it_is_an_image_that_asks_nobody_for_anything() -> None:
+    drawn = picture(recorded(RECORDED))
+    root = ET.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    shown = "".join(root.itertext()).replace("\xa0", " ")
+    assert "by saved" in shown
+    assert "orders-1" in shown
+    others = set(re.findall(r"https?://[^\"' )<]+", drawn)) - {"http://www.w3.org/2000/svg"}
+    assert others <= {"https://www.textualize.io"}, "the mark of what drew it"
+    assert "@font-face" not in drawn
+    assert "@import" not in drawn
+
+
+def test_of_no_gateway_there_is_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "top.svg"
+    assert main(["--admin", "127.0.0.1:1", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == "picture: 127.0.0.1:1: Connection refused\n"
+    bad = tmp_path / "state.json"
+    bad.write_text("{}")
+    assert main(["--state", str(bad), "--out", str(out)]) == 1
+    assert not out.exists()
+    assert main(["--out", str(out)]) == 0
+    assert out.exists()

@@ -1,0 +1,87 @@
+"""The README's picture of `fetchgate top`: `python -m tools.picture` writes docs/top.svg.
+
+It is drawn from a recorded `/state` (that of a live run, which the dashboard's tests use as well), or from a
+gateway that runs now.
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rich._export_format import CONSOLE_SVG_FORMAT  # rich gives its template no other name
+from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
+
+from proxy.dashboard.choice import Choice
+from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
+from proxy.dashboard.top import UnreachableError, ask
+from proxy.dashboard.view import Size, frame
+from proxy.routing import Address
+
+ROOT: Final = Path(__file__).parent.parent
+RECORDED: Final = ROOT / "tests" / "dashboard" / "state.json"
+PICTURE: Final = ROOT / "docs" / "top.svg"
+WIDTH: Final = 110
+HEIGHT: Final = 30
+_FONT_FACES: Final = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
+_FONT: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+FAILED: Final = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the picture and give the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--admin", metavar="HOST:PORT", type=Address.parse, help="a gateway that runs")
+    where.add_argument(
+        "--state",
+        metavar="FILE",
+        type=Path,
+        default=RECORDED,
+        help="a recorded /state (default: %(default)s)",
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="default: %(default)s")
+    arguments = parser.parse_args(argv)
+    try:
+        seen = asyncio.run(ask(arguments.admin)) if arguments.admin else recorded(arguments.state)
+        arguments.out.write_text(picture(seen), encoding="utf-8")
+    except (OSError, UnreachableError, NotAGatewayError, json.JSONDecodeError) as error:
+        sys.stderr.write(f"picture: {arguments.admin or arguments.state}: {error}\n")
+        return FAILED
+    print(f"{arguments.out} written")
+    return 0
+
+
+def recorded(file: Path) -> Snapshot:
+    """Read a recorded `/state`."""
+    return parse(json.loads(file.read_text(encoding="utf-8")))
+
+
+def picture(seen: Snapshot) -> str:
+    """Draw a snapshot as SVG that asks nobody for a font."""
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=WIDTH,
+        height=HEIGHT,
+        force_terminal=True,
+        color_system="standard",
+        highlight=False,
+        _environ={},
+    )
+    console.print(frame(seen, Choice(), Size(width=WIDTH, height=HEIGHT)))
+    template = _FONT_FACES.sub("", CONSOLE_SVG_FORMAT).replace("Fira Code, monospace", _FONT)
+    drawn = console.export_svg(
+        title="fetchgate top", theme=SVG_EXPORT_THEME, code_format=template, unique_id="top"
+    )
+    return "".join(f"{line.rstrip()}\n" for line in drawn.splitlines())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
