@@ -93,9 +93,9 @@ class ConnectionCounts:
         """Tell all."""
         end = dataclasses.asdict(self.end)
         end["topics"] = sorted(self.end.topics.values())
-        fetch = dataclasses.asdict(self.fetch)
+        fetch = _plain(self.fetch)
         return end | {
-            "apis": {name_of(key): dataclasses.asdict(counts) for key, counts in sorted(self.keys.items())},
+            "apis": {name_of(key): _plain(counts) for key, counts in sorted(self.keys.items())},
             "fetch": fetch | {"sessions": self.sessions} if ApiKey.FETCH in self.keys else None,
             "unpaired_responses": self.unpaired_responses,
         }
@@ -180,6 +180,12 @@ class Inspection:
 def name_of(api_key: int) -> str:
     """Name an API key as Kafka does."""
     return UNKNOWN if api_key == UNSEEN else _NAMES.get(api_key, f"key {api_key}")
+
+
+def _plain(counts: KeyCounts | FetchCounts) -> dict[str, Any]:
+    # Not asdict: it copies a Counter by handing it its items.
+    values = {one.name: getattr(counts, one.name) for one in dataclasses.fields(counts)}
+    return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 
 
 def _listed(exchange: Exchange) -> tuple[int, str] | None:

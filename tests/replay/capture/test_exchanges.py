@@ -1,6 +1,6 @@
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -49,7 +49,8 @@ def _by_key(exchanges: list[Exchange]) -> dict[str, dict[str, Any]]:
     for one in exchanges:
         if one.api_key == UNSEEN:
             continue
-        counts = found.setdefault(str(one.api_key), dict.fromkeys(_COUNTED, 0) | {"versions": Counter()})
+        empty: dict[str, Any] = {**dict.fromkeys(_COUNTED, 0), "versions": Counter()}
+        counts = found.setdefault(str(one.api_key), empty)
         counts["versions"][str(one.api_version)] += 1
         counts["requests"] += 1
         counts["request_bytes"] += one.request_bytes
@@ -160,7 +161,7 @@ def _wrapped(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[list[Row]], list[Row]]] = {
     "split": lambda rows: list(resized(rows, 536)),
     "reordered": lambda rows: _shuffled(list(resized(rows, SEGMENT)), 6),
     "seen twice": lambda rows: [again for one in rows for again in (one, one)],
