@@ -81,8 +81,9 @@ def thin(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Cut the contents of records out of a batch of SEGMENTS."""
     payload = batch.column("payload")
     found = _Batch(*_bytes_of(payload))
-    for row in _requests(batch, found):
-        _look_into(found, row, batch.column("from_low"), batch.column("connection"))
+    sides = _sides(batch)
+    for row in _requests(found, sides):
+        _look_into(found, row, sides)
     columns = [batch.column(name).cast(THIN.field(name).type) for name in SEGMENTS.names]
     cuts = pa.array([b""] * batch.num_rows, pa.binary())
     if found.spans:
@@ -106,12 +107,17 @@ def _bytes_of(column: pa.Array) -> tuple[memoryview, _Numbers]:
     return memoryview(data or b"").cast("B"), edges.astype(np.int64)
 
 
-def _requests(batch: pa.RecordBatch, found: _Batch) -> Sequence[int]:
-    """Return the rows that are one whole fetch request, with something large behind them."""
-    sizes = np.diff(found.edges)
-    rows = np.flatnonzero((sizes[:-1] > _HEAD) & (sizes[1:] >= _WORTH))
+def _sides(batch: pa.RecordBatch) -> _Numbers:
+    """Number the sides that sent the rows: those of one connection differ in the last bit alone."""
+    connections = batch.column("connection").dictionary_encode().indices.to_numpy()
     low = batch.column("from_low").to_numpy(zero_copy_only=False)
-    rows = rows[low[rows] != low[rows + 1]]
+    return 2 * connections.astype(np.int64) + low
+
+
+def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
+    """Return the rows that are one whole fetch request, with something large of the other side behind."""
+    sizes = np.diff(found.edges)
+    rows = np.flatnonzero((sizes[:-1] > _HEAD) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1))
     if not len(rows):
         return []
     data = np.frombuffer(found.data, np.uint8)
@@ -122,17 +128,16 @@ def _requests(batch: pa.RecordBatch, found: _Batch) -> Sequence[int]:
     return whole
 
 
-def _look_into(found: _Batch, row: int, from_low: pa.Array, connection: pa.Array) -> None:
+def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
     """Find what is to be cut from the response to the request in a row."""
     start, end = int(found.edges[row]), int(found.edges[row + 1])
     asked = found.head(row)
     version = int.from_bytes(asked[6:8])
     answered = found.head(row + 1)
     last = _last_row(found, row + 1, 4 + int.from_bytes(answered[:4]))
-    same = last and connection[row] == connection[row + 1] == connection[last]
-    if not same or asked[8:12] != answered[4:8] or version not in LAYOUTS:
+    if not last or (sides[row + 1 : last + 1] != sides[row + 1]).any():
         return
-    if any(from_low[one] == from_low[row] for one in range(row + 2, last + 1)):
+    if asked[8:12] != answered[4:8] or version not in LAYOUTS:
         return
     try:
         walk = _Walk(version, _isolation(bytes(found.data[start:end]), version))

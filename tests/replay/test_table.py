@@ -85,16 +85,15 @@ def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
 
 def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
     rows, heavy = Writer(raw=False), Writer(raw=True)
+    told = []
     for _ in range(4096):
-        assert not rows.full
         rows.exchange(EXCHANGE, 0)
+        told.append(rows.full)
     heavy.exchange(dataclasses.replace(EXCHANGE, request=bytes(5 << 20)), 0)
 
-    assert rows.full
+    assert told == [False] * 4095 + [True]
     assert heavy.full
-    assert rows.take().num_rows == 4096
-    assert not rows.full
-    assert rows.take().num_rows == 0
+    assert [rows.take().num_rows, rows.take().num_rows] == [4096, 0]
 
 
 def test_the_end_of_a_connection_comes_back_with_its_topics() -> None:
