@@ -69,7 +69,7 @@ _COUNTED = ("requests", "responses", "unanswered", "request_bytes", "response_by
 def _check_truth(name: str, events: list[Event], *, untouched: bool) -> None:
     truth = _truth(name)
     exchanges, ends = _split(events)
-    totals = {
+    totals: dict[str, Any] = {
         "connections": len(ends),
         "request_frames": sum(one.request_bytes > 0 for one in exchanges),
         "response_frames": sum(one.response_bytes > 0 for one in exchanges),
