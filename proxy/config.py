@@ -28,9 +28,23 @@ class Config:
     """What the operator asked for, checked. The fields are the options of `OPTIONS`, in Python's types."""
 
     bootstrap: tuple[Address, ...]
+    """Empty in transparent mode."""
+    transparent: str
+    """``off``, ``redirect`` or ``tproxy``."""
     listen: Address
     advertise: str
     broker_ports: BrokerPorts
+    tls_cert: Path | None
+    """None: clients come in plain text."""
+    tls_key: Path | None
+    """None: it is in the file of the certificate; so with `broker_tls_key`."""
+    broker_tls: bool
+    broker_tls_ca: Path | None
+    """None: the CAs of the system."""
+    broker_tls_server_name: str
+    """Empty: each broker's own host."""
+    broker_tls_cert: Path | None
+    broker_tls_key: Path | None
     admin: Address | None
     """None: ``off``."""
     sessions: bool
@@ -116,6 +130,12 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
     return addresses
 
 
+def _no_bootstrap(text: str) -> tuple[Address, ...]:
+    if text:
+        raise ValueError("leave it out with --transparent: the original destination is the broker")
+    return ()
+
+
 def _admin(text: str) -> Address | None:
     return None if text == "off" else Address.parse(text, lowest_port=0)
 
@@ -147,7 +167,16 @@ OPTIONS = (
         metavar="HOST:PORT[,...]",
         parse=_bootstrap,
         default=None,
-        help="brokers to start from, tried in turn",
+        help="brokers to start from, tried in turn; not with --transparent",
+    ),
+    Option(
+        name="transparent",
+        metavar="off|redirect|tproxy",
+        parse=_one_of("off", "redirect", "tproxy"),
+        default="off",
+        help="take connections that netfilter brings to --listen on their way to a broker, and answer in the "
+        "broker's name: no address is rewritten, the client needs no other bootstrap; redirect needs no "
+        "right, tproxy needs CAP_NET_ADMIN (see tools/transparent.sh)",
     ),
     Option(
         name="listen",
@@ -171,7 +200,59 @@ OPTIONS = (
         default="",
         help="where brokers are: a base (29100: broker N at 29100 + N), or a host template for one port on "
         "many hosts (broker-{id}.kafka.local:9092: the names must lead to this machine, where the gateway "
-        "binds them), and single brokers (3=29103), separated by commas",
+        "binds them; with --tls-cert all share the port at the host of --listen, and the name that a client "
+        "asks for in its TLS handshake tells the broker), and single brokers (3=29103), separated by commas",
+    ),
+    Option(
+        name="tls_cert",
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="speak TLS with clients: the gateway's certificate in PEM, those of intermediate CAs after it; "
+        "read again when it changes; without, clients come in plain text",
+    ),
+    Option(
+        name="tls_key",
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="its key in PEM, without a passphrase; by default in the file of --tls-cert",
+    ),
+    Option(
+        name="broker_tls",
+        metavar="on|off",
+        parse=lambda text: _one_of("on", "off")(text) == "on",
+        default="off",
+        help="speak TLS with brokers, and take none whose certificate is not in order",
+    ),
+    Option(
+        name="broker_tls_ca",
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="the CAs that brokers' certificates may come from, in PEM; by default those of the system",
+    ),
+    Option(
+        name="broker_tls_server_name",
+        metavar="NAME",
+        parse=str.strip,
+        default="",
+        help="the name that brokers' certificates must be for, and that is asked for; by default the host "
+        "that a connection goes to",
+    ),
+    Option(
+        name="broker_tls_cert",
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="a client certificate for brokers that want one (ssl.client.auth), in PEM",
+    ),
+    Option(
+        name="broker_tls_key",
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="its key in PEM, without a passphrase; by default in the file of --broker-tls-cert",
     ),
     Option(
         name="admin",
@@ -280,6 +361,15 @@ OPTIONS = (
 )
 
 
+_TRANSPARENT = next(option for option in OPTIONS if option.name == "transparent")
+_NO_BOOTSTRAP = Option(
+    name="bootstrap",
+    metavar="HOST:PORT[,...]",
+    parse=_no_bootstrap,
+    default="",
+    help="not with --transparent",
+)
+
 TOP_OPTIONS = (
     Option(
         name="admin",
@@ -317,10 +407,35 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     Raises:
         ConfigError: an option, or the file, can't be used.
     """
-    config = Config(**read(OPTIONS, flags, environ, file))
+    options: Sequence[Option] = OPTIONS
+    if read([_TRANSPARENT], flags, environ, file)["transparent"] != "off":
+        options = tuple(_NO_BOOTSTRAP if option.name == "bootstrap" else option for option in OPTIONS)
+    config = Config(**read(options, flags, environ, file))
     if config.admin is not None and config.admin == config.listen and config.listen.port:
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
+    _check_tls(config)
     return config
+
+
+def _check_tls(config: Config) -> None:
+    """See that options that only count beside another have it beside them.
+
+    Raises:
+        ConfigError: one is alone.
+    """
+    needs = {
+        "tls_key": "tls_cert",
+        "broker_tls_ca": "broker_tls",
+        "broker_tls_server_name": "broker_tls",
+        "broker_tls_cert": "broker_tls",
+        "broker_tls_key": "broker_tls_cert",
+    }
+    options = {option.name: option for option in OPTIONS}
+    for name, needed in needs.items():
+        if getattr(config, name) and not getattr(config, needed):
+            wanted = options[needed]
+            word = "on" if needed == "broker_tls" else wanted.metavar
+            raise ConfigError(f"{options[name].flag} does nothing alone: give {wanted.flag} {word} as well")
 
 
 def read(

@@ -21,7 +21,7 @@ from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.primitives import ProtocolError
-from proxy.requests import READ_WITHIN, describe_length, wants_answer
+from proxy.requests import READ_WITHIN, TLS_HANDSHAKE, describe_length, wants_answer
 from proxy.rewriting import clamped, readdressed
 from proxy.session.partitions import PartitionTable
 from proxy.session.savings import Sessions
@@ -54,6 +54,7 @@ class Connection:
         sessions: the switch and the slots that all connections of the process share.
         resolve: where brokers are told to be; None leaves addresses as they are.
         max_request_bytes: the longest frame taken from the client.
+        foreign: the client may speak something else than Kafka, or Kafka inside TLS; it passes then.
         measured: what connections to this broker share; None: it is measured for nobody.
     """
 
@@ -68,6 +69,7 @@ class Connection:
         "_closing",
         "_expected",
         "_fetches",
+        "_foreign",
         "_half",
         "_header",
         "_header_version",
@@ -97,6 +99,7 @@ class Connection:
         resolve: Resolve | None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         measured: Measured | None = None,
+        foreign: bool = False,
     ) -> None:
         self.tally = Tally()
         self.client_id = ""
@@ -112,6 +115,7 @@ class Connection:
         self.to_broker: list[Buffer] = []
         """Bytes that are due and not taken yet."""
         self._resolve = resolve
+        self._foreign = foreign
         self._max_request_bytes = max_request_bytes
         self._answers: deque[Exchange] = deque()
         self._expected: deque[Exchange] = deque()
@@ -283,7 +287,7 @@ class Connection:
         length: int
         length, api_key, version, _ = _HEAD.unpack_from(data)
         if not _MIN_LENGTH <= length <= self._max_request_bytes:
-            self._fail("client", describe_length(data, length, self._max_request_bytes))
+            self._unread("client", describe_length(data, length, self._max_request_bytes), data)
             return len(data)
         size = 4 + length
         if api_key == _FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
@@ -334,7 +338,7 @@ class Connection:
             len(data) >= 4
             and not 8 <= (length := int.from_bytes(data[:4], signed=True)) <= self._max_request_bytes
         ):
-            self._fail("client", describe_length(data, length, self._max_request_bytes))
+            self._unread("client", describe_length(data, length, self._max_request_bytes), data)
             return True
         return False
 
@@ -427,6 +431,19 @@ class Connection:
         self.tally.passthrough[reason] += 1
         self.events.append(Passthrough(reason=reason))
 
+    def _unread(self, side: str, reason: str, data: bytes = b"") -> None:
+        """End the connection for what no Kafka peer says; while it may be foreign, let all of it pass."""
+        if not self._foreign:
+            self._fail(side, reason)
+            return
+        self._foreign = False
+        self._expected.clear()
+        self._answers.clear()
+        self._half = None
+        self._go_opaque("TLS" if data.startswith(TLS_HANDSHAKE) else "not Kafka")
+        if data:
+            self.to_broker.append(data)
+
     def _fail(self, side: str, reason: str) -> None:
         self.fault = Fault(side=side, reason=reason)
         self.events.append(self.fault)
@@ -448,10 +465,12 @@ class Connection:
                 if not self._expected and self._opaque:
                     self.to_client.append(data[at:])
                     return
-                if len(data) - at < _ANSWER_HEAD_SIZE:
+                if len(data) - at < _ANSWER_HEAD_SIZE and (self._expected or not self._foreign):
                     self._broker_parts = data[at:]
                     return
                 if not self._answer_begins(data[at : at + _ANSWER_HEAD_SIZE]):
+                    if self._opaque:
+                        self.to_client.append(data[at:])
                     return
             left = self._broker_left
             chunk = data if at == 0 and len(data) <= left else data[at : at + left]
@@ -477,14 +496,15 @@ class Connection:
     def _answer_begins(self, data: bytes) -> bool:
         length = int.from_bytes(data[:4], signed=True)
         if length < 4:
-            self._fail("broker", f"an answer of {length} bytes")
+            self._unread("broker", f"an answer of {length} bytes")
         elif not self._expected:
-            self._fail("broker", "an answer that nothing asked for")
+            self._unread("broker", "an answer that nothing asked for")
         elif data[4:8] != self._expected[0].correlation_id:
             asked = int.from_bytes(self._expected[0].correlation_id, signed=True)
             got = int.from_bytes(data[4:8], signed=True)
-            self._fail("broker", f"an answer to request {got} where {asked} is due")
+            self._unread("broker", f"an answer to request {got} where {asked} is due")
         else:
+            self._foreign = False
             self._broker_left = 4 + length
             self._meter.began = self._now
             return True

@@ -16,7 +16,7 @@ from typing import Any, Final
 from structlog.typing import FilteringBoundLogger
 
 from proxy.logs import reason_of
-from proxy.routing import MAX_PORT, Address, BrokerPorts, advertised
+from proxy.routing import BY_NAME, MAX_PORT, Address, BrokerPorts, advertised
 from proxy.transports import keep_alive
 
 GONE_SECONDS: Final = 300.0
@@ -51,6 +51,8 @@ class Brokers:
         stop: takes the id of a broker that is served no more.
         log: where changes are told.
         state: the file to keep the brokers in, or None.
+        shares: brokers of a host template share its port at the host of `listen`; the client tells by name
+            which it means.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Brokers:
         stop: Callable[[int], None],
         log: FilteringBoundLogger,
         state: Path | None,
+        shares: bool = False,
     ) -> None:
         self._rule = rule
         self._listen = listen
@@ -71,6 +74,10 @@ class Brokers:
         self._stop = stop
         self._log = log
         self._state = state
+        self._shares = shares
+        self._shared = Address(listen.host, rule.template_port)
+        self._sharing = self._shared == listen
+        """Whether the shared port is served: that of the bootstrap listener is."""
         self.known: dict[int, Broker] = {}
 
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
@@ -147,10 +154,14 @@ class Brokers:
         try:
             if broker.listener is None:
                 broker.problem = f"broker {broker.node_id}: its port is outside 1-65535; see --broker-ports"
-            else:
+            elif not self._shares or broker.listener.host == self._listen.host:
                 self._serve(broker.node_id, bind(broker.listener))
+            elif not self._sharing:
+                self._serve(BY_NAME, bind(self._shared))
+                self._sharing = True
         except (OSError, ValueError) as error:
-            broker.problem = f"broker {broker.node_id}: {broker.listener} can't be bound: {reason_of(error)}"
+            at = self._shared if self._shares else broker.listener
+            broker.problem = f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}"
         if not broker.problem:
             self._log.info(
                 "listening", broker=broker.node_id, at=str(broker.listener), to=str(broker.address)
@@ -176,8 +187,12 @@ class Brokers:
             self._log.warning("state not written", file=str(self._state), reason=reason_of(error))
 
 
-def bind(address: Address) -> list[socket.socket]:
+def bind(address: Address, *, prepare: Callable[[socket.socket], None] | None = None) -> list[socket.socket]:
     """Listen at an address: at every IP that a name leads to and that this machine has.
+
+    Args:
+        address: where.
+        prepare: takes each socket before it is bound.
 
     Raises:
         OSError: an IP is taken, or none could be bound.
@@ -194,7 +209,7 @@ def bind(address: Address) -> list[socket.socket]:
     failure: OSError | None = None
     for family, _, _, _, at in dict.fromkeys(found):
         try:
-            bound.append(_bind(family, at))
+            bound.append(_bind(family, at, prepare))
         except OSError as error:
             failure = error
             if error.errno not in _UNUSABLE:
@@ -206,9 +221,11 @@ def bind(address: Address) -> list[socket.socket]:
     return bound
 
 
-def _bind(family: int, at: Any) -> socket.socket:
+def _bind(family: int, at: Any, prepare: Callable[[socket.socket], None] | None) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if prepare is not None:
+            prepare(sock)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

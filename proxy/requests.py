@@ -8,7 +8,7 @@ from proxy.protocol.primitives import ProtocolError, Truncated
 
 READ_WITHIN: Final = 1 << 17
 """What is looked for in a request other than a fetch lies within this many bytes."""
-_TLS_HANDSHAKE: Final = b"\x16\x03"
+TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 def wants_answer(data: bytes, size: int) -> bool | None:
@@ -35,7 +35,7 @@ def wants_answer(data: bytes, size: int) -> bool | None:
 
 def describe_length(data: bytes, length: int, most: int) -> str:
     """Say what is wrong with a request of a length that no broker takes."""
-    if data[:2] == _TLS_HANDSHAKE:
+    if data[:2] == TLS_HANDSHAKE:
         return "TLS on a plaintext listener"
     if length > most:
         return f"a request of {length} bytes; max_request_bytes is {most}"

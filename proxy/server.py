@@ -2,7 +2,7 @@
 
 import asyncio
 import ctypes
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +20,14 @@ from proxy.capturing import BROKER
 from proxy.config import Config
 from proxy.connection import Connection
 from proxy.events import Event, Fault, Tally
-from proxy.listeners import Brokers, bind
+from proxy.listeners import Broker, Brokers, bind
+from proxy.logs import reason_of
 from proxy.measured import Measured
 from proxy.recent import INTERVAL_SECONDS, describe
-from proxy.routing import Address
+from proxy.routing import BY_NAME, Address
 from proxy.session.savings import Sessions
+from proxy.tls import HANDSHAKE_SECONDS, BrokerTls, ClientTls
+from proxy.transparent import LOOPED, Destination, Destinations, listen
 from proxy.transports import ClientProtocol, Link
 
 REFRESH_SECONDS: Final = 60.0
@@ -55,7 +58,7 @@ class Health:
 
 
 class Gateway:
-    """One process of ``fetchgate proxy`` in explicit mode.
+    """One process of ``fetchgate proxy``.
 
     Args:
         config: what the operator asked for.
@@ -93,7 +96,11 @@ class Gateway:
         self._seen_bootstrap = False
         self._draining = False
         self._emptied = asyncio.Event()
-        self.brokers: Brokers
+        self._transparent = config.transparent != "off"
+        self._broker_tls = BrokerTls(config)
+        self._client_tls = ClientTls(config, self._handshake_failed)
+        self._ways: set[tuple[str, str]] = set()
+        self.brokers: Brokers | Destinations
 
     def open(self) -> None:
         """Bind the bootstrap listener and those of the brokers that are known from before; begin to work.
@@ -101,6 +108,24 @@ class Gateway:
         Raises:
             OSError: the address of the bootstrap listener can't be bound.
         """
+        if self._transparent:
+            self._open_transparent()
+        else:
+            self._open_explicit()
+        self.spawn(self._look_after())
+        self.spawn(self._keep_history())
+
+    def _open_transparent(self) -> None:
+        sockets = listen(self.listen, self._config.transparent)
+        self.listen = Address(self.listen.host, sockets[0].getsockname()[1])
+        self.brokers = Destinations(self._config.transparent)
+        self._troubles.clear()
+        self._seen_bootstrap = True
+        self._serve(None, sockets)
+        self.log.info("ready", transparent=self._config.transparent)
+        self.note("ready", f"ready: connections come by {self._config.transparent}")
+
+    def _open_explicit(self) -> None:
         sockets = bind(self.listen)
         self.listen = Address(self.listen.host, sockets[0].getsockname()[1])
         self.brokers = Brokers(
@@ -111,30 +136,96 @@ class Gateway:
             stop=self._stop,
             log=self.log,
             state=self._config.state,
+            shares=self._client_tls.listening is not None,
         )
         self._serve(None, sockets)
         self.brokers.load()
         self.spawn(self._follow_cluster())
-        self.spawn(self._look_after())
-        self.spawn(self._keep_history())
 
     # -- what links ask for --------------------------------------------------------------------------------
 
     def make_core(self, reached_at: str, measured: Measured) -> Connection:
         """Give a core for a new connection."""
+        brokers = self.brokers
         return Connection(
             sessions=self.sessions,
-            resolve=partial(self.brokers.resolve, reached_at),
+            resolve=partial(brokers.resolve, reached_at) if isinstance(brokers, Brokers) else None,
             max_request_bytes=self._config.max_request_bytes,
             measured=measured,
+            foreign=self._transparent,
         )
+
+    def arrived(self, link: Link, shown: Any) -> int | None:
+        """Give the broker that a new connection is for: that of its listener, or where it was going.
+
+        Args:
+            link: the connection; its client's address is known.
+            shown: its socket, as the event loop shows it.
+        """
+        if not isinstance(self.brokers, Destinations):
+            return self._by_name(link)
+        try:
+            number, meant = self.brokers.of(shown)
+        except OSError as error:
+            return self._lost_way(f"no original destination: {reason_of(error)}; is it redirected here?")
+        link.broker_address = meant
+        if meant.port == self.listen.port and meant.host == _own_host(shown):
+            return self._lost_way("a client connected to --listen itself, which only netfilter leads to")
+        if (link.client_address, str(meant)) in self._ways:
+            return self._lost_way("the gateway's own connection came back: exclude its user from the rules")
+        return number
+
+    def _by_name(self, link: Link) -> int | None:
+        """Give the broker of a link's listener; on a shared one that of the name that the client asked for."""
+        if link.node_id not in {None, BY_NAME}:
+            return link.node_id
+        called = self._config.broker_ports.called(link.asked_for) if link.asked_for else None
+        if called is None:
+            return None
+        if called in self.brokers.known:
+            return called
+        return self._lost_way(f"a client asked for {link.asked_for}: no such broker is known (yet)")
+
+    def departed(self, link: Link, own: Address | None) -> bool:
+        """Take note of a connection to a broker; tell whether it is not one that comes back to us.
+
+        Args:
+            link: the connection.
+            own: the address that it goes out from.
+        """
+        if not self._transparent or own is None:
+            return True
+        way = (str(own), str(link.broker_address))
+        if any((other.client_address, str(other.broker_address)) == way for other in self.links):
+            self._lost_way("the gateway's own connection came back: exclude its user from the rules")
+            return False
+        link.way = way
+        self._ways.add(way)
+        return True
+
+    def _lost_way(self, reason: str) -> int:
+        self.unreachable(LOOPED, reason)
+        return LOOPED
 
     def measured(self, node_id: int | None) -> Measured:
         """Give what connections to a broker are measured into."""
         return self.books.measured(node_id)
 
+    def tls_to(self, link: Link, address: Address) -> Mapping[str, Any]:
+        """Give what asyncio takes for TLS to an address; nothing for plain text.
+
+        In transparent mode a client that speaks TLS has told the broker's name; the address is a mere IP.
+        """
+        return self._broker_tls.to((self._transparent and link.asked_for) or address.host)
+
+    def way_of(self, link: Link) -> Sequence[Address]:
+        """Give the addresses to try for a connection, in order."""
+        if not self._transparent:
+            return self.targets(link.node_id)
+        return (link.broker_address,) if link.broker_address and link.node_id != LOOPED else ()
+
     def targets(self, node_id: int | None) -> Sequence[Address]:
-        """Give the addresses to try, in order; None: the bootstrap."""
+        """Give the addresses of a broker; None: the bootstrap."""
         if node_id is None:
             return self._bootstrap
         broker = self.brokers.known.get(node_id)
@@ -191,6 +282,7 @@ class Gateway:
     def closed(self, link: Link) -> None:
         """Strike a link off, and keep what it counted."""
         self.links.discard(link)
+        self._ways.discard(link.way)
         self.books.closed(link.node_id, link.core.tally)
         if not self.links:
             self._emptied.set()
@@ -215,6 +307,8 @@ class Gateway:
         if self._troubles.keys() >= {None, *known} and self._seen_bootstrap:
             reasons.insert(0, "no broker is reachable")
         reasons += self.brokers.problems
+        followed = (self._broker_tls.followed, self._client_tls.followed)
+        reasons += [each.problem for each in followed if each is not None and each.problem]
         reasons += self._limits()
         if self._draining:
             return Health(state="draining", reasons=reasons)
@@ -236,6 +330,10 @@ class Gateway:
                 f"{budget.total} bytes of answers are held, brokers wait; see --max-inflight-bytes"
             )
         return reached
+
+    def known(self) -> list[Broker | Destination]:
+        """Give the brokers that are known, by number."""
+        return [self.brokers.known[number] for number in sorted(self.brokers.known)]
 
     def trouble_of(self, node_id: NodeId) -> str:
         """Say why a broker can't be reached; nothing when it can."""
@@ -281,6 +379,25 @@ class Gateway:
             sock.close()
         return left
 
+    # -- TLS -----------------------------------------------------------------------------------------------
+
+    def follow_files(self) -> None:
+        """Read certificates again whose files have changed; connections that are open stay as they are."""
+        for side, tls in (("broker", self._broker_tls), ("client", self._client_tls)):
+            followed = tls.followed
+            if followed is None or not followed.follow():
+                continue
+            if followed.problem:
+                self.log.warning("certificates not reloaded", side=side, reason=followed.problem)
+                self.note("certificates", followed.problem, warning=True)
+            else:
+                self.log.info("certificates reloaded", side=side)
+                self.note("certificates", f"new certificates toward the {side} are in use")
+
+    def _handshake_failed(self, reason: str) -> None:
+        self.faults["client"] += 1
+        self.log.warning("TLS handshake of a client failed", reason=reason)
+
     # -- listeners -----------------------------------------------------------------------------------------
 
     def _serve(self, node_id: int | None, sockets: list[socket]) -> None:
@@ -291,7 +408,10 @@ class Gateway:
 
     async def _accept(self, node_id: int | None, sock: socket) -> None:
         server = await self.loop.create_server(
-            lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER), sock=sock
+            lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER),
+            sock=sock,
+            ssl=self._client_tls.listening,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._client_tls.listening else None,
         )
         self._unserved.discard(sock)
         if node_id in self._servers:
@@ -310,7 +430,7 @@ class Gateway:
         wait = RETRY_SECONDS[0]
         while True:
             try:
-                cluster = await ask_any(self._bootstrap)
+                cluster = await ask_any(self._bootstrap, self._broker_tls)
             except BootstrapError as error:
                 self._bootstrap_trouble(str(error))
                 await asyncio.sleep(wait)
@@ -322,7 +442,7 @@ class Gateway:
 
     def _bootstrap_answered(self, cluster: Cluster) -> None:
         self.connected(None, cluster.address)
-        if cluster.brokers is not None:
+        if cluster.brokers is not None and isinstance(self.brokers, Brokers):
             in_use = {link.node_id for link in self.links if link.node_id is not None}
             self.brokers.named(cluster.brokers, in_use, monotonic())
         if self._seen_bootstrap:
@@ -354,6 +474,7 @@ class Gateway:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.brokers.retry()
+            self.follow_files()
             held = self.budget.total
             if most - held > TRIM_BYTES:
                 _give_back_memory()
@@ -369,6 +490,10 @@ def _give_back_memory() -> None:
     """Return to the system what large answers took; glibc would keep it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _own_host(shown: Any) -> str:
+    return str(shown.getsockname()[0])
 
 
 def _called(node_id: int | None) -> str:

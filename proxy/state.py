@@ -104,7 +104,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
                 "problem": broker.problem or gateway.trouble_of(broker.node_id),
                 **with_broker(broker.node_id),
             }
-            for broker in sorted(gateway.brokers.known.values(), key=lambda broker: broker.node_id)
+            for broker in gateway.known()
         ],
         "connections_open": len(gateway.links),
         "connections_accepted": gateway.accepted,

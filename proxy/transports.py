@@ -12,7 +12,8 @@ holds back brokers while too many bytes of incomplete answers are in memory.
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Sequence
+import ssl
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from time import monotonic
@@ -29,6 +30,7 @@ from proxy.logs import reason_of, write_event
 from proxy.measured import Measured
 from proxy.routing import Address
 from proxy.session.savings import Sessions
+from proxy.tls import asked_for
 
 RECEIVE_BYTES: Final = 262_144
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
@@ -95,8 +97,17 @@ class Host(Protocol):
     def measured(self, node_id: int | None) -> Measured:
         """Give what connections to a broker are measured into."""
 
-    def targets(self, node_id: int | None) -> Sequence[Address]:
-        """Give the addresses to try, in order; None: the bootstrap."""
+    def arrived(self, link: "Link", shown: Any) -> int | None:
+        """Give the broker that a new connection is for; `shown` is its socket as the event loop shows it."""
+
+    def departed(self, link: "Link", own: Address | None) -> bool:
+        """Take note of a connection to a broker; tell whether it is not one that comes back to us."""
+
+    def tls_to(self, link: "Link", address: Address) -> Mapping[str, Any]:
+        """Give what asyncio takes for TLS to an address; nothing for plain text."""
+
+    def way_of(self, link: "Link") -> Sequence[Address]:
+        """Give the addresses to try for a connection, in order."""
 
     def connected(self, node_id: int | None, address: Address) -> None:
         """Take note that an address answered."""
@@ -131,6 +142,8 @@ class Link:
         "_deadline",
         "_held",
         "_host",
+        "_whole",
+        "asked_for",
         "broker_address",
         "broker_holds",
         "client_address",
@@ -143,6 +156,7 @@ class Link:
         "node_id",
         "opened_at",
         "phase",
+        "way",
     )
 
     def __init__(self, host: Host, node_id: int | None) -> None:
@@ -153,9 +167,17 @@ class Link:
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
         self._held = 0
+        self._whole = (False, False)
+        """Whether what is due to the client, and to the broker, is written as one: TLS makes a record of each
+        piece."""
+        self.asked_for = ""
+        """The server name in the client's TLS handshake."""
         self.core: Connection
         self.node_id = node_id
-        """The broker whose listener the client came to; None: the bootstrap listener."""
+        """The broker whose listener the client came to; None: the bootstrap listener. In transparent mode the
+        gateway's own number of where the client was going."""
+        self.way = ("", "")
+        """Transparent mode: from where to where the broker connection goes."""
         self.client_address = ""
         self.broker_address: Address | None = None
         self.client_holds = CONNECTING
@@ -164,7 +186,7 @@ class Link:
         self.last_event = ""
         self.last_error = ""
         """The last thing that went wrong, in words."""
-        self.measured = host.measured(node_id)
+        self.measured: Measured
         self.opened_at = monotonic()
         self.phase = Phase.OPEN
 
@@ -182,6 +204,10 @@ class Link:
         self._host.loop.call_soon(self._pause_until_connected)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.client_address = _name(transport.get_extra_info("peername"))
+        self.asked_for = asked_for(transport)
+        self._whole = (not transport.can_write_eof(), False)
+        self.node_id = self._host.arrived(self, transport.get_extra_info("socket"))
+        self.measured = self._host.measured(self.node_id)
         own = _host_of(transport.get_extra_info("sockname"))
         self.core = self._host.make_core(own, self.measured)
         self._host.opened(self)
@@ -245,11 +271,14 @@ class Link:
 
     async def _connect(self) -> None:
         reason = "no address is known"
-        for address in self._host.targets(self.node_id):
+        for address in self._host.way_of(self):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await self._host.loop.create_connection(
-                        lambda: self._host.tap(BrokerProtocol(self), CLIENT), address.host, address.port
+                        lambda: self._host.tap(BrokerProtocol(self), CLIENT),
+                        address.host,
+                        address.port,
+                        **self._host.tls_to(self, address),
                     )
             except (OSError, ValueError) as error:  # TimeoutError is an OSError; a name can be no name at all
                 reason = f"{address}: {reason_of(error)}"
@@ -269,10 +298,14 @@ class Link:
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
         """Take the broker's socket, unless the client has left meanwhile."""
-        if self.phase >= Phase.FINISHED:
+        name = transport.get_extra_info("sockname")
+        if self.phase >= Phase.FINISHED or not self._host.departed(
+            self, Address(*name[:2]) if name else None
+        ):
             transport.abort()
             return
         self._broker = transport
+        self._whole = (self._whole[0], not transport.can_write_eof())
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         _keep_alive(transport)
         self.pump()
@@ -287,9 +320,16 @@ class Link:
             self._broken(error)
         self.measured.responses.append(monotonic() - now)
 
-    def broker_lost(self) -> None:
-        """Take the end of the broker's socket: what is due still goes to the client, which is closed then."""
+    def broker_lost(self, error: Exception | None) -> None:
+        """Take the end of the broker's socket: what is due still goes to the client, which is closed then.
+
+        Args:
+            error: why, if it did not just close. In TLS 1.3 a broker refuses a client certificate after the
+                client's handshake is over.
+        """
         self._broker = None
+        if isinstance(error, ssl.SSLError) and self.broker_address is not None:
+            self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}")
         if self.phase is Phase.OPEN:
             self.last_event = "broker closed"
         self.finish()
@@ -317,11 +357,12 @@ class Link:
         """Write what the core has due, and follow what it says of itself."""
         core = self.core
         if core.to_broker and self._broker is not None:
-            self._broker.writelines(core.take_broker())
+            due = core.take_broker()
+            self._broker.writelines([b"".join(due)] if self._whole[1] else due)
         if core.to_client:
             due = core.take_client()
-            if self._client is not None:
-                self._client.writelines(due)
+            if self._client is not None and not self._client.is_closing():
+                self._client.writelines([b"".join(due)] if self._whole[0] else due)
         if core.events:
             self._report(core.take_events())
         if core.reads_client is self._core_holds:
@@ -360,19 +401,22 @@ class Link:
         """Close both sockets once what has been written has left; a peer that does not take it is cut off.
 
         A socket closed with bytes unread resets the connection: what the client has not taken yet is lost.
-        So the client is told the end and read, for nothing, until it has closed, too.
+        So the client is told the end and read, for nothing, until it has closed, too. With TLS, closing is
+        just that: it says the end and waits for the client's.
         """
         if self.phase >= Phase.FINISHED:
             return
         self.phase = Phase.FINISHED
         self._forget_deadline()
-        unsent = [t for t in (self._client, self._broker) if t is not None and t.get_write_buffer_size()]
+        ends = (self._client, self._broker)
+        # What TLS has handed on to its socket is not told.
+        unsent = [t for t in ends if t is not None and (t.get_write_buffer_size() or not t.can_write_eof())]
         self._deadline = self._host.loop.call_later(CLOSE_SECONDS if unsent else LINGER_SECONDS, self.abort)
         if self._broker is not None:
             self._broker.close()
         if self._client is None:
             return
-        if self._client_ended:
+        if self._client_ended or not self._client.can_write_eof():
             self._client.close()
         elif not self._client.is_closing():
             self._client.write_eof()
@@ -394,6 +438,11 @@ class Link:
     def can_go_on(self) -> bool:
         """Tell whether reading the broker would bring the held answer further."""
         return not self.broker_holds & PEER_FULL
+
+    @property
+    def halves(self) -> bool:
+        """Tell whether the client's connection can end one way and go on the other."""
+        return not self._whole[0]
 
     @property
     def has_broker(self) -> bool:
@@ -483,9 +532,9 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._link.client_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
-        """Keep the writing half: answers may be on their way."""
+        """Keep the writing half: answers may be on their way. TLS has no halves."""
         self._link.client_ended()
-        return True
+        return self._link.halves
 
     def pause_writing(self) -> None:
         """Hold back the broker."""
@@ -532,9 +581,9 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         """Read the client again."""
         self._link.broker_full(False)
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """End."""
-        self._link.broker_lost()
+        self._link.broker_lost(exc)
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -127,13 +127,13 @@ class GatewayPolicy:
                 continue
             sent = parse_fetch_request(frame, version, request_header(frame, 4)[4])
             kind = kind_of(sent.session_id, sent.session_epoch)
-            self._asked.append(_Asked(frame[8:12], sent, outcome, ours=kind == "close"))
-            self._count(outcome, sent, kind)
+            ours = kind == "close" and frame != outcome.exchange.request
+            self._asked.append(_Asked(frame[8:12], sent, outcome, ours=ours))
+            if ours or outcome.eligible:
+                self._count(outcome, sent, kind)
         self._answer_ours()
 
     def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
-        if not outcome.eligible and kind != "close":
-            return
         outcome.sent(kind, len(sent.frame), sent.partitions)
         share_sent(outcome, sent)
         table = self._connection.session_table

@@ -21,6 +21,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
 
     assert config == Config(
         bootstrap=(Address("kafka", 9092),),
+        transparent="off",
         listen=Address("127.0.0.1", 19092),
         advertise="",
         broker_ports=BrokerPorts(),

@@ -1,0 +1,127 @@
+"""Transparent mode: where a client meant to go, when the kernel has brought its connection here instead.
+
+With ``redirect`` (netfilter's REDIRECT) the kernel keeps the original destination and tells it for the
+socket; that needs no right. With ``tproxy`` the accepted socket has the original destination as its own
+address; a listener for that needs CAP_NET_ADMIN once, when it is made.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proxy.listeners import bind
+from proxy.routing import MAX_PORT, Address
+
+REDIRECT: Final = "redirect"
+TPROXY: Final = "tproxy"
+MODES: Final = (REDIRECT, TPROXY)
+LOOPED: Final = -1
+"""The number of connections that came to the gateway by themselves, or from itself: they go nowhere."""
+MOST: Final = 1024
+"""Destinations that are told apart; connections to more are served all the same, and counted together."""
+OTHERS: Final = -2
+"""The number of destinations beyond `MOST`."""
+
+_SO_ORIGINAL_DST: Final = 80
+"""linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST is the same number."""
+_IPV6_TRANSPARENT: Final = 75
+_IP_TRANSPARENT: Final = 19
+
+
+@dataclass(slots=True, kw_only=True)
+class Destination:
+    """An address to which clients connect, as `proxy.listeners.Broker` is in explicit mode."""
+
+    node_id: int
+    """The gateway's own number for it, from 0: what Kafka's id is it does not know before anyone asks."""
+    address: Address
+    listener: Address | None = None
+    problem: str = ""
+
+
+class Destinations:
+    """The original destinations of all connections.
+
+    Args:
+        mode: ``redirect`` or ``tproxy``.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        self._numbers: dict[Address, int] = {}
+        self.known: dict[int, Destination] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """Nothing is left out of any answer: none is touched."""
+        return []
+
+    def load(self) -> None:
+        """Nothing is kept."""
+
+    def retry(self) -> None:
+        """Nothing waits for a listener."""
+
+    def of(self, shown: Any) -> tuple[int, Address]:
+        """Return the number of a connection's destination, and the destination.
+
+        Args:
+            shown: the accepted socket, as the event loop shows it.
+
+        Raises:
+            OSError: the kernel tells no destination.
+        """
+        sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
+        try:
+            own = _address(sock.getsockname())
+            meant = own if self._mode == TPROXY else original_destination(sock)
+        finally:
+            sock.detach()
+        return self._number(meant), meant
+
+    def _number(self, address: Address) -> int:
+        number = self._numbers.get(address)
+        if number is None:
+            number = len(self._numbers)
+            if number >= MOST:
+                return OTHERS
+            self._numbers[address] = number
+            self.known[number] = Destination(node_id=number, address=address)
+        return number
+
+
+def listen(address: Address, mode: str) -> list[socket.socket]:
+    """Listen where the kernel brings clients to.
+
+    Raises:
+        OSError: the address can't be bound, or the right for ``tproxy`` is missing.
+    """
+    return bind(address, prepare=_make_transparent if mode == TPROXY else None)
+
+
+def _make_transparent(sock: socket.socket) -> None:
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, 1)
+    else:
+        sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+
+
+def original_destination(sock: socket.socket) -> Address:
+    """Return where a redirected connection was going (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST).
+
+    Raises:
+        OSError: it was not redirected, or connection tracking is not at work.
+    """
+    if sock.family == socket.AF_INET6:
+        told = sock.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)  # struct sockaddr_in6
+        port = struct.unpack_from(">H", told, 2)[0]
+        return Address(socket.inet_ntop(socket.AF_INET6, told[8:24]), port)
+    told = sock.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)  # struct sockaddr_in
+    port = struct.unpack_from(">H", told, 2)[0]
+    return Address(socket.inet_ntop(socket.AF_INET, told[4:8]), port)
+
+
+def _address(name: Any) -> Address:
+    host, port = name[:2]
+    return Address(str(host), int(port)) if 0 < port <= MAX_PORT else Address(str(host), 0)
