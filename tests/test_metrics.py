@@ -1,11 +1,12 @@
 from collections import Counter
 from typing import cast
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.events import FetchKind, Tally
-from proxy.metrics import MAX_REASONS, VERSION, bounded, exposition, registry
-from proxy.server import Gateway
+from proxy.metrics import MAX_BROKERS, MAX_REASONS, VERSION, bounded, exposition, registry
+from proxy.server import STATES, Gateway
 from proxy.transports import BUDGET, PEER_FULL
 
 from .shell import Wire, client, gateway, run, stub_broker, until
@@ -129,3 +130,84 @@ def test_labels_from_the_wire_are_bounded() -> None:
     assert shown[-1] == ("other", 950 + 949 + 948)
     assert sum(count for _, count in shown) == counts.total()
     assert bounded(Counter({"a": 1})) == [("a", 1)]
+
+
+def test_histograms_are_cumulative_and_add_brokers_up() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            for node_id in (1, None):
+                measured = gate.measured(node_id)
+                measured.fetches.extend((0.3, 77, 3740, 0, 100, 0.02, 4000, -1, 100, -1))
+                measured.requests.extend((0.00004, 3.0))
+                measured.others.append(0.002)
+            gate.books.loop_lag.note([0.02])
+            samples = _scrape(gate)
+
+            def buckets(name: str, **labels: str) -> list[float]:
+                return [_value(samples, f"{name}_bucket", le=le, **labels) for le in edges]
+
+            edges = ["0.01", "0.025", "0.25", "0.5", "+Inf"]
+            assert buckets("fetchgate_broker_seconds", api="fetch") == [0, 2, 2, 4, 4]
+            assert _value(samples, "fetchgate_broker_seconds_count", api="fetch") == 4
+            assert _value(samples, "fetchgate_broker_seconds_sum", api="fetch") == pytest.approx(0.64)
+            assert _value(samples, "fetchgate_broker_seconds_count", api="other") == 2
+            edges = ["2.5e-05", "5e-05", "2.5", "+Inf"]
+            assert buckets("fetchgate_added_seconds", part="request") == [0, 2, 2, 4]
+            assert _value(samples, "fetchgate_added_seconds_count", part="response") == 0
+            assert _value(samples, "fetchgate_added_seconds_count", part="repeat") == 0
+            edges = ["64", "128", "4096"]
+            assert buckets("fetchgate_fetch_answer_bytes", side="broker") == [0, 2, 4]
+            assert buckets("fetchgate_fetch_answer_bytes", side="client") == [0, 0, 2]
+            edges = ["0", "50", "100"]
+            assert buckets("fetchgate_fetch_request_partitions", side="broker") == [2, 2, 4]
+            assert buckets("fetchgate_fetch_request_partitions", side="client") == [0, 0, 2]
+            assert _value(samples, "fetchgate_loop_lag_seconds_bucket", le="0.025") == 1
+
+    run(scene())
+
+
+def test_brokers_are_told_apart_up_to_a_bound() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            for node_id in range(MAX_BROKERS + 5):
+                tally = Tally(refusals=2)
+                tally.session_errors[70] = 3
+                tally.client.fetch_request_bytes = 10
+                gate.books.closed(node_id, tally)
+            samples = _scrape(gate)
+            name = "fetchgate_broker_session_refusals_total"
+            assert _value(samples, name, broker="0") == 2
+            assert _value(samples, name, broker="other") == 10
+            assert _value(samples, "fetchgate_broker_session_evictions_total", broker="99") == 3
+            assert _value(samples, "fetchgate_broker_saved_bytes", broker="other") == 50
+            assert sum(found == name for found, _ in samples) == MAX_BROKERS + 2
+
+    run(scene())
+
+
+def test_state_and_limits_show() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address, max_sessions="7") as gate:
+            gate.sessions.held = 3
+            samples = _scrape(gate)
+            states = {name: _value(samples, "fetchgate_state", state=name) for name in STATES}
+            assert states == {"starting": 1, "ready": 0, "degraded": 0, "draining": 0}
+            assert _value(samples, "fetchgate_session_slots_held") == 3
+            assert _value(samples, "fetchgate_session_slots_limit") == 7
+            assert _value(samples, "fetchgate_inflight_limit_bytes") == gate.budget.limit
+            assert _value(samples, "fetchgate_broker_unreachable", broker="bootstrap") == 1
+
+    run(scene())
+
+
+def test_a_scrape_has_no_more_series_than_there_are_things_to_tell() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            before = len(_scrape(gate))
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(b"hello")
+                await reader.readexactly(5)
+                assert len(_scrape(gate)) == before, "none for a connection"
+            assert before < 250
+
+    run(scene())
