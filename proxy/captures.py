@@ -30,6 +30,7 @@ FLUSH_BYTES: Final = 1 << 18
 CLOSE_SECONDS: Final = 10.0
 """For what waits at the end."""
 PATTERN: Final = "fetchgate-*.pcap"
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _NOWHERE: Final = ("::", 0)
 """An end that had gone before it could be asked for its address."""
 
@@ -84,15 +85,20 @@ class Files:
         os.close(self._file)
 
     def _next(self) -> int:
-        old = sorted(self._directory.glob(PATTERN), key=lambda path: path.stat().st_mtime_ns)
+        old = sorted(self._directory.glob(PATTERN), key=_written_at)
         for path in old[: max(len(old) + 1 - self._most_files, 0)]:
             path.unlink(missing_ok=True)
-        self._number += 1
-        path = self._directory / f"{self._name}-{self._number:06}.pcap"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = 0
+        self._file, self._size = self._create(), 0
         self._append(file_header())
         return self._file
+
+    def _create(self) -> int:
+        while True:
+            self._number += 1
+            path = self._directory / f"{self._name}-{self._number:06}.pcap"
+            # In containers every process is number 1: another one may have the same name.
+            with suppress(FileExistsError):
+                return os.open(path, _NEW_FILE, 0o600)
 
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -289,6 +295,13 @@ class _Side:
         if any(self._open):
             self._open = [False, False]
             self._capture.take(self._conversation.reset(by, time_ns()))
+
+
+def _written_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:  # another gateway was faster
+        return 0
 
 
 def _endpoint(name: tuple[str, int] | None) -> Endpoint:

@@ -73,7 +73,7 @@ class _Stream:
 
     def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
         self._asked = asked
-        """Unanswered requests: correlation id -> api_key, api_version."""
+        """Unanswered requests of which the answer may stay: correlation id -> api_key, api_version."""
         self._head = b""
         self._wanted = _PREFIX
         self._left = 0
@@ -157,9 +157,12 @@ class _Requests(_Stream):
     def begin(self, head: bytes) -> None:
         """Keep the body, or the client id alone."""
         api_key, version = int.from_bytes(head[4:6]), int.from_bytes(head[6:8])
-        self._asked[head[8:12]] = api_key, version
         self._last = (api_key, version) == _OPAQUE_FROM
-        self._keep = self._left if api_key in KEPT else max(int.from_bytes(head[12:14], signed=True), 0)
+        if api_key in KEPT:
+            self._asked[head[8:12]] = api_key, version
+            self._keep = self._left
+        else:  # it may have no answer at all, as Produce with acks=0
+            self._keep = max(int.from_bytes(head[12:14], signed=True), 0)
 
 
 class _Responses(_Stream):
@@ -179,7 +182,7 @@ class _Responses(_Stream):
         api_key, version = self._asked.pop(head[4:8], (-1, -1))
         self._last = (api_key, version) == _OPAQUE_FROM
         self._walk = None
-        self._keep = self._left if api_key in KEPT else 0
+        self._keep = self._left if api_key >= 0 else 0
         if api_key == ApiKey.FETCH:
             self._keep = 0
             if version in LAYOUTS:

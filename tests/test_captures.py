@@ -99,6 +99,19 @@ def test_files_of_earlier_runs_count_and_others_are_left_alone(tmp_path: Path) -
     assert rest == ["fetchgate-a.pcap", "notes.txt", "other.pcap"]
 
 
+def test_two_of_the_same_second_and_number_do_not_write_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captures, "strftime", lambda *_: "now")
+    first, second = _files(tmp_path), _files(tmp_path)
+    first.write(b"first")
+    second.write(b"second")
+    first.close()
+    second.close()
+
+    assert [path.read_bytes()[HEADER:] for path in sorted(tmp_path.iterdir())] == [b"first", b"second"]
+
+
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     _files(tmp_path).close()
 

@@ -131,6 +131,14 @@ def test_other_bodies_are_left_out_and_headers_stay(api_key: int) -> None:
     assert _whole(BROKER, answered, cutter) == answered[:8] + bytes(len(SECRET))
 
 
+def test_requests_that_are_never_answered_take_no_memory() -> None:
+    cutter = Cutter()
+    for correlation in range(1_000):
+        _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, SECRET), cutter)
+
+    assert not cutter._streams[CLIENT]._asked
+
+
 def test_an_answer_that_nothing_asked_for_is_left_out() -> None:
     frame = answer(5, SECRET)
 
