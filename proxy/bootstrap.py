@@ -5,6 +5,7 @@ gateway can't ask; it learns the brokers from the answers that its clients get.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,11 +22,13 @@ from proxy.protocol.primitives import (
     read_string,
 )
 from proxy.routing import Address
+from proxy.tls import BrokerTls
 
 ASK_SECONDS: Final = 10.0
 """For everything, from the connection to the last answer."""
 _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
+_TLS_ALERT: Final = b"\x15\x03"
 _METADATA_VERSIONS: Final = (1, 8)
 """v0 can't ask for no topic, v9 is flexible; every broker from 1.0 to 4.3 speaks one between."""
 
@@ -43,31 +46,40 @@ class Cluster:
     """By node id; None: it answers, but tells its brokers to none that has not authenticated."""
 
 
-async def ask(address: Address) -> Cluster:
+async def ask(address: Address, tls: BrokerTls | None = None) -> Cluster:
     """Ask one bootstrap address.
 
+    Args:
+        address: where.
+        tls: toward brokers; None: plain text.
+
     Raises:
-        BootstrapError: it can't be reached, or does not speak Kafka in plain text.
+        BootstrapError: it can't be reached, or does not speak Kafka.
     """
+    secured = tls.to(address.host) if tls is not None else {}
     try:
         async with asyncio.timeout(ASK_SECONDS):
-            reader, writer = await asyncio.open_connection(address.host, address.port)
+            reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
             try:
                 return Cluster(address=address, brokers=await _converse(reader, writer))
             finally:
                 writer.close()
     except TimeoutError:
-        raise BootstrapError(f"{address}: no answer in {ASK_SECONDS:.0f} s (does it speak TLS?)") from None
+        raise BootstrapError(f"{address}: no answer in {ASK_SECONDS:.0f} s{_hint(secured)}") from None
     except asyncio.IncompleteReadError:
-        raise BootstrapError(f"{address}: closed without an answer (does it speak TLS?)") from None
+        raise BootstrapError(f"{address}: closed without an answer{_hint(secured)}") from None
     except ProtocolError as error:
         raise BootstrapError(f"{address}: does not answer as Kafka does: {error}") from None
     except (OSError, ValueError) as error:
         raise BootstrapError(f"{address}: {reason_of(error)}") from None
 
 
-async def ask_any(addresses: tuple[Address, ...]) -> Cluster:
-    """Ask addresses in turn until one answers.
+def _hint(secured: Mapping[str, object]) -> str:
+    return "" if secured else " (does it speak TLS? Then give --broker-tls on)"
+
+
+async def ask_any(addresses: tuple[Address, ...], tls: BrokerTls | None = None) -> Cluster:
+    """Ask addresses in turn until one answers; see `ask`.
 
     Raises:
         BootstrapError: none did; the text says of each why.
@@ -75,7 +87,7 @@ async def ask_any(addresses: tuple[Address, ...]) -> Cluster:
     reasons: list[str] = []
     for address in addresses:
         try:
-            return await ask(address)
+            return await ask(address, tls)
         except BootstrapError as error:
             reasons.append(str(error))
     raise BootstrapError("; ".join(reasons))
@@ -101,7 +113,10 @@ def _request(api_key: ApiKey, version: int, body: bytes) -> bytes:
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:
     """Read one answer without its length and correlation id (response header v0)."""
-    size = int.from_bytes(await reader.readexactly(4), signed=True)
+    head = await reader.readexactly(4)
+    if head[:2] == _TLS_ALERT:
+        raise ProtocolError("it speaks TLS: give --broker-tls on")
+    size = int.from_bytes(head, signed=True)
     if not 4 <= size <= _MAX_ANSWER:
         raise ProtocolError(f"an answer of {size} bytes")
     return (await reader.readexactly(size))[4:]

@@ -4,6 +4,7 @@ What connections report becomes lines here. No record, key or value of a client 
 """
 
 import logging
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from proxy.events import (
     SessionMade,
     SessionRefused,
 )
+from proxy.tls import CLOSED, of_broker
 
 BURST = 20
 """Lines of one event that may follow each other ..."""
@@ -94,6 +96,10 @@ def logger() -> FilteringBoundLogger:
 
 def reason_of(error: Exception) -> str:
     """Say in a few words why something failed, without Python's."""
+    if isinstance(error, ssl.SSLError):
+        return of_broker(error)
+    if isinstance(error, ConnectionResetError) and not error.args:
+        return CLOSED  # all that event loops say of it
     if isinstance(error, gaierror):
         return f"unknown host: {error.strerror}"
     if isinstance(error, OSError) and error.errno:

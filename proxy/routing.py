@@ -3,11 +3,15 @@
 Everything goes by node id: a broker that moves keeps its listener, and all answers say the same of it.
 """
 
+import re
 from dataclasses import dataclass, field
 
 MAX_PORT = 65535
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names what an operator may write, binds nothing
+BY_NAME = -3
+"""The number of the listener that brokers share, which are told apart by the name that a client asks for."""
 _PLACEHOLDER = "{id}"
+_NODE_ID = "(0|[1-9][0-9]{0,9})"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,6 +84,13 @@ class BrokerPorts:
             template_port=template.port if template else 0,
             single=single,
         )
+
+    def called(self, name: str) -> int | None:
+        """Tell which broker has a name by the host template; names are compared as DNS does."""
+        placeholder = re.escape(_PLACEHOLDER)
+        pattern = re.escape(self.template).replace(placeholder, _NODE_ID, 1).replace(placeholder, r"\1")
+        found = re.fullmatch(pattern, name.removesuffix("."), re.IGNORECASE) if self.template else None
+        return int(found[1]) if found else None
 
     def place(self, node_id: int, listen: Address) -> Address | None:
         """Tell where broker `node_id` listens when the bootstrap listener is at `listen`.

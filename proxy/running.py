@@ -20,6 +20,7 @@ from proxy.listeners import bind
 from proxy.metrics import VERSION
 from proxy.routing import Address
 from proxy.server import Gateway
+from proxy.tls import BrokerTls, ClientTls
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
@@ -63,10 +64,15 @@ def _complain(text: str, code: int) -> int:
 
 async def _check(config: Config) -> int:
     """Ask every bootstrap address, say what it told and where the gateway would put its listeners."""
+    try:
+        tls = BrokerTls(config)
+        ClientTls(config, _say)
+    except ConfigError as error:
+        return _complain(str(error), EXIT_USAGE)
     answered: Cluster | None = None
     for address in config.bootstrap:
         try:
-            answered = await ask(address)
+            answered = await ask(address, tls)
         except BootstrapError as error:
             _say(f"bootstrap {error}")
         else:
@@ -94,12 +100,14 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     log = logs.logger()
     _raise_file_limit()
     loop.set_exception_handler(lambda _, context: _unexpected(context))
-    gateway = Gateway(config, loop, log)
-    admin = Admin(gateway)
     try:
+        gateway = Gateway(config, loop, log)
         gateway.open()
+    except ConfigError as error:
+        return _complain(str(error), EXIT_USAGE)
     except OSError as error:
         return _unbound("--listen", config.listen, error)
+    admin = Admin(gateway)
     try:
         capture = _capture(config, gateway)
     except OSError as error:
@@ -175,6 +183,7 @@ def _reload(gateway: Gateway, before: Config, arguments: dict[str, Any]) -> Conf
         gateway.log.warning("not reloaded", reason=str(error))
         return before
     applied, restart = changes(before, after)
+    gateway.follow_files()
     gateway.set_sessions(on=after.sessions, off_for=after.sessions_off_for)
     logs.configure(style=before.log_format, level=after.log_level)
     gateway.log.info("reloaded", applied=applied, needs_restart=restart)

@@ -176,7 +176,7 @@ class Gateway:
         return number
 
     def _by_name(self, link: Link) -> int | None:
-        """Give the broker of a link's listener; on a shared one that of the name that the client asked for."""
+        """Give the broker of a link's listener; on a shared one of the name that the client asked for."""
         if link.node_id not in {None, BY_NAME}:
             return link.node_id
         called = self._config.broker_ports.called(link.asked_for) if link.asked_for else None

@@ -25,6 +25,13 @@ def test_the_defaults_are_those_of_the_design() -> None:
         listen=Address("127.0.0.1", 19092),
         advertise="",
         broker_ports=BrokerPorts(),
+        tls_cert=None,
+        tls_key=None,
+        broker_tls=False,
+        broker_tls_ca=None,
+        broker_tls_server_name="",
+        broker_tls_cert=None,
+        broker_tls_key=None,
         admin=Address("127.0.0.1", 9464),
         sessions=True,
         sessions_off_for=frozenset(),
@@ -57,6 +64,26 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
     assert config.max_sessions == 4
     assert config.log_level == "warning"
     assert config.sessions is False
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tls_key": "k"}, "--tls-key does nothing alone: give --tls-cert FILE as well"),
+        ({"broker_tls_ca": "ca"}, "--broker-tls-ca does nothing alone: give --broker-tls on as well"),
+        (
+            {"broker_tls_server_name": "kafka"},
+            "--broker-tls-server-name does nothing alone: give --broker-tls on as well",
+        ),
+        ({"broker_tls_cert": "c"}, "--broker-tls-cert does nothing alone: give --broker-tls on as well"),
+        (
+            {"broker_tls": "on", "broker_tls_key": "k"},
+            "--broker-tls-key does nothing alone: give --broker-tls-cert FILE as well",
+        ),
+    ],
+)
+def test_options_of_tls_that_need_another_name_it(options: dict[str, str], message: str) -> None:
+    assert _error(NEEDED | options) == message
 
 
 def test_lists_are_read_from_text_and_from_toml(tmp_path: Path) -> None:

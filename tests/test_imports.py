@@ -25,6 +25,7 @@ SHELL = frozenset(
         "running",
         "server",
         "state",
+        "tls",
         "transparent",
         "transports",
     )

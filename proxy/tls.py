@@ -1,0 +1,265 @@
+"""TLS toward the broker and toward clients: contexts that follow their files, and failures in words.
+
+Private keys are read by OpenSSL alone: nothing of them is kept, shown or written here.
+"""
+
+import ssl
+from collections.abc import Callable, Sequence
+from os import strerror
+from pathlib import Path
+from typing import Any, Final, cast
+
+from proxy.config import Config, ConfigError
+
+HANDSHAKE_SECONDS: Final = 10.0
+"""For a client's TLS handshake."""
+CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not, leave out --broker-tls"
+"""What a broker's plaintext port does, which takes the first bytes for a length."""
+KEPT: Final = "what was read before stays in use"
+_NO_TLS: Final = frozenset({"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
+_ALERT: Final = "ALERT"
+
+Stamp = tuple[int, int, int] | None
+
+
+class TlsError(ConfigError):
+    """A file that can't be used: which option names it, why, and what to do, in one line."""
+
+
+class Followed:
+    """A context made of files, made anew when one of them changes; connections that are open keep theirs.
+
+    Args:
+        files: the files to follow.
+        make: makes a context of them.
+
+    Raises:
+        TlsError: one can't be used.
+    """
+
+    def __init__(self, files: Sequence[Path | None], make: Callable[[], ssl.SSLContext]) -> None:
+        self._files = [file for file in files if file is not None]
+        self._make = make
+        self._stamps = self._look()
+        self.context = make()
+        self.problem = ""
+        """Why the files, as they are now, are not in use."""
+
+    def follow(self) -> bool:
+        """Make the context anew if a file has changed; tell whether one has."""
+        stamps = self._look()
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps
+        try:
+            self.context = self._make()
+        except TlsError as error:
+            self.problem = f"{error}; {KEPT}"
+        else:
+            self.problem = ""
+        return True
+
+    def _look(self) -> list[Stamp]:
+        return [_stamp(file) for file in self._files]
+
+
+class BrokerTls:
+    """TLS toward brokers, or none.
+
+    Args:
+        config: what the operator asked for.
+
+    Raises:
+        TlsError: a file can't be used.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.followed: Followed | None = None
+        if config.broker_tls:
+            files = (config.broker_tls_ca, config.broker_tls_cert, config.broker_tls_key)
+            self.followed = Followed(files, self._make)
+
+    def to(self, host: str) -> dict[str, Any]:
+        """Give what asyncio takes to connect to a host; nothing where TLS is off."""
+        if self.followed is None:
+            return {}
+        name = self._config.broker_tls_server_name or host
+        return {"ssl": self.followed.context, "server_hostname": name}
+
+    def _make(self) -> ssl.SSLContext:
+        config = self._config
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if config.broker_tls_ca is None:
+            context.load_default_certs()
+        else:
+            try:
+                context.load_verify_locations(cafile=config.broker_tls_ca)
+            except (OSError, ValueError) as error:
+                raise TlsError(_unusable("--broker-tls-ca", config.broker_tls_ca, error)) from None
+        if config.broker_tls_cert is not None:
+            _load_pair(context, "--broker-tls", config.broker_tls_cert, config.broker_tls_key)
+        return context
+
+
+class ClientTls:
+    """TLS toward clients, or none.
+
+    Args:
+        config: what the operator asked for.
+        failed: takes in words why a client's handshake failed.
+
+    Raises:
+        TlsError: a file can't be used.
+    """
+
+    def __init__(self, config: Config, failed: Callable[[str], None]) -> None:
+        self._config = config
+        self.followed: Followed | None = None
+        self.listening: ssl.SSLContext | None = None
+        """For listeners: it stays the same, each handshake takes the certificate of that moment."""
+        if config.tls_cert is not None:
+            self.followed = Followed((config.tls_cert, config.tls_key), self._make)
+            self.listening = self._make()
+            self.listening.sni_callback = self._greeted
+            self.listening.sslobject_class = _greeting(failed)
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load_pair(context, "--tls", cast("Path", self._config.tls_cert), self._config.tls_key)
+        return context
+
+    def _greeted(self, greeting: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
+        """Take the newest certificate, and keep the name that the client asked for (SNI, RFC 6066)."""
+        cast("Any", greeting).asked_for = name or ""
+        if self.followed is not None:
+            greeting.context = self.followed.context
+
+
+def asked_for(transport: Any) -> str:
+    """Return the server name that a client asked for in its TLS handshake; nothing where it did not."""
+    return str(getattr(transport.get_extra_info("ssl_object"), "asked_for", ""))
+
+
+def _greeting(failed: Callable[[str], None]) -> type[ssl.SSLObject]:
+    """Make a class of TLS objects that tell why a handshake failed: event loops only close the connection."""
+
+    class Greeting(ssl.SSLObject):
+        asked_for = ""
+
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                failed(of_client(error))
+                raise
+
+    return Greeting
+
+
+def of_client(error: ssl.SSLError) -> str:
+    """Say why a client's handshake failed, and what to do."""
+    reason = error.reason or ""
+    if reason in _NO_TLS:
+        return "the client does not speak TLS: with --tls-cert its security.protocol is SSL or SASL_SSL"
+    if _ALERT in reason:
+        return (
+            f"the client refuses the certificate of --tls-cert ({_alert(reason)}): give it the CA and a name"
+        )
+    return _short(error)
+
+
+def of_broker(error: ssl.SSLError) -> str:
+    """Say why TLS toward a broker failed, and what to do."""
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _refused(error)
+    if reason in _NO_TLS:
+        return "it does not speak TLS there: name its TLS port, or leave out --broker-tls"
+    if _ALERT in reason:
+        return (
+            f"it refuses us in the TLS handshake ({_alert(reason)}): does it want a client certificate? Give "
+            "one that it accepts as --broker-tls-cert and --broker-tls-key"
+        )
+    return f"TLS failed: {_short(error)}"
+
+
+def _refused(error: ssl.SSLCertVerificationError) -> str:
+    """Say what is wrong with a broker's certificate; the codes are OpenSSL's (x509_vfy.h)."""
+    told = error.verify_message.rstrip(".")
+    match error.verify_code:
+        case 9:
+            return "its certificate is not valid yet: see to it at the broker, or set this machine's clock"
+        case 10:
+            return "its certificate has expired: renew it at the broker, or set this machine's clock"
+        case 62 | 64:
+            name = told.partition("valid for ")[2] or "the name asked for"
+            return (
+                f"its certificate is not for {name}: give a name that it is for as --broker-tls-server-name"
+            )
+        case _:
+            return f"its certificate is of no CA known here ({told}): give the CA's file as --broker-tls-ca"
+
+
+def _alert(reason: str) -> str:
+    return reason.partition(_ALERT)[2].strip("_").replace("_", " ").lower()
+
+
+def _load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | None) -> None:
+    """Load a certificate and its key.
+
+    Args:
+        context: takes them.
+        options: what the names of the two options begin with.
+        cert: PEM, the certificate first, then those of intermediate CAs.
+        key: PEM; None: it stands in the same file.
+    """
+    named = f"{options}-cert {cert}" + (f" and {options}-key {key}" if key else "")
+    try:
+        context.load_cert_chain(cert, key, password=_no_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(f"{named}: the key is not that of the certificate") from None
+        raise TlsError(f"{named}: give a certificate and its key in PEM ({_short(error)})") from None
+    except OSError as error:
+        missing = next((file for file in (cert, key) if file is not None and not _readable(file)), cert)
+        option = f"{options}-cert" if missing == cert else f"{options}-key"
+        raise TlsError(_unusable(option, missing, error)) from None
+    except ValueError as error:  # from the passphrase that there is none of
+        raise TlsError(f"{named}: {error}") from None
+
+
+def _no_passphrase() -> str:
+    """Answer OpenSSL, which would ask at the terminal."""
+    raise ValueError("the key is encrypted; give one without a passphrase")
+
+
+def _unusable(option: str, file: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"{option} {file}: no certificate in PEM there ({_short(error)})"
+    return (
+        f"{option} {file}: {strerror(error.errno) if isinstance(error, OSError) and error.errno else error}"
+    )
+
+
+def _short(error: ssl.SSLError) -> str:
+    return (error.reason or str(error.args[-1])).replace("_", " ").lower()
+
+
+def _readable(file: Path) -> bool:
+    try:
+        with file.open("rb"):
+            return True
+    except OSError:
+        return False
+
+
+def _stamp(file: Path) -> Stamp:
+    """Tell one state of a file from another; a mounted secret changes by a link that is replaced."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
