@@ -6,6 +6,7 @@ import pytest
 from proxy import state
 from proxy.books import NodeId
 from proxy.events import SideTally, Tally
+from proxy.listeners import Brokers
 from proxy.server import Gateway
 from proxy.state import document
 
@@ -35,6 +36,7 @@ def test_it_describes_brokers_and_connections() -> None:
             core.tally.session_errors[70] = 4
             core.tally.refusals = 2
             link.last_error = "error 70"
+            assert isinstance(gate.brokers, Brokers)
             told = gate.brokers.resolve("127.0.0.1", 1, "kafka-1", 9092)
             assert told is not None
 
