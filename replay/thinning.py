@@ -111,7 +111,8 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
     """Number the sides that sent the rows: those of one connection differ in the last bit alone."""
     connections = batch.column("connection").dictionary_encode().indices.to_numpy()
     low = batch.column("from_low").to_numpy(zero_copy_only=False)
-    return 2 * connections.astype(np.int64) + low
+    sides: _Numbers = 2 * connections.astype(np.int64) + low
+    return sides
 
 
 def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:

@@ -126,9 +126,18 @@ def _failures_told() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        if _interrupted(error):
+            raise KeyboardInterrupt from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         told = next((line for line in reversed(lines) if _NAMED.match(line)), lines[0] if lines else "")
         raise SparkFailedError(f"Spark failed at its work: {told}") from error
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether the user stopped it: what PySpark raises then hides that."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,11 +70,27 @@ def _start(master: str, scratch: Path) -> SparkContext:
     conf = _conf(master, scratch)
     noise = scratch / "stderr"
     try:
-        with noise.open("wb") as stderr:
+        with noise.open("wb") as stderr, _interrupt_later():
             gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]  # PySpark's own
         return SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
         raise SparkFailedError(f"--master {master}: {_reason(error, noise)}") from error
+
+
+@contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """Hold Ctrl-C back: a Java process that is interrupted while it starts would be left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _conf(master: str, scratch: Path) -> SparkConf:

@@ -36,7 +36,7 @@ def test_timelines_keep_their_sums_and_fit_together(
     for timeline, added in ((first, ours), (second, theirs)):
         for at, actual, predicted in added:
             timeline.add(BEGIN + at, actual, predicted)
-    first.merge(second.width, [(number, actual, predicted) for number, (actual, predicted) in second.buckets.items()])
+    first.merge(second.width, [(number, *values) for number, values in second.buckets.items()])  # type: ignore[misc]  # two values each
     alone = Timeline()
     for at, actual, predicted in [*ours, *theirs]:
         alone.add(BEGIN + at, actual, predicted)

@@ -2,16 +2,18 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from replay.spark import java
+from replay.spark import java, run, session
 from replay.spark.java import NoJavaError, java_home, release
-from replay.spark.session import is_local
+from replay.spark.session import SparkFailedError, is_local
 from tests.replay.spark.measuring import measured, work
 
 ROOT = Path(__file__).parents[3]
@@ -118,3 +120,27 @@ def test_a_master_that_is_none_is_one_line() -> None:
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.count("\n") == 1
     assert "nonsense" in ran.stderr
+
+
+def test_an_interrupt_waits_until_java_has_started() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), session._interrupt_later():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = True
+
+    assert reached
+
+
+def test_an_interrupt_is_known_by_what_it_caused() -> None:
+    with pytest.raises(KeyboardInterrupt), run._failures_told():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JError("An error occurred while calling o1.getResult.")
+
+
+def test_a_failure_is_the_last_line_of_a_worker() -> None:
+    text = "job aborted\nTraceback:\n  File x\nValueError: no such thing\n\n\tat org.apache.spark.Error(x)\n"
+    with pytest.raises(SparkFailedError, match="^Spark failed at its work: ValueError: no such thing$"):
+        with run._failures_told():
+            raise Py4JError(text)
