@@ -11,7 +11,6 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 LIMIT: Final = 4 << 20
-_KEPT: Final = 1 << 20
 _SMALLEST_HEADER: Final = 8
 
 
@@ -61,6 +60,8 @@ class Search:
         self._holes: list[tuple[int, int]] = []
         self._looked = 0
         self._turned = -1
+        self._exhausted = False
+        """So much came without a turn, and in vain, that nothing more is held until the next one."""
         self._open: list[int] = []
         self.buffer = bytearray()
         """What is held, with zeros for gaps."""
@@ -79,25 +80,29 @@ class Search:
 
     def data(self, view: memoryview, time: int, end_time: int, *, turned: bool) -> None:
         """Hold the next bytes; `turned`: the other direction spoke before them."""
+        self._exhausted = self._exhausted and not turned
+        if self._exhausted:
+            self.dropped += len(view)
+            return
         at = len(self.buffer)
         if turned:
             self.row_starts.add(at)
         self._held.append(Held(at, len(view), view, time, end_time, turned))
         self.buffer += view
-        if len(self.buffer) > LIMIT:
-            self._let_go(len(self.buffer) - _KEPT)
+        self._bound()
 
     def gap(self, size: int) -> None:
         """Note that the next bytes are missing."""
-        if size > LIMIT - _KEPT:
-            self._let_go(len(self.buffer))
+        if self._exhausted:
+            return
+        if size > LIMIT:
+            self._let_go()
             return
         at = len(self.buffer)
         self._held.append(Held(at, size, None, 0, 0))
         self._holes.append((at, at + size))
         self.buffer += bytes(size)
-        if len(self.buffer) > LIMIT:
-            self._let_go(len(self.buffer) - _KEPT)
+        self._bound()
 
     def look(self, *, boundary: bool) -> int:
         """Look for the start of a frame; return its place, or -1.
@@ -105,6 +110,8 @@ class Search:
         Args:
             boundary: the sender has stopped here, to wait for the other side or for good.
         """
+        if self._exhausted:
+            return -1
         size = len(self.buffer)
         if boundary and self._turned == size:
             return -1
@@ -152,18 +159,14 @@ class Search:
         found = self._judge.candidates(self.buffer, start)
         return [at for at in found if at not in self._open and self.is_whole(at, at + _SMALLEST_HEADER)]
 
-    def _let_go(self, most: int) -> None:
-        cut = 0
-        while self._held and cut < most:
-            run = self._held.pop(0)
-            cut += run.size
-            if run.payload is not None:
-                self.dropped += run.size
-        del self.buffer[:cut]
-        for run in self._held:
-            run.start -= cut
-        self._holes = [(start - cut, stop - cut) for start, stop in self._holes if start >= cut]
-        self._open = [at - cut for at in self._open if at >= cut]
-        self._looked = max(self._looked - cut, 0)
-        self._turned -= cut
-        self.row_starts = {at - cut for at in self.row_starts if at >= cut}
+    def _bound(self) -> None:
+        if len(self.buffer) > LIMIT:
+            self._exhausted = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.dropped += self.seen_before(len(self.buffer))
+        self._held, self._holes, self._open = [], [], []
+        self._looked, self._turned = 0, -1
+        self.buffer = bytearray()
+        self.row_starts = set()
