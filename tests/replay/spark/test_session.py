@@ -122,25 +122,33 @@ def test_a_master_that_is_none_is_one_line() -> None:
     assert "nonsense" in ran.stderr
 
 
-def test_an_interrupt_waits_until_java_has_started() -> None:
-    reached = False
-    with pytest.raises(KeyboardInterrupt), session._interrupt_later():
+def held_back(reached: list[str]) -> None:
+    with session._interrupt_later():
         os.kill(os.getpid(), signal.SIGINT)
-        reached = True
+        reached.append("java has started")
+
+
+def test_an_interrupt_waits_until_java_has_started() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        held_back(reached)
 
     assert reached
 
 
+def failing(error: Exception, cause: BaseException | None = None) -> None:
+    """Fail as PySpark does where it is interrupted: the error hides the cause."""
+    error.__context__ = cause
+    with run._failures_told():
+        raise error
+
+
 def test_an_interrupt_is_known_by_what_it_caused() -> None:
-    with pytest.raises(KeyboardInterrupt), run._failures_told():
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise Py4JError("An error occurred while calling o1.getResult.")
+    with pytest.raises(KeyboardInterrupt):
+        failing(Py4JError("An error occurred while calling o1.getResult."), KeyboardInterrupt())
 
 
 def test_a_failure_is_the_last_line_of_a_worker() -> None:
     text = "job aborted\nTraceback:\n  File x\nValueError: no such thing\n\n\tat org.apache.spark.Error(x)\n"
-    with pytest.raises(SparkFailedError, match="^Spark failed at its work: ValueError: no such thing$"):
-        with run._failures_told():
-            raise Py4JError(text)
+    with pytest.raises(SparkFailedError, match=r"^Spark failed at its work: ValueError: no such thing$"):
+        failing(Py4JError(text))
