@@ -130,7 +130,10 @@ class GatewayCollector(Collector):
         """Tell brokers apart: who refuses, who evicts, who can't be reached."""
         gateway = self._gateway
         ids = sorted(id_ for id_ in {*tallies, *gateway.brokers.known} if id_ is not None)
-        called = {id_: str(id_) for id_ in ids[:MAX_BROKERS]} | {None: "bootstrap"}
+        called: dict[NodeId, str] = {
+            id_: gateway.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]
+        }
+        called |= {None: "bootstrap"}
         connections = dict.fromkeys(called.values(), 0)
         unreachable, together = connections.copy(), {name: Tally() for name in connections}
         for id_ in (*ids, None):

@@ -240,7 +240,7 @@ class Gateway:
             del self._troubles[node_id]
             who = "bootstrap" if node_id is None else node_id
             self.log.info("broker reachable again", broker=who, address=str(address))
-            self.note("reachable again", f"{_called(node_id)} is reachable again at {address}")
+            self.note("reachable again", f"{self.called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: int | None, reason: str) -> None:
         """Take note that none did; said once until it is different."""
@@ -249,7 +249,7 @@ class Gateway:
         elif self._troubles.get(node_id) != reason:
             self._troubles[node_id] = reason
             self.log.warning("broker unreachable, its clients are closed", broker=node_id, reason=reason)
-            self.note("unreachable", f"{_called(node_id)} is unreachable: {reason}", warning=True)
+            self.note("unreachable", f"{self.called(node_id)} is unreachable: {reason}", warning=True)
 
     def faulted(self, fault: Fault) -> None:
         """Count a protocol fault."""
@@ -258,7 +258,7 @@ class Gateway:
     def happened(self, event: Event, link: Link) -> None:
         """Keep in words what a connection reports."""
         client = link.core.client_id or link.client_address
-        if (told := describe(event, client, _called(link.node_id))) is not None:
+        if (told := describe(event, client, self.called(link.node_id))) is not None:
             kind, text, warning = told
             self.note(kind, text, warning=warning)
 
@@ -304,7 +304,8 @@ class Gateway:
         """Tell whether clients can be served, and what is amiss."""
         known = self.brokers.known.keys()
         reasons = [self._troubles[key] for key in self._troubles if key is None or key in known]
-        if self._troubles.keys() >= {None, *known} and self._seen_bootstrap:
+        asked = set(known) if self._transparent else {None, *known}
+        if asked and self._troubles.keys() >= asked and self._seen_bootstrap:
             reasons.insert(0, "no broker is reachable")
         reasons += self.brokers.problems
         followed = (self._broker_tls.followed, self._client_tls.followed)
@@ -334,6 +335,13 @@ class Gateway:
     def known(self) -> list[Broker | Destination]:
         """Give the brokers that are known, by number."""
         return [self.brokers.known[number] for number in sorted(self.brokers.known)]
+
+    def called(self, node_id: NodeId) -> str:
+        """Name a broker for people: by its id, or by its address where none is known."""
+        if not self._transparent or node_id is None:
+            return _called(node_id)
+        known = self.brokers.known.get(node_id)
+        return str(known.address) if known else {LOOPED: "nowhere"}.get(node_id, "other")
 
     def trouble_of(self, node_id: NodeId) -> str:
         """Say why a broker can't be reached; nothing when it can."""

@@ -6,7 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.events import FetchKind, Tally
 from proxy.metrics import MAX_BROKERS, MAX_REASONS, VERSION, bounded, exposition, registry
+from proxy.routing import Address
 from proxy.server import STATES, Gateway
+from proxy.transparent import LOOPED, OTHERS, Destinations
 from proxy.transports import BUDGET, PEER_FULL
 
 from .shell import Wire, client, gateway, run, stub_broker, until
@@ -209,5 +211,25 @@ def test_a_scrape_has_no_more_series_than_there_are_things_to_tell() -> None:
                 await reader.readexactly(5)
                 assert len(_scrape(gate)) == before, "none for a connection"
             assert before < 250
+
+    run(scene())
+
+
+def test_destinations_are_told_by_their_address() -> None:
+    async def scene() -> None:
+        async with gateway("", transparent="redirect") as gate:
+            assert isinstance(gate.brokers, Destinations)
+            number = gate.brokers._number(Address("10.0.0.7", 9092))
+            gate.books.closed(number, Tally(refusals=1))
+            gate.books.closed(LOOPED, Tally(refusals=2))
+            gate.books.closed(OTHERS, Tally(refusals=4))
+            gate.unreachable(number, "down")
+            assert gate.health().reasons == ["no broker is reachable", "down"]
+            samples = _scrape(gate)
+            name = "fetchgate_broker_session_refusals_total"
+            told = {
+                dict(labels)["broker"]: count for (found, labels), count in samples.items() if found == name
+            }
+            assert told == {"10.0.0.7:9092": 1, "nowhere": 2, "other": 4, "bootstrap": 0}
 
     run(scene())

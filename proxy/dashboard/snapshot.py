@@ -229,7 +229,7 @@ def _client(told: Mapping[str, Any]) -> Client:
 def _brokers(told: Mapping[str, Any]) -> tuple[Broker, ...]:
     brokers = [_broker(str(one["id"]), _shown(one["address"]), one) for one in told["brokers"]]
     bootstrap = told.get("bootstrap")
-    if bootstrap is not None:
+    if bootstrap is not None and bootstrap["addresses"]:  # in transparent mode there is none
         brokers.append(_broker(BOOTSTRAP, ", ".join(map(_shown, bootstrap["addresses"])), bootstrap))
     return tuple(brokers)
 

@@ -103,3 +103,8 @@ def test_now_is_the_last_ten_seconds() -> None:
 def test_what_is_not_printable_is_not_printed() -> None:
     document = _first_release() | {"state": "re\x1b[2Jady\n"}
     assert parse(document).state == "re\ufffd[2Jady\ufffd"
+
+
+def test_in_transparent_mode_there_is_no_bootstrap_to_show() -> None:
+    document = _first_release() | {"bootstrap": {"addresses": [], "listener": "0.0.0.0:9", "problem": ""}}
+    assert [broker.name for broker in parse(document).brokers] == ["1"]
