@@ -15,7 +15,6 @@ from rich.console import Console
 
 from replay.capture.packets import Filter
 from replay.capture.sources import InputError, Source, expand, spool
-from replay.capture.streams import STDIN
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.rows import Choice
@@ -150,8 +149,8 @@ def _is_table(text: str) -> bool:
 
 
 def _readable(source: Source, scratch: str) -> Source:
-    """Have standard input where Spark's workers can read it."""
-    return spool(source, scratch) if source.name == STDIN else source
+    """Have standard input, or a pipe, where Spark's workers can read it."""
+    return spool(source, scratch) if source.once else source
 
 
 def _write(arguments: argparse.Namespace, made: Report) -> None:
