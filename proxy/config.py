@@ -7,7 +7,7 @@ a flag counts before the environment, the environment before the file, the file 
 import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Option:
     """As an operator would write it; None: must be given."""
     help: str
     live: bool = False
-    """SIGHUP applies it; the others need a restart."""
+    """SIGHUP, or a change of the file, applies it; the others need a restart."""
 
     @property
     def flag(self) -> str:
@@ -284,6 +284,7 @@ OPTIONS = (
         default="500",
         help="session slots that this gateway may hold; a broker has 1000 for everybody "
         "(max.incremental.fetch.session.cache.slots)",
+        live=True,
     ),
     Option(
         name="max_inflight_bytes",
@@ -291,6 +292,7 @@ OPTIONS = (
         parse=_whole(1),
         default=str(256 * MIB),
         help="bytes of answers held in memory, all connections together; beyond it brokers are not read",
+        live=True,
     ),
     Option(
         name="max_request_bytes",
@@ -298,6 +300,7 @@ OPTIONS = (
         parse=_whole(1),
         default=str(100 * MIB),
         help="largest request taken from a client, as a broker's socket.request.max.bytes",
+        live=True,
     ),
     Option(
         name="drain_timeout",
@@ -305,6 +308,7 @@ OPTIONS = (
         parse=_seconds,
         default="30",
         help="how long SIGTERM waits for what is in flight and for sessions to be closed at the brokers",
+        live=True,
     ),
     Option(
         name="state",
@@ -360,6 +364,7 @@ OPTIONS = (
     ),
 )
 
+LIVE = frozenset(option.name for option in OPTIONS if option.live)
 
 _TRANSPARENT = next(option for option in OPTIONS if option.name == "transparent")
 _NO_BOOTSTRAP = Option(
@@ -462,8 +467,12 @@ def changes(before: Config, after: Config) -> tuple[list[str], list[str]]:
     changed = [
         field.name for field in fields(Config) if getattr(before, field.name) != getattr(after, field.name)
     ]
-    live = {option.name for option in OPTIONS if option.live}
-    return [name for name in changed if name in live], [name for name in changed if name not in live]
+    return [name for name in changed if name in LIVE], [name for name in changed if name not in LIVE]
+
+
+def with_live(before: Config, after: Config) -> Config:
+    """Give a configuration with what applies at once taken from another one."""
+    return replace(before, **{name: getattr(after, name) for name in LIVE})
 
 
 def _find(

@@ -8,16 +8,16 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from proxy import logs
 from proxy.admin import Admin
 from proxy.bootstrap import BootstrapError, Cluster, ask
 from proxy.captures import Capture, Files
-from proxy.config import OPTIONS, Config, ConfigError, changes, load
+from proxy.config import OPTIONS, Config, ConfigError, load
 from proxy.listeners import bind
 from proxy.metrics import VERSION
+from proxy.reloading import Reloader
 from proxy.routing import Address
 from proxy.server import Gateway
 from proxy.tls import BrokerTls, ClientTls
@@ -53,8 +53,11 @@ def run(arguments: dict[str, Any]) -> int:
 
 
 def _load(arguments: dict[str, Any]) -> Config:
-    file = arguments["config"] or os.environ.get("FETCHGATE_CONFIG")
-    return load({option.name: arguments[option.name] for option in OPTIONS}, os.environ, file)
+    return load({option.name: arguments[option.name] for option in OPTIONS}, os.environ, _file(arguments))
+
+
+def _file(arguments: dict[str, Any]) -> str | None:
+    return arguments["config"] or os.environ.get("FETCHGATE_CONFIG")
 
 
 def _complain(text: str, code: int) -> int:
@@ -126,7 +129,9 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     gc.collect()
     gc.freeze()  # what was made until here stays: no collection needs to look at it again
     log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(config.admin or "off"))
-    await _until_stopped(gateway, config, arguments)
+    options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
+    gateway.spawn(options.follow())
+    await _until_stopped(gateway, options)
     admin.close()
     if capture is not None:
         capture.close()
@@ -147,7 +152,7 @@ def _capture(config: Config, gateway: Gateway) -> Capture | None:
     return capture
 
 
-async def _until_stopped(gateway: Gateway, config: Config, arguments: dict[str, Any]) -> None:
+async def _until_stopped(gateway: Gateway, options: Reloader) -> None:
     """Wait for SIGTERM or SIGINT, then drain; the second of them ends that."""
     loop, log = gateway.loop, gateway.log
     stop, again = asyncio.Event(), asyncio.Event()
@@ -155,16 +160,13 @@ async def _until_stopped(gateway: Gateway, config: Config, arguments: dict[str, 
     def stopping() -> None:
         (again if stop.is_set() else stop).set()
 
-    def reloading() -> None:
-        nonlocal config
-        config = _reload(gateway, config, arguments)
-
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping)
-    loop.add_signal_handler(signal.SIGHUP, reloading)
+    loop.add_signal_handler(signal.SIGHUP, options.reload)
     await stop.wait()
-    log.info("draining", connections=len(gateway.links), timeout_seconds=config.drain_timeout)
-    drained = loop.create_task(gateway.drain(config.drain_timeout))
+    within = options.config.drain_timeout
+    log.info("draining", connections=len(gateway.links), timeout_seconds=within)
+    drained = loop.create_task(gateway.drain(within))
     impatient = loop.create_task(again.wait())
     await asyncio.wait({drained, impatient}, return_when=asyncio.FIRST_COMPLETED)
     impatient.cancel()
@@ -173,27 +175,6 @@ async def _until_stopped(gateway: Gateway, config: Config, arguments: dict[str, 
         with suppress(asyncio.CancelledError):
             await drained
     log.info("stopped", cut_off=drained.result() if not drained.cancelled() else gateway.close())
-
-
-def _reload(gateway: Gateway, before: Config, arguments: dict[str, Any]) -> Config:
-    """Read the options again and apply what can be; give the configuration that counts from now on."""
-    try:
-        after = _load(arguments)
-    except ConfigError as error:
-        gateway.log.warning("not reloaded", reason=str(error))
-        return before
-    applied, restart = changes(before, after)
-    gateway.follow_files()
-    gateway.set_sessions(on=after.sessions, off_for=after.sessions_off_for)
-    logs.configure(style=before.log_format, level=after.log_level)
-    gateway.log.info("reloaded", applied=applied, needs_restart=restart)
-    # What needs a restart is as it was, for the next reload to tell.
-    return replace(
-        before,
-        sessions=after.sessions,
-        sessions_off_for=after.sessions_off_for,
-        log_level=after.log_level,
-    )
 
 
 def _unbound(flag: str, address: Address, error: OSError) -> int:

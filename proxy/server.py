@@ -17,7 +17,7 @@ from proxy.bootstrap import BootstrapError, Cluster, ask_any
 from proxy.budget import Budget
 from proxy.captures import Tap, no_tap
 from proxy.capturing import BROKER
-from proxy.config import Config
+from proxy.config import Config, with_live
 from proxy.connection import Connection
 from proxy.events import Event, Fault, Tally
 from proxy.listeners import Broker, Brokers, bind
@@ -346,6 +346,19 @@ class Gateway:
     def trouble_of(self, node_id: NodeId) -> str:
         """Say why a broker can't be reached; nothing when it can."""
         return self._troubles.get(node_id, "")
+
+    def reconfigure(self, config: Config) -> None:
+        """Take the options that apply at once.
+
+        They count for connections that are open, too, but for the largest request: that is for those to come.
+        Sessions beyond a lowered limit stay until they end.
+        """
+        self._config = with_live(self._config, config)
+        self.set_sessions(on=config.sessions, off_for=config.sessions_off_for)
+        self.sessions.max_sessions = config.max_sessions
+        self.budget.limit = config.max_inflight_bytes
+        self.budget.settle()
+        self.sessions.crowded = self.budget.over
 
     def set_sessions(self, *, on: bool, off_for: frozenset[str]) -> None:
         """Turn the switch, at once and for connections that are open, too."""

@@ -60,7 +60,7 @@ class Followed:
         return True
 
     def _look(self) -> list[Stamp]:
-        return [_stamp(file) for file in self._files]
+        return [stamp(file) for file in self._files]
 
 
 class BrokerTls:
@@ -256,7 +256,7 @@ def _readable(file: Path) -> bool:
         return False
 
 
-def _stamp(file: Path) -> Stamp:
+def stamp(file: Path) -> Stamp:
     """Tell one state of a file from another; a mounted secret changes by a link that is replaced."""
     try:
         found = file.stat()

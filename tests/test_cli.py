@@ -255,13 +255,16 @@ def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path
         ):
             sessions = {"off_for": [], "held": 0, "max": 500}
             assert (await gate.get("/state"))[1]["sessions"] == {"on": True, **sessions}
-            file.write_text('sessions = "off"\nsessions_off_for = ["a"]\nmax_sessions = 3\n')
+            file.write_text(
+                'sessions = "off"\nsessions_off_for = ["a"]\nmax_sessions = 3\ncapture_files = 3\n'
+            )
             gate.signal(signal.SIGHUP)
             await until(lambda: gate.said("reloaded"))
-            (line,) = gate.said("reloaded")
-            assert line["applied"] == ["sessions", "sessions_off_for"]
-            assert line["needs_restart"] == ["max_sessions"]
-            assert (await gate.get("/state"))[1]["sessions"] == {"on": False, **sessions, "off_for": ["a"]}
+            line = gate.said("reloaded")[0]  # the file is looked at as well, every five seconds
+            assert line["applied"] == ["sessions", "sessions_off_for", "max_sessions"]
+            assert line["needs_restart"] == ["capture_files"]
+            sessions |= {"off_for": ["a"], "max": 3}
+            assert (await gate.get("/state"))[1]["sessions"] == {"on": False, **sessions}
 
             file.write_text("sessions = 7\n")
             gate.signal(signal.SIGHUP)

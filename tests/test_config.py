@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import OPTIONS, Config, ConfigError, changes, load
+from proxy.config import OPTIONS, Config, ConfigError, changes, load, with_live
 from proxy.routing import Address, BrokerPorts
 
 NEEDED = {"bootstrap": "kafka:9092"}
@@ -178,8 +178,11 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
 def test_a_reload_knows_what_applies_and_what_needs_a_restart() -> None:
     before = load(NEEDED, {}, None)
     after = load(
-        NEEDED | {"sessions": "off", "sessions_off_for": "a", "log_level": "debug", "listen": "x:1"}, {}, None
+        NEEDED | {"sessions": "off", "max_sessions": "3", "log_level": "debug", "listen": "x:1"}, {}, None
     )
 
-    assert changes(before, after) == (["sessions", "sessions_off_for", "log_level"], ["listen"])
+    assert changes(before, after) == (["sessions", "max_sessions", "log_level"], ["listen"])
     assert changes(before, before) == ([], [])
+    counts = with_live(before, after)
+    assert changes(before, counts) == (["sessions", "max_sessions", "log_level"], [])
+    assert changes(counts, after) == ([], ["listen"])

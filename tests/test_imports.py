@@ -22,6 +22,7 @@ SHELL = frozenset(
         "listeners",
         "logs",
         "metrics",
+        "reloading",
         "running",
         "server",
         "state",
