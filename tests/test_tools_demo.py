@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tools.demo_report import MAX_DIFFERENCES, Counted, Outcome, Record, compare, saved, table
+from tools.demo_report import (
+    MAX_DIFFERENCES,
+    Counted,
+    Outcome,
+    Prediction,
+    Record,
+    claim,
+    compare,
+    saved,
+    table,
+)
 
 FIRST = Record(
     topic="events",
@@ -18,6 +28,7 @@ FIRST = Record(
     timestamp=(1, 1_700_000_000_000),
     headers=(("h", b"1"),),
 )
+MEASURED = Prediction(request_bytes=1_000, response_bytes=3_900, full=1, incremental=7, sessionless=2)
 OTHER_PARTITION = replace(FIRST, partition=1, offset=0)
 
 
@@ -34,6 +45,9 @@ def outcome(**changes: Any) -> Outcome:
         produced=5,
         read=5,
         differences=(),
+        predicted=MEASURED,
+        measured=MEASURED,
+        picture="",
     )
     return replace(good, **changes)
 
@@ -49,6 +63,47 @@ def test_counters_are_read_from_one_side_of_the_state() -> None:
     found = Counted.of(side)
     assert found == counted(300, 4_000, fetches=24, records=1_000)
     assert (found.bytes, found.listing_bytes, found.per_fetch(480)) == (4_300, 3_300, 20.0)
+
+
+def test_the_prediction_adds_what_was_not_eligible_as_it_was() -> None:
+    fetch = {
+        "actual": {"request_bytes": 500, "response_bytes": 700},
+        "eligible": {"request_bytes": 400, "response_bytes": 650},
+        "sessions": {
+            "request_bytes": 60,
+            "response_bytes": 90,
+            "full": 1,
+            "incremental": 8,
+            "sessionless": 2,
+        },
+    }
+    assert Prediction.of(fetch) == Prediction(
+        request_bytes=160, response_bytes=140, full=1, incremental=8, sessionless=2
+    )
+
+
+def test_measured_is_read_from_one_side_of_the_state() -> None:
+    side = {
+        "fetches": {"full": 1, "incremental": 20, "sessionless": 2, "close": 1},
+        "fetch_request_bytes": 300,
+        "fetch_response_bytes": 4_000,
+    }
+    assert Prediction.counted(side) == Prediction(
+        request_bytes=300, response_bytes=4_000, full=1, incremental=20, sessionless=2
+    )
+
+
+def test_a_prediction_that_is_off_by_a_byte_is_said() -> None:
+    (complaint,) = outcome(predicted=replace(MEASURED, response_bytes=3_901)).complaints
+    assert complaint.startswith("predicted Prediction(request_bytes=1000, response_bytes=3901")
+
+
+def test_the_claim_lays_both_side_by_side() -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(claim(outcome(predicted=replace(MEASURED, full=3))))
+    assert [line.split() for line in shown.getvalue().splitlines() if "full fetches" in line] == [
+        ["│", "full", "fetches", "│", "3", "│", "1", "│"]
+    ]
 
 
 def test_nothing_counted_is_nothing_saved() -> None:

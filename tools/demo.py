@@ -6,12 +6,17 @@ with `--sessions off`, which is a plain wire that counts. So nothing shown is es
 """
 
 import argparse
+import json
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn, cast
 
@@ -22,7 +27,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"demo: {error}; run `make demo`, which installs what it needs") from None
 
-from tools.demo_report import Counted, Outcome, Record, compare, table
+from tools.demo_report import Counted, Outcome, Prediction, Record, claim, compare, table
 from tools.gateway import Gateway
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -37,6 +42,8 @@ SETTLE_SECONDS = 1.0
 """For both consumers to have fetched once before the first record is written."""
 CATCH_UP_SECONDS = 15.0
 """For the last record to arrive after it was written."""
+MEASURE_SECONDS = 180.0
+"""Spark takes most of it to start."""
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -49,7 +56,9 @@ NEXT = """\
 Try next:
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092
       and let a client of yours use bootstrap.servers=127.0.0.1:19092
-  curl http://127.0.0.1:9464/state       what it does there; /metrics is the same for Prometheus
+  .venv/bin/fetchgate top                what it does there, live (curl http://127.0.0.1:9464/metrics)
+  .venv/bin/fetchgate replay measure captures/ --html report.html
+      what sessions would have saved in captures; take your own with tcpdump (docs/captures.md)
   .venv/bin/fetchgate proxy --help       all options
   make test                              everything that CI runs, on real brokers
 """
@@ -87,7 +96,7 @@ class Steps:
         try:
             with progress:
                 yield Step(progress, what, total)
-        except (RuntimeError, OSError, KafkaException) as error:
+        except (RuntimeError, OSError, KafkaException, subprocess.SubprocessError) as error:
             raise DemoError(f"{what}: {error}" + (f"\n{remedy}" if remedy else "")) from error
         self._console.print(f"{what}: done in {time.monotonic() - began:.1f} s", highlight=False)
 
@@ -215,8 +224,20 @@ def _check(readers: Sequence[Reader]) -> None:
             raise RuntimeError(f"the consumer {reader.name} failed: {reader.error}") from reader.error
 
 
-def read_side_by_side(broker: str, wire: Gateway, gateway: Gateway, seconds: float, step: Step) -> Outcome:
-    """Let both consumers read the same live topic, and count.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What reading side by side gave."""
+
+    seconds: float
+    produced: int
+    read: int
+    differences: tuple[str, ...]
+    picture: str
+    """What `fetchgate top --once` shows while the clients are there."""
+
+
+def read_side_by_side(broker: str, wire: Gateway, gateway: Gateway, seconds: float, step: Step) -> Reading:
+    """Let both consumers read the same live topic, and compare what they got.
 
     Raises:
         RuntimeError: a consumer failed, or the broker did.
@@ -233,21 +254,35 @@ def read_side_by_side(broker: str, wire: Gateway, gateway: Gateway, seconds: flo
             _check(readers)
             time.sleep(0.05)
         ended = time.monotonic()
+        picture = top(gateway)
     finally:
         for reader in readers:
             reader.stop()
     _check(readers)
     same, differences = compare(*(reader.records for reader in readers))
-    totals = gateway.totals()
-    return Outcome(
-        seconds=ended - began,
-        direct=Counted.of(wire.totals()["broker"]),
-        client=Counted.of(totals["client"]),
-        broker=Counted.of(totals["broker"]),
-        produced=produced,
-        read=same,
-        differences=differences,
+    return Reading(
+        seconds=ended - began, produced=produced, read=same, differences=differences, picture=picture
     )
+
+
+def top(gateway: Gateway) -> str:
+    """Take the picture that `fetchgate top --once` gives of a gateway."""
+    command = [sys.executable, "-m", "proxy", "top", "--once", "--admin", gateway.admin]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def predict(captures: Path, ports: Sequence[int]) -> Prediction:
+    """Let `fetchgate replay measure` tell the broker's side from what passed on the client's.
+
+    Raises:
+        RuntimeError: it failed; with what it wrote.
+    """
+    command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--json"]
+    command += [word for port in ports for word in ("--port", str(port))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(f"fetchgate replay measure left with {done.returncode}:\n{done.stderr}")
+    return Prediction.of(json.loads(done.stdout)["fetch"])
 
 
 def run(seconds: float, steps: Steps) -> Outcome:
@@ -264,10 +299,27 @@ def run(seconds: float, steps: Steps) -> Outcome:
         with steps.step(f"Topic of {PARTITIONS} partitions, gateway, and a plain wire that counts"):
             with Admin(broker.address) as admin:
                 admin.create_topic(TOPIC, partitions=PARTITIONS)
-            gateway = stack.enter_context(Gateway(broker.address))
+            captures = Path(stack.enter_context(TemporaryDirectory(prefix="fetchgate-")))
+            gateway = stack.enter_context(Gateway(broker.address, "--capture", str(captures)))
             wire = stack.enter_context(Gateway(broker.address, "--sessions", "off"))
         with steps.step(f"Reading for {seconds:g} s", total=seconds) as step:
-            return read_side_by_side(broker.address, wire, gateway, seconds, step)
+            reading = read_side_by_side(broker.address, wire, gateway, seconds, step)
+            totals, direct = gateway.totals(), wire.totals()
+        gateway.stop()
+        with steps.step("Predicting from the capture of the client's side (fetchgate replay measure)"):
+            predicted = predict(captures, gateway.ports)
+    return Outcome(
+        seconds=reading.seconds,
+        direct=Counted.of(direct["broker"]),
+        client=Counted.of(totals["client"]),
+        broker=Counted.of(totals["broker"]),
+        produced=reading.produced,
+        read=reading.read,
+        differences=reading.differences,
+        predicted=predicted,
+        measured=Prediction.counted(totals["broker"]),
+        picture=reading.picture,
+    )
 
 
 def show(outcome: Outcome, console: Console) -> None:
@@ -290,6 +342,10 @@ def show(outcome: Outcome, console: Console) -> None:
         f"{outcome.broker.bytes:,} with the broker: {outcome.saved:.1%} saved, records included.",
         highlight=False,
     )
+    console.print()
+    console.print(claim(outcome))
+    console.print("\nfetchgate top --once, while they were reading:\n", highlight=False)
+    console.print(outcome.picture, highlight=False, markup=False, soft_wrap=True)
     for complaint in outcome.complaints:
         console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
     console.print()

@@ -1,7 +1,7 @@
 """What the demo measured, compared and shown: pure functions over records and counters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any, Self
 
@@ -62,6 +62,40 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The broker's side as `fetchgate replay measure` tells it from a capture of the client's side alone."""
+
+    request_bytes: int
+    response_bytes: int
+    full: int
+    incremental: int
+    sessionless: int
+
+    @classmethod
+    def of(cls, fetch: Mapping[str, Any]) -> Self:
+        """Read `fetch` of measure's JSON: predicted = sessions + (actual - eligible)."""
+        actual, eligible, sessions = fetch["actual"], fetch["eligible"], fetch["sessions"]
+        return cls(
+            request_bytes=sessions["request_bytes"] + actual["request_bytes"] - eligible["request_bytes"],
+            response_bytes=sessions["response_bytes"] + actual["response_bytes"] - eligible["response_bytes"],
+            full=sessions["full"],
+            incremental=sessions["incremental"],
+            sessionless=sessions["sessionless"],
+        )
+
+    @classmethod
+    def counted(cls, side: Mapping[str, Any]) -> Self:
+        """Read what a gateway counted on that side: `totals` in /state."""
+        return cls(
+            request_bytes=side["fetch_request_bytes"],
+            response_bytes=side["fetch_response_bytes"],
+            full=side["fetches"]["full"],
+            incremental=side["fetches"]["incremental"],
+            sessionless=side["fetches"]["sessionless"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """All that one demo found out."""
 
@@ -76,6 +110,10 @@ class Outcome:
     read: int
     """Records that both consumers got and that are the same."""
     differences: tuple[str, ...]
+    predicted: Prediction
+    measured: Prediction
+    picture: str
+    """What `fetchgate top --once` showed."""
 
     @property
     def saved(self) -> float:
@@ -88,6 +126,8 @@ class Outcome:
         found = list(self.differences)
         if self.read != self.produced and not found:
             found.append(f"{self.produced:,} records were produced, {self.read:,} were read")
+        if self.predicted != self.measured:
+            found.append(f"predicted {self.predicted}, measured {self.measured}")
         if self.saved < MIN_SAVED:
             listing = saved(self.client.listing_bytes, self.broker.listing_bytes)
             found.append(
@@ -117,6 +157,19 @@ def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, t
         elif len(differences) < MAX_DIFFERENCES:
             differences.append(f"direct: {_show(one)}; through the gateway: {_show(other)}")
     return same, tuple(differences)
+
+
+def claim(outcome: Outcome) -> Table:
+    """Lay what was predicted from the client's side beside what was counted on the broker's."""
+    shown = Table(title="Predicted from a capture of the client's side, and measured", title_justify="left")
+    shown.add_column("")
+    for heading in ("predicted", "measured"):
+        shown.add_column(heading, justify="right")
+    for field in fields(Prediction):
+        values = (getattr(side, field.name) for side in (outcome.predicted, outcome.measured))
+        name = field.name.replace("_", " ")
+        shown.add_row(name if "bytes" in name else f"{name} fetches", *(f"{value:,}" for value in values))
+    return shown
 
 
 def _by_partition(records: Sequence[Record]) -> list[Record]:

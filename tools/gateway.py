@@ -32,11 +32,13 @@ class Gateway:
     def __init__(self, bootstrap: str, *options: str) -> None:
         first = free_ports(HIGHEST_NODE + 3)
         self.address = f"127.0.0.1:{first}"
-        self._admin = f"127.0.0.1:{first + HIGHEST_NODE + 2}"
+        self.ports = range(first, first + HIGHEST_NODE + 2)
+        """Those at which clients connect."""
+        self.admin = f"127.0.0.1:{first + HIGHEST_NODE + 2}"
         self._folder = Path(tempfile.mkdtemp(prefix="fetchgate-"))
         reaper.remove(self._folder)
         command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap]
-        self._command = [*command, "--listen", self.address, "--admin", self._admin, *options]
+        self._command = [*command, "--listen", self.address, "--admin", self.admin, *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -56,7 +58,7 @@ class Gateway:
         Raises:
             OSError: the gateway does not answer.
         """
-        with urllib.request.urlopen(f"http://{self._admin}/state", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self.admin}/state", timeout=5) as answer:
             state: dict[str, Any] = json.load(answer)
         return state
 
@@ -75,6 +77,18 @@ class Gateway:
             time.sleep(0.05)
         totals: dict[str, Any] = state["totals"]
         return totals
+
+    def stop(self) -> None:
+        """End it, and wait until it has."""
+        if (process := self._process) is not None:
+            self._process = None
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            reaper.forget(process.pid)
 
     def log(self) -> str:
         """Give what it wrote so far."""
@@ -99,7 +113,7 @@ class Gateway:
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self._admin}/readyz", timeout=5):
+            with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=5):
                 return True
         except urllib.error.HTTPError as error:
             error.close()
@@ -108,12 +122,5 @@ class Gateway:
             return False
 
     def _end(self) -> None:
-        if (process := self._process) is not None:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            reaper.forget(process.pid)
+        self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)

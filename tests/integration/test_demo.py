@@ -42,6 +42,12 @@ def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
     assert done.returncode == (0 if enough else 1)
     assert ("FAILED" in done.stdout) is not enough
     assert "--sessions off, which is a plain wire" in done.stdout
+    rows = [line.split("│") for line in done.stdout.splitlines() if line.startswith("│")]
+    claim = {row[1].strip(): (row[2].strip(), row[3].strip()) for row in rows if len(row) == 5}
+    assert len(claim) == 5
+    assert all(predicted == measured for predicted, measured in claim.values())
+    assert claim["incremental fetches"] > ("100", "")
+    assert "of 500 broker slots" in done.stdout
     assert "Try next:" in done.stdout
 
 
