@@ -1,5 +1,5 @@
-"""What is predicted from the client's side alone equals what a gateway counted on the broker's: frames, bytes,
-partitions, for any history in which the broker keeps its sessions.
+"""What is predicted from the client's side alone equals what a gateway counted on the broker's: frames,
+bytes, partitions, for any history in which the broker keeps its sessions.
 
 What a client can't see is left out of these histories: sessions that the broker loses, and errors that it
 tells in a session only.
