@@ -1,0 +1,244 @@
+#!/bin/sh
+# Brings Kafka connections to a gateway in transparent mode: nftables rules for one set of ports.
+#
+# Everything stands in one nftables table, `inet fetchgate`, and for tproxy in one routing table and one
+# rule for each IP version, so that `down` takes away what `up` laid and nothing else. `up` replaces what
+# an earlier `up` laid. Connections that stand already are left alone: only a SYN is taken.
+set -eu
+
+TABLE=fetchgate
+MARK=0x6667  # of packets that the kernel is to deliver here; also the number of the routing table
+ME=${0##*/}
+
+usage() {
+    cat <<END
+usage: $ME up --mode redirect|tproxy --ports PORT[,PORT|,FIRST-LAST...] --to PORT --user USER [--dry-run]
+       $ME show
+       $ME down [--dry-run]
+
+Lays the rules that bring connections to a gateway in transparent mode, shows them, takes them away.
+Taken are connections to --ports that begin in this network namespace, unless USER makes them (the
+gateway must run as a user of its own), and those that are forwarded through it; IPv4 and IPv6.
+
+  --mode redirect   the gateway runs with: --transparent redirect --listen localhost:PORT
+  --mode tproxy     the gateway runs with: --transparent tproxy --listen localhost:PORT, and CAP_NET_RAW
+  --ports LIST      the brokers' ports
+  --to PORT         the port of the gateway's --listen
+  --user USER       name or number of the user that the gateway runs as
+  --dry-run         print what would be done, and do nothing
+
+It needs CAP_NET_ADMIN in this network namespace, and nft; tproxy needs ip (iproute2) as well.
+
+examples:
+  $ME up --mode redirect --ports 9092,9093 --to 19092 --user 65532
+  $ME down
+END
+}
+
+wrong() {
+    echo "$ME: $1" >&2
+    exit 2
+}
+
+failed() {
+    echo "$ME: $1" >&2
+    exit 1
+}
+
+is_port() {
+    case $1 in
+    '' | *[!0-9]* | 0* | ??????*) return 1 ;;
+    esac
+    [ "$1" -le 65535 ]
+}
+
+# Checks --ports; a range that holds --to would bring the gateway's clients to it for ever.
+check_ports() {
+    rest=$ports,
+    while [ -n "$rest" ]; do
+        item=${rest%%,*}
+        rest=${rest#*,}
+        first=${item%-*}
+        last=${item#*-}
+        if ! is_port "$first" || ! is_port "$last" || [ "$first" -gt "$last" ]; then
+            wrong "--ports $ports: '$item' is no port and no range of ports; give it as in 9092,9093-9095"
+        fi
+        if [ "$first" -le "$to" ] && [ "$to" -le "$last" ]; then
+            wrong "--ports $ports holds the port of --to; give the brokers' ports there, the gateway's in --to"
+        fi
+    done
+}
+
+check_user() {
+    case $user in
+    '' | *[!0-9]*)
+        uid=$(id -u -- "$user" 2>/dev/null) ||
+            wrong "--user '$user': there is no such user; name the one that the gateway runs as, or its number"
+        ;;
+    *) uid=$user ;;
+    esac
+}
+
+check_rights() {
+    command -v nft >/dev/null || failed "nft is missing: install nftables"
+    [ "$1" = redirect ] || command -v ip >/dev/null || failed "ip is missing: install iproute2 (tproxy needs it)"
+    problem=$(nft list tables 2>&1 >/dev/null) ||
+        failed "CAP_NET_ADMIN in this network namespace is missing: run it as root, or in a container that adds NET_ADMIN ($(echo "$problem" | head -n 1))"
+}
+
+has_ipv6() {
+    [ -n "$(cat /proc/net/if_inet6 2>/dev/null)" ]
+}
+
+# The rules of a mode, as nft reads them; the first two lines make them replace those of before, in one step.
+rules() {
+    printf 'table inet %s\ndelete table inet %s\ntable inet %s {\n' "$TABLE" "$TABLE" "$TABLE"
+    "rules_$mode"
+    echo '}'
+}
+
+rules_redirect() {
+    cat <<END
+    chain outgoing {
+        type nat hook output priority -100; policy accept;
+        meta skuid $uid return comment "the gateway's own"
+        tcp dport { $ports } tcp flags & (syn | ack) == syn counter redirect to :$to
+    }
+    chain forwarded {
+        type nat hook prerouting priority -100; policy accept;
+        fib daddr type local return comment "for this machine itself"
+        tcp dport { $ports } tcp flags & (syn | ack) == syn counter redirect to :$to
+    }
+END
+}
+
+rules_tproxy() {
+    cat <<END
+    chain outgoing {
+        type route hook output priority -150; policy accept;
+        meta skuid $uid return comment "the gateway's own"
+        tcp dport { $ports } tcp flags & (syn | ack) == syn counter ct mark set $MARK
+        tcp dport { $ports } ct mark $MARK meta mark set $MARK
+    }
+    chain forwarded {
+        type filter hook prerouting priority -150; policy accept;
+        meta mark != $MARK fib daddr type local return comment "for this machine itself"
+        meta mark != $MARK tcp dport { $ports } tcp flags & (syn | ack) == syn counter ct mark set $MARK
+        meta nfproto ipv4 tcp dport { $ports } ct mark $MARK tproxy ip to :$to meta mark set $MARK accept
+        meta nfproto ipv6 tcp dport { $ports } ct mark $MARK tproxy ip6 to :$to meta mark set $MARK accept
+    }
+END
+}
+
+# Marked packets are delivered here, whatever their address is.
+add_routes() {
+    run ip rule add fwmark $MARK lookup $((MARK))
+    run ip route replace local 0.0.0.0/0 dev lo table $((MARK))
+    has_ipv6 || return 0
+    run ip -6 rule add fwmark $MARK lookup $((MARK))
+    run ip -6 route replace local ::/0 dev lo table $((MARK))
+}
+
+drop_routes() {
+    for version in -4 -6; do
+        [ -n "$(ip $version rule list fwmark $MARK 2>/dev/null)" ] || continue
+        run ip $version rule del fwmark $MARK lookup $((MARK))
+        run ip $version route flush table $((MARK))
+    done
+}
+
+has_routes() {
+    command -v ip >/dev/null && [ -n "$(ip -4 rule list fwmark $MARK; ip -6 rule list fwmark $MARK 2>/dev/null)" ]
+}
+
+run() {
+    if [ "$dry_run" = yes ]; then
+        echo "$*"
+    else
+        "$@" || failed "$* failed"
+    fi
+}
+
+up() {
+    [ -n "$mode" ] || wrong "--mode is missing: give --mode redirect or --mode tproxy"
+    case $mode in
+    redirect | tproxy) ;;
+    *) wrong "--mode $mode: give redirect or tproxy" ;;
+    esac
+    [ -n "$ports" ] || wrong "--ports is missing: give the brokers' ports, as in --ports 9092"
+    [ -n "$to" ] || wrong "--to is missing: give the port of the gateway's --listen, as in --to 19092"
+    is_port "$to" || wrong "--to $to: this is no port"
+    [ -n "$user" ] || wrong "--user is missing: without it the gateway's own connections would come back to it"
+    check_ports
+    check_user
+    if [ "$dry_run" = yes ]; then
+        [ "$mode" = redirect ] || add_routes
+        echo "nft -f - <<END"
+        rules
+        echo END
+        return
+    fi
+    check_rights "$mode"
+    if has_routes; then drop_routes; fi
+    [ "$mode" = redirect ] || add_routes
+    rules | nft -f - || failed "nft did not take the rules; is nf_tables in this kernel, with $mode?"
+    echo "connections to ports $ports go to the gateway at port $to by $mode, but those of user $uid"
+}
+
+show() {
+    check_rights redirect
+    nft list table inet $TABLE 2>/dev/null || failed "no rules of fetchgate are laid here"
+    has_routes || return 0
+    for version in -4 -6; do
+        ip $version rule list fwmark $MARK 2>/dev/null || continue
+        ip $version route show table $((MARK)) 2>/dev/null || continue
+    done
+}
+
+down() {
+    if [ "$dry_run" = yes ]; then
+        echo "nft delete table inet $TABLE"
+        if has_routes; then drop_routes; fi
+        return
+    fi
+    check_rights redirect
+    if nft list table inet $TABLE >/dev/null 2>&1; then
+        run nft delete table inet $TABLE
+        echo "the rules are taken away: new connections go straight to the brokers"
+    else
+        echo "no rules of fetchgate are laid here"
+    fi
+    if has_routes; then drop_routes; fi
+}
+
+mode='' ports='' to='' user='' dry_run=no
+command=${1:-}
+case $command in
+-h | --help | help)
+    usage
+    exit 0
+    ;;
+up | show | down) shift ;;
+'') wrong "say what to do: up, show or down (--help tells more)" ;;
+*) wrong "'$command' is none of up, show, down (--help tells more)" ;;
+esac
+while [ $# -gt 0 ]; do
+    case $command$1 in
+    *--help) usage && exit 0 ;;
+    up--dry-run | down--dry-run)
+        dry_run=yes
+        shift
+        continue
+        ;;
+    up--mode | up--ports | up--to | up--user) [ $# -ge 2 ] || wrong "$1 wants a value" ;;
+    *) wrong "'$1' is no option of $command (--help tells more)" ;;
+    esac
+    case $1 in
+    --mode) mode=$2 ;;
+    --ports) ports=$2 ;;
+    --to) to=$2 ;;
+    --user) user=$2 ;;
+    esac
+    shift 2
+done
+"$command"
