@@ -10,12 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy import server
+from proxy.books import add
 from proxy.bootstrap import Cluster
 from proxy.budget import STALL_SECONDS
 from proxy.events import SideTally, Tally
+from proxy.listeners import Brokers
 from proxy.protocol.api import ApiKey
 from proxy.routing import Address
-from proxy.server import Gateway, Health, add
+from proxy.server import Gateway, Health
 from tools.kafka.ports import free_ports
 
 from .shell import answer, client, frame, gateway, metadata, request, run, stub_cluster, until
@@ -338,6 +340,7 @@ def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
                 Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
             )
             assert gate.targets(5) == (Address("a", 1),)
+            assert isinstance(gate.brokers, Brokers)
             gate.brokers.resolve("127.0.0.1", 5, "b", 2)
             assert gate.targets(5) == (Address("b", 2),)
             assert gate.targets(6) == ()
