@@ -1,0 +1,90 @@
+"""What crosses a device, counted by nftables: packets and bytes of IP, and the bytes of TCP in them."""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tools.netns.namespace import Namespace
+
+TCP_HEADER: Final = 32
+"""With the timestamps that Linux puts into every segment."""
+TCP_HEADER_SYN: Final = 40
+TCP_HEADER_RST: Final = 20
+IP_HEADERS: Final = {"ip": 20, "ip6": 40}
+_KINDS: Final = {"syn": TCP_HEADER_SYN, "rst": TCP_HEADER_RST, "data": TCP_HEADER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossed:
+    """What crossed in one direction."""
+
+    packets: int
+    """As netfilter sees them: segments that the kernel keeps together are one."""
+    bytes: int
+    """With the headers of IP and TCP."""
+    payload: int
+    """Without."""
+
+
+class Counters:
+    """Counters of a device, by direction, IP version and kind of segment.
+
+    Args:
+        place: where the device is.
+        device: its name.
+        ports: of the servers; connections to them are counted.
+    """
+
+    def __init__(self, place: Namespace, device: str, ports: Collection[int]) -> None:
+        self._place = place
+        self._table = f"count_{device}"
+        wanted = "{ " + ", ".join(map(str, sorted(ports))) + " }"
+        chains = [
+            _chain("out", "postrouting", 300, f"oifname {device} tcp dport {wanted}"),
+            _chain("back", "prerouting", -300, f"iifname {device} tcp sport {wanted}"),
+        ]
+        named = [
+            f"counter {way}_{version}_{kind} {{ }}"
+            for way in ("out", "back")
+            for version in IP_HEADERS
+            for kind in _KINDS
+        ]
+        place.run("nft", f"table inet {self._table} {{ {' ; '.join(named)} ; {' ; '.join(chains)} ; }}")
+
+    def reset(self) -> None:
+        """Begin at zero again."""
+        self._place.run("nft", "reset", "counters", "table", "inet", self._table)
+
+    def read(self) -> tuple[Crossed, Crossed]:
+        """Give what went out and what came back since the last reset."""
+        told = self._place.run("nft", "-j", "list", "counters", "table", "inet", self._table).stdout
+        found = {
+            entry["counter"]["name"]: entry["counter"]
+            for entry in json.loads(told)["nftables"]
+            if "counter" in entry
+        }
+        return _sum(found, "out"), _sum(found, "back")
+
+
+def _chain(name: str, hook: str, priority: int, which: str) -> str:
+    rules = [f"type filter hook {hook} priority {priority}"]
+    for version, protocol in (("ip", "ipv4"), ("ip6", "ipv6")):
+        head = f"meta nfproto {protocol} {which}"
+        rules += [
+            f"{head} tcp flags & syn == syn counter name {name}_{version}_syn",
+            f"{head} tcp flags & rst == rst counter name {name}_{version}_rst",
+            f"{head} tcp flags & (syn | rst) == 0x0 counter name {name}_{version}_data",
+        ]
+    return f"chain {name} {{ {' ; '.join(rules)} ; }}"
+
+
+def _sum(found: dict[str, Any], way: str) -> Crossed:
+    packets = size = payload = 0
+    for version, header in IP_HEADERS.items():
+        for kind, tcp in _KINDS.items():
+            counter = found[f"{way}_{version}_{kind}"]
+            packets += counter["packets"]
+            size += counter["bytes"]
+            payload += counter["bytes"] - counter["packets"] * (header + tcp)
+    return Crossed(packets=packets, bytes=size, payload=payload)
