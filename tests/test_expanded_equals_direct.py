@@ -82,7 +82,9 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.correlation = 0
         self.others: set[int] = set()
         """Sessions of other clients."""
-        self.wanted: list[tuple[str, int]] = [(name, i) for name in TOPICS[:topics] for i in range(PARTITIONS)]
+        self.wanted: list[tuple[str, int]] = [
+            (name, i) for name in TOPICS[:topics] for i in range(PARTITIONS)
+        ]
         self.offsets: dict[tuple[str, int], int] = {}
         self.values: dict[str, Any] = {}
         self.fields: dict[str, Any] = {}
