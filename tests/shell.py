@@ -1,6 +1,7 @@
 """What tests of the shell share: a gateway in this process, a stub broker, a core that passes bytes."""
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -82,6 +83,8 @@ class Wire:
     reads_client: bool = True
     held: int = 0
     done: bool = False
+    begun: bool = True
+    busy: bool = False
     has_ended: bool = False
     fault: Fault | None = None
     client_id: str = "t"
@@ -135,10 +138,11 @@ class Wire:
 
 
 class StubBroker:
-    """A TCP server that keeps what it receives and answers as a test says."""
+    """A TCP server, or with `tls` one inside TLS, that keeps what it receives and answers as a test says."""
 
-    def __init__(self, answers: Callable[[bytes], bytes] = bytes) -> None:
+    def __init__(self, answers: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None) -> None:
         self.answers = answers
+        self.tls = tls
         self.received = bytearray()
         self.writers: list[asyncio.StreamWriter] = []
         self.accepted = 0
@@ -154,7 +158,7 @@ class StubBroker:
         return len(self.writers)
 
     async def start(self, port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._client, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._client, "127.0.0.1", port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -180,9 +184,11 @@ class StubBroker:
 
 
 @asynccontextmanager
-async def stub_broker(answers: Callable[[bytes], bytes] = bytes) -> AsyncIterator[StubBroker]:
+async def stub_broker(
+    answers: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[StubBroker]:
     """Run a stub broker."""
-    broker = StubBroker(answers)
+    broker = StubBroker(answers, tls)
     await broker.start()
     try:
         yield broker
@@ -193,8 +199,8 @@ async def stub_broker(answers: Callable[[bytes], bytes] = bytes) -> AsyncIterato
 class StubCluster(StubBroker):
     """A stub that answers ApiVersions and Metadata v1, and other requests with what a test says of them."""
 
-    def __init__(self, *brokers: tuple[int, str, int]) -> None:
-        super().__init__(self._answer)
+    def __init__(self, *brokers: tuple[int, str, int], tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(self._answer, tls)
         self.brokers = brokers
         self.others: Callable[[bytes], bytes] = lambda _: b""
 
@@ -216,9 +222,11 @@ class StubCluster(StubBroker):
 
 
 @asynccontextmanager
-async def stub_cluster(*brokers: tuple[int, str, int], port: int = 0) -> AsyncIterator[StubCluster]:
+async def stub_cluster(
+    *brokers: tuple[int, str, int], port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[StubCluster]:
     """Run a stub of a cluster; a broker without a host is the stub itself."""
-    stub = StubCluster()
+    stub = StubCluster(tls=tls)
     await stub.start(port)
     stub.brokers = tuple((id_, host or "127.0.0.1", at or stub.port) for id_, host, at in brokers)
     try:
@@ -258,9 +266,11 @@ async def gateway(
 
 
 @asynccontextmanager
-async def client(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to a port as a client."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def client(
+    port: int, tls: ssl.SSLContext | None = None, name: str | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to a port as a client; with `tls` inside that, asking for `name`."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     try:
         yield reader, writer
     finally:
