@@ -2,6 +2,10 @@
 
 An expanded answer can't be streamed: its length and counts stand first and depend on which entries the broker
 left out. It is held until it is complete.
+
+KIP-74's remedy for short memory, to ask brokers for less (``max_bytes``), is not used: over the limit fetches
+go without a session, and their answers pass in pieces, however large they are, so that less of them would not
+free a byte. A client's ``max_bytes`` stays what it asked for.
 """
 
 from typing import Final, Protocol

@@ -50,6 +50,10 @@ class Config:
     sessions: bool
     sessions_off_for: frozenset[str]
     max_sessions: int
+    max_connections: int
+    idle_timeout: float
+    """Seconds; 0: never. So with `handshake_timeout`."""
+    handshake_timeout: float
     max_inflight_bytes: int
     max_request_bytes: int
     drain_timeout: float
@@ -284,6 +288,31 @@ OPTIONS = (
         default="500",
         help="session slots that this gateway may hold; a broker has 1000 for everybody "
         "(max.incremental.fetch.session.cache.slots)",
+        live=True,
+    ),
+    Option(
+        name="max_connections",
+        metavar="N",
+        parse=_whole(1),
+        default="5000",
+        help="connections of clients at one time; one more is accepted and closed at once",
+        live=True,
+    ),
+    Option(
+        name="idle_timeout",
+        metavar="SECONDS",
+        parse=_seconds,
+        default="600",
+        help="close a connection that waits for no answer and carried nothing for so long, as a broker does "
+        "(connections.max.idle.ms); 0: never",
+        live=True,
+    ),
+    Option(
+        name="handshake_timeout",
+        metavar="SECONDS",
+        parse=_seconds,
+        default="60",
+        help="close a connection of which no request came within so long; 0: never",
         live=True,
     ),
     Option(

@@ -161,6 +161,16 @@ class Connection:
         return not self._expected or (bool(self._client_left) and self._expected[0] is self._half)
 
     @property
+    def begun(self) -> bool:
+        """Whether a first request has come, or what comes instead passes unread."""
+        return self._begun or self._opaque
+
+    @property
+    def busy(self) -> bool:
+        """Whether the client waits for an answer."""
+        return bool(self._answers)
+
+    @property
     def fetch_version(self) -> int:
         """The version of the last fetch, -1 before."""
         return self._fetches.version

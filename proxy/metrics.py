@@ -64,6 +64,14 @@ class GatewayCollector(Collector):
         yield CounterMetricFamily(
             "fetchgate_connections_accepted", "Connections taken from clients.", value=gateway.accepted
         )
+        turned = CounterMetricFamily(
+            "fetchgate_connections_turned_away",
+            "Connections that the gateway itself closed: at a limit, leaving, without a request, idle.",
+            labels=["reason"],
+        )
+        for reason, count in gateway.turned_away.items():
+            turned.add_metric([reason], count)
+        yield turned
         faults = CounterMetricFamily(
             "fetchgate_faults", "Connections ended by a peer's fault.", labels=["side"]
         )
@@ -124,6 +132,10 @@ class GatewayCollector(Collector):
         )
         yield GaugeMetricFamily(
             "fetchgate_inflight_limit_bytes", "--max-inflight-bytes.", value=gateway.budget.limit
+        )
+
+        yield GaugeMetricFamily(
+            "fetchgate_connections_limit", "--max-connections.", value=gateway.max_connections
         )
 
     def _brokers(self, tallies: dict[NodeId, Tally]) -> Iterator[Metric]:

@@ -30,6 +30,8 @@ except ImportError:  # no wheel for this platform: the same gateway, slower
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+OWN_FILES: Final = 256
+"""File descriptors beside those of clients, of which each takes two: listeners, the admin endpoint, files."""
 
 
 def run(arguments: dict[str, Any]) -> int:
@@ -101,7 +103,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     """Run a gateway until a signal ends it."""
     loop = asyncio.get_running_loop()
     log = logs.logger()
-    _raise_file_limit()
+    files = _raise_file_limit()
     loop.set_exception_handler(lambda _, context: _unexpected(context))
     try:
         gateway = Gateway(config, loop, log)
@@ -129,6 +131,8 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     gc.collect()
     gc.freeze()  # what was made until here stays: no collection needs to look at it again
     log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(config.admin or "off"))
+    if files < (needed := 2 * config.max_connections + OWN_FILES):
+        log.warning("too few file descriptors for --max-connections", needed=needed, limit=files)
     options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
     gateway.spawn(options.follow())
     await _until_stopped(gateway, options)
@@ -188,8 +192,9 @@ def _unexpected(context: dict[str, Any]) -> None:
     logs.logger().error("event loop", reason=str(context.get("message")), exc_info=error)
 
 
-def _raise_file_limit() -> None:
-    """Let the process have as many file descriptors as it may: a client takes two."""
+def _raise_file_limit() -> int:
+    """Let the process have as many file descriptors as it may, and tell how many that are."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -28,7 +28,7 @@ from proxy.routing import BY_NAME, Address
 from proxy.session.savings import Sessions
 from proxy.tls import HANDSHAKE_SECONDS, BrokerTls, ClientTls
 from proxy.transparent import LOOPED, Destination, Destinations, listen
-from proxy.transports import ClientProtocol, Link
+from proxy.transports import IDLE, NO_REQUEST, ClientProtocol, Link
 
 REFRESH_SECONDS: Final = 60.0
 """How often the cluster is asked for its brokers while it answers."""
@@ -36,6 +36,10 @@ RETRY_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait after it did not answer; each wait doubles."""
 TICK_SECONDS: Final = 5.0
 """How often listeners that could not be bound are tried again and stalled connections are looked for."""
+LIMIT: Final = "limit"
+DRAINING: Final = "draining"
+ROOM_AGAIN: Final = 0.9
+"""Below this share of --max-connections it is said again when they are reached."""
 TRIM_BYTES: Final = 16_777_216
 """When so much less is held than was, memory is given back."""
 
@@ -85,6 +89,8 @@ class Gateway:
         self.books = Books()
         self.accepted = 0
         self.faults = {"client": 0, "broker": 0}
+        self.turned_away = dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE), 0)
+        """Connections that the gateway itself closed, by reason."""
         self.started_at = monotonic()
         self.listen = config.listen
         self._config = config
@@ -95,6 +101,7 @@ class Gateway:
         self._troubles: dict[int | None, str] = {None: "the bootstrap was not asked yet"}
         self._seen_bootstrap = False
         self._draining = False
+        self._crowded = False
         self._emptied = asyncio.Event()
         self._transparent = config.transparent != "off"
         self._broker_tls = BrokerTls(config)
@@ -153,6 +160,33 @@ class Gateway:
             max_request_bytes=self._config.max_request_bytes,
             measured=measured,
             foreign=self._transparent,
+        )
+
+    @property
+    def max_connections(self) -> int:
+        """Clients that may be connected at one time."""
+        return self._config.max_connections
+
+    def admits(self) -> bool:
+        """Tell whether one more client is taken; that there is no room is said once until there is again."""
+        if self._draining:
+            self.turned_away[DRAINING] += 1
+            return False
+        if len(self.links) < self.max_connections:
+            return True
+        self.turned_away[LIMIT] += 1
+        if not self._crowded:
+            self._crowded = True
+            self.log.warning(
+                "no room for more clients, they are closed", max_connections=self.max_connections
+            )
+            self.note("limit", f"no room: {self._full()}", warning=True)
+        return False
+
+    def _full(self) -> str:
+        return (
+            f"all {self.max_connections} connections are taken, others are closed at once;"
+            " see --max-connections"
         )
 
     def arrived(self, link: Link, shown: Any) -> int | None:
@@ -276,8 +310,6 @@ class Gateway:
         """Take a link into the books."""
         self.links.add(link)
         self.accepted += 1
-        if self._draining:
-            link.abort()
 
     def closed(self, link: Link) -> None:
         """Strike a link off, and keep what it counted."""
@@ -330,6 +362,8 @@ class Gateway:
             reached.append(
                 f"{budget.total} bytes of answers are held, brokers wait; see --max-inflight-bytes"
             )
+        if len(self.links) >= self.max_connections:
+            reached.append(self._full())
         return reached
 
     def known(self) -> list[Broker | Destination]:
@@ -496,6 +530,9 @@ class Gateway:
             await asyncio.sleep(TICK_SECONDS)
             self.brokers.retry()
             self.follow_files()
+            self._end_overdue()
+            if len(self.links) < ROOM_AGAIN * self.max_connections:
+                self._crowded = False
             held = self.budget.total
             if most - held > TRIM_BYTES:
                 _give_back_memory()
@@ -505,6 +542,16 @@ class Gateway:
             if isinstance(stalled, Link):
                 self.log.warning("connection cut off: it held memory that others wait for", **stalled.who)
                 stalled.abort()
+
+    def _end_overdue(self) -> None:
+        """End, as if they had left, clients that have been waited for long enough."""
+        config, now = self._config, monotonic()
+        for link in list(self.links):
+            reason = link.overdue(now, idle=config.idle_timeout, handshake=config.handshake_timeout)
+            if reason:
+                self.turned_away[reason] += 1
+                self.log.info("connection closed", reason=reason, **link.who)
+                link.close_session(reason)
 
 
 def _give_back_memory() -> None:

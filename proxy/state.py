@@ -108,6 +108,8 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         ],
         "connections_open": len(gateway.links),
         "connections_accepted": gateway.accepted,
+        "connections_max": gateway.max_connections,
+        "connections_turned_away": gateway.turned_away,
     }
 
 

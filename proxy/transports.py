@@ -70,6 +70,10 @@ HOLDS: Final = {
 }
 
 
+NO_REQUEST: Final = "no request"
+IDLE: Final = "idle"
+
+
 class Phase(IntEnum):
     """How far a link has come; it only goes on."""
 
@@ -96,6 +100,9 @@ class Host(Protocol):
 
     def measured(self, node_id: int | None) -> Measured:
         """Give what connections to a broker are measured into."""
+
+    def admits(self) -> bool:
+        """Tell whether one more client is taken."""
 
     def arrived(self, link: "Link", shown: Any) -> int | None:
         """Give the broker that a new connection is for; `shown` is its socket as the event loop shows it."""
@@ -143,6 +150,7 @@ class Link:
         "_held",
         "_host",
         "_whole",
+        "active_at",
         "asked_for",
         "broker_address",
         "broker_holds",
@@ -187,7 +195,8 @@ class Link:
         self.last_error = ""
         """The last thing that went wrong, in words."""
         self.measured: Measured
-        self.opened_at = monotonic()
+        self.opened_at = self.active_at = monotonic()
+        """When it came, and when a byte last did, from either side."""
         self.phase = Phase.OPEN
 
     def __repr__(self) -> str:
@@ -198,6 +207,10 @@ class Link:
 
     def client_connected(self, transport: asyncio.Transport) -> None:
         """Begin: the client is not read until its broker is reached."""
+        if not self._host.admits():
+            self.phase = Phase.STRUCK
+            transport.abort()
+            return
         self._client = transport
         # uvloop begins to read after this callback, whatever is said here; the core keeps what comes before
         # the pause.
@@ -221,7 +234,7 @@ class Link:
         """Take bytes from the client."""
         if self.phase is not Phase.OPEN:
             return
-        now = monotonic()
+        now = self.active_at = monotonic()
         try:
             self.core.receive_client(data, now)
             self.pump()
@@ -312,7 +325,7 @@ class Link:
 
     def broker_received(self, data: bytes) -> None:
         """Take bytes from the broker."""
-        now = monotonic()
+        now = self.active_at = monotonic()
         try:
             self.core.receive_broker(data, now)
             self.pump()
@@ -433,6 +446,22 @@ class Link:
     def wait_for_budget(self, waits: bool) -> None:
         """Stop reading the broker, or read it again, by word of the budget."""
         (self.hold_broker if waits else self.release_broker)(BUDGET)
+
+    def overdue(self, now: float, *, idle: float, handshake: float) -> str:
+        """Say why the client has been waited for long enough; nothing when it has not.
+
+        A client that waits itself, for an answer or to be read, is not idle.
+
+        Args:
+            now: in seconds.
+            idle: seconds without a byte of either side, 0 for any number.
+            handshake: seconds without a first request, 0 for any number.
+        """
+        if self.phase is not Phase.OPEN or self.client_holds:
+            return ""
+        if not self.core.begun:
+            return NO_REQUEST if handshake and now - self.opened_at >= handshake else ""
+        return IDLE if idle and not self.core.busy and now - self.active_at >= idle else ""
 
     @property
     def can_go_on(self) -> bool:

@@ -1,6 +1,8 @@
 """The life of a gateway: what it takes on while it runs, what it turns away, how another one follows it."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,12 +11,24 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from proxy import reloading
+from proxy import reloading, server
 from proxy.config import load
 from proxy.reloading import Reloader
-from proxy.server import Gateway
+from proxy.server import Gateway, Health
 
-from .shell import client, gateway, request, run, stub_cluster, until
+from .shell import (
+    WAIT_SECONDS,
+    StubCluster,
+    answer,
+    client,
+    frame,
+    gateway,
+    request,
+    run,
+    stub_broker,
+    stub_cluster,
+    until,
+)
 
 LIST_GROUPS = 16
 
@@ -31,8 +45,9 @@ def _log_defaults() -> Iterator[None]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at files often."""
+    """Look at files and at connections often."""
     monkeypatch.setattr(reloading, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
 
 
 def _reloader(gate: Gateway, bootstrap: str, file: Path) -> Reloader:
@@ -171,3 +186,192 @@ def test_a_larger_request_is_taken_from_connections_that_come_after_the_reload(t
                 assert await reader.readexactly(13) == (9).to_bytes(4) + (1).to_bytes(4) + b"taken"
 
     run(scene())
+
+
+# Limits
+
+
+async def _closed(port: int) -> bool:
+    """Connect and tell whether that is closed at once."""
+    async with client(port) as (reader, writer):
+        writer.write(b"?")
+        try:
+            return await asyncio.wait_for(reader.read(1), WAIT_SECONDS) == b""
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.usefixtures("_quick")
+def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address, max_connections="2") as gate:
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (reader, writer), client(gate.listen.port):
+                    await until(lambda: len(gate.links) == 2)
+                    assert [await _closed(gate.listen.port) for _ in range(5)] == [True] * 5
+                    full = "all 2 connections are taken, others are closed at once; see --max-connections"
+                    assert full in gate.health().reasons
+                    writer.write(b"still served")
+                    assert await reader.readexactly(12) == b"still served"
+                await until(lambda: not gate.links)
+                assert full not in gate.health().reasons
+                async with client(gate.listen.port) as (reader, writer):
+                    writer.write(b"room")
+                    assert await reader.readexactly(4) == b"room"
+            assert gate.turned_away["limit"] == 5
+            assert broker.accepted == 3, "those turned away never reached the broker"
+            assert gate.accepted == 3
+            assert [line["event"] for line in lines].count("no room for more clients, they are closed") == 1
+
+    run(scene())
+
+
+def test_it_is_degraded_while_all_connections_are_taken() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, max_connections="1") as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            async with client(gate.listen.port):
+                await until(lambda: gate.links)
+                reason = "all 1 connections are taken, others are closed at once; see --max-connections"
+                assert gate.health() == Health(state="degraded", reasons=[reason])
+
+    run(scene())
+
+
+@asynccontextmanager
+async def _served(**options: str) -> AsyncIterator[tuple[Gateway, StubCluster]]:
+    """Run a gateway of real cores before a cluster that answers ListGroups."""
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway, **options) as gate:
+        cluster.others = lambda _: b"groups"
+        await until(lambda: gate.health().ready)
+        yield gate, cluster
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize(
+    "begun", [b"", b"\0\0", request(LIST_GROUPS, 0, 1)[:9]], ids=["silent", "two", "nine"]
+)
+def test_a_client_that_never_gets_to_a_request_is_closed(begun: bytes) -> None:
+    async def scene() -> None:
+        async with (
+            _served(handshake_timeout="0.1") as (gate, _),
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(begun)
+            assert await reader.read() == b""
+            assert gate.turned_away == {"limit": 0, "draining": 0, "no request": 1, "idle": 0}
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_bytes_that_drip_do_not_keep_a_client_that_never_gets_to_a_request() -> None:
+    async def scene() -> None:
+        async with (
+            _served(handshake_timeout="0.3") as (gate, _),
+            client(gate.listen.port) as (reader, writer),
+        ):
+            ended = asyncio.create_task(reader.read())
+            for byte in (60_000).to_bytes(4) + struct.pack(">hh", 1, 11) + bytes(60_000):
+                writer.write(bytes((byte,)))
+                await asyncio.sleep(0.01)
+                if ended.done():
+                    break
+            assert ended.done()
+            assert gate.turned_away["no request"] == 1
+            async with client(gate.listen.port) as (other, asks):
+                asks.write(request(LIST_GROUPS, 0, 1))
+                assert await frame(other) == (1).to_bytes(4) + b"groups", "others are served"
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_connection_that_nobody_uses_is_closed_and_its_session_ended() -> None:
+    async def scene() -> None:
+        async with (
+            _served(idle_timeout="0.2") as (gate, cluster),
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(request(LIST_GROUPS, 0, 1))
+            assert await frame(reader) == (1).to_bytes(4) + b"groups"
+            assert await reader.read() == b""
+            assert gate.turned_away["idle"] == 1
+            writer.close()
+            await until(lambda: not gate.links and not cluster.writers)
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
+    async def scene() -> None:
+        async with _served(idle_timeout="0.05") as (gate, cluster):
+            cluster.others = lambda _: b""
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(request(LIST_GROUPS, 0, 1))
+                await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+                await asyncio.sleep(0.3)
+                assert gate.turned_away["idle"] == 0
+                for broker in cluster.writers:
+                    broker.write(answer(1, b"late"))
+                assert await frame(reader) == (1).to_bytes(4) + b"late"
+                assert await reader.read() == b""
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_0_is_no_limit_of_time() -> None:
+    async def scene() -> None:
+        options = {"idle_timeout": "0", "handshake_timeout": "0"}
+        async with _served(**options) as (gate, _), client(gate.listen.port) as (reader, writer):
+            await asyncio.sleep(0.2)
+            writer.write(request(LIST_GROUPS, 0, 1))
+            assert await frame(reader) == (1).to_bytes(4) + b"groups"
+            await asyncio.sleep(0.2)
+            assert len(gate.links) == 1
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> None:
+    """200 of them: TCP_REPAIR closes a socket without FIN or RST where there is the right; else they idle."""
+
+    async def scene() -> None:
+        async with _served(idle_timeout="0.5") as (gate, cluster):
+            vanishing = []
+            for _ in range(200):
+                sock = socket.create_connection(("127.0.0.1", gate.listen.port))
+                sock.sendall(request(LIST_GROUPS, 0, 1))
+                vanishing.append(sock)
+                await asyncio.sleep(0)
+            await until(lambda: len(gate.links) == 200)
+            await until(lambda: all(link.core.tally.client.bytes_out for link in gate.links))
+            for sock in vanishing:
+                _vanish(sock)
+            await until(lambda: not gate.links and len(cluster.writers) == 0)
+            assert gate.turned_away["idle"] == 200
+
+    run(scene())
+
+
+TCP_REPAIR = 19
+"""linux/tcp.h."""
+
+
+def _vanish(sock: socket.socket) -> None:
+    """Have a socket gone without telling its peer; without CAP_NET_ADMIN it only says nothing any more."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    except PermissionError:
+        _silent.append(sock)
+    else:
+        sock.close()
+
+
+_silent: list[socket.socket] = []
