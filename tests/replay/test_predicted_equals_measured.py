@@ -48,8 +48,13 @@ def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int
 class PredictedEqualsMeasured(AnyClientAnyBroker):
     """The histories of the gateway's own law, recorded at the client."""
 
-    @initialize(release=st.sampled_from(RELEASES), seed=st.integers(0, 2**16), version=st.integers(4, 18))
-    def begin(self, release: str, seed: int, version: int) -> None:
+    @initialize(
+        release=st.sampled_from(RELEASES),
+        seed=st.integers(0, 2**16),
+        version=st.integers(4, 18),
+        topics=st.sampled_from([1, 2]),
+    )
+    def begin(self, release: str, seed: int, version: int, topics: int) -> None:
         self.captured: list[Exchange] = []
         self.clock = 1_000_000_000
         super().begin(
@@ -58,6 +63,7 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
             seed=seed,
             cuts=False,
             version=version,
+            topics=topics,
             max_sessions=1000,
             asks=False,
             leaves_midway=False,
