@@ -32,6 +32,7 @@ class Config:
     transparent: str
     """``off``, ``redirect`` or ``tproxy``."""
     listen: Address
+    reuse_port: bool
     advertise: str
     broker_ports: BrokerPorts
     tls_cert: Path | None
@@ -188,6 +189,14 @@ OPTIONS = (
         parse=lambda text: Address.parse(text, lowest_port=0),
         default="127.0.0.1:19092",
         help="what clients use as bootstrap.servers; broker N is at this port + 1 + N (see --broker-ports)",
+    ),
+    Option(
+        name="reuse_port",
+        metavar="on|off",
+        parse=lambda text: _one_of("on", "off")(text) == "on",
+        default="off",
+        help="let another gateway listen at the same ports (SO_REUSEPORT), to be replaced without a gap: "
+        "start the new one, wait until it is ready, then end this one; both need it, and its --admin follows",
     ),
     Option(
         name="advertise",

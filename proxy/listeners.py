@@ -4,7 +4,6 @@ Binding and listening do not block, so an answer that names a broker is handed o
 not before. What is learned can be kept in a file: after a restart the listeners are open at once.
 """
 
-import errno
 import json
 import os
 import socket
@@ -15,15 +14,12 @@ from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from proxy.binding import Binding
 from proxy.logs import reason_of
 from proxy.routing import BY_NAME, MAX_PORT, Address, BrokerPorts, advertised
-from proxy.transports import keep_alive
 
 GONE_SECONDS: Final = 300.0
 """A broker that the cluster has not named for so long loses its listener; a restart takes less."""
-
-_UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""A name leads to an IP that this machine does not have; another may do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +49,7 @@ class Brokers:
         state: the file to keep the brokers in, or None.
         shares: brokers of a host template share its port at the host of `listen`; the client tells by name
             which it means.
+        binding: how sockets are had.
     """
 
     def __init__(
@@ -66,6 +63,7 @@ class Brokers:
         log: FilteringBoundLogger,
         state: Path | None,
         shares: bool = False,
+        binding: Binding,
     ) -> None:
         self._rule = rule
         self._listen = listen
@@ -75,6 +73,7 @@ class Brokers:
         self._log = log
         self._state = state
         self._shares = shares
+        self._bind = binding.bind
         self._shared = Address(listen.host, rule.template_port)
         self._sharing = self._shared == listen
         """Whether the shared port is served: that of the bootstrap listener is."""
@@ -155,9 +154,9 @@ class Brokers:
             if broker.listener is None:
                 broker.problem = f"broker {broker.node_id}: its port is outside 1-65535; see --broker-ports"
             elif not self._shares or broker.listener.host == self._listen.host:
-                self._serve(broker.node_id, bind(broker.listener))
+                self._serve(broker.node_id, self._bind(broker.listener))
             elif not self._sharing:
-                self._serve(BY_NAME, bind(self._shared))
+                self._serve(BY_NAME, self._bind(self._shared))
                 self._sharing = True
         except (OSError, ValueError) as error:
             at = self._shared if self._shares else broker.listener
@@ -185,58 +184,6 @@ class Brokers:
             aside.replace(self._state)
         except OSError as error:
             self._log.warning("state not written", file=str(self._state), reason=reason_of(error))
-
-
-def bind(address: Address, *, prepare: Callable[[socket.socket], None] | None = None) -> list[socket.socket]:
-    """Listen at an address: at every IP that a name leads to and that this machine has.
-
-    Args:
-        address: where.
-        prepare: takes each socket before it is bound.
-
-    Raises:
-        OSError: an IP is taken, or none could be bound.
-    """
-    try:
-        found = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except UnicodeError as error:
-        raise OSError(errno.EINVAL, f"{address.host[:64]!r} is no host name") from error
-    if address.port == 0:
-        found = found[:1]  # a free port is free for one family only
-    bound: list[socket.socket] = []
-    failure: OSError | None = None
-    for family, _, _, _, at in dict.fromkeys(found):
-        try:
-            bound.append(_bind(family, at, prepare))
-        except OSError as error:
-            failure = error
-            if error.errno not in _UNUSABLE:
-                break
-    if failure is not None and (not bound or failure.errno not in _UNUSABLE):
-        for sock in bound:
-            sock.close()
-        raise failure
-    return bound
-
-
-def _bind(family: int, at: Any, prepare: Callable[[socket.socket], None] | None) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if prepare is not None:
-            prepare(sock)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        keep_alive(sock)
-        sock.bind(at)
-        sock.listen(1024)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 def _parse(document: Any) -> Iterable[tuple[int, Address]]:

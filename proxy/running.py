@@ -8,14 +8,17 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EADDRINUSE
+from functools import partial
+from socket import socket
 from typing import Any, Final
 
 from proxy import logs
 from proxy.admin import Admin
+from proxy.binding import Binding, inherited
 from proxy.bootstrap import BootstrapError, Cluster, ask
 from proxy.captures import Capture, Files
 from proxy.config import OPTIONS, Config, ConfigError, load
-from proxy.listeners import bind
 from proxy.metrics import VERSION
 from proxy.reloading import Reloader
 from proxy.routing import Address
@@ -30,6 +33,7 @@ except ImportError:  # no wheel for this platform: the same gateway, slower
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+ADMIN_RETRY_SECONDS: Final = 0.5
 OWN_FILES: Final = 256
 """File descriptors beside those of clients, of which each takes two: listeners, the admin endpoint, files."""
 
@@ -106,7 +110,8 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     files = _raise_file_limit()
     loop.set_exception_handler(lambda _, context: _unexpected(context))
     try:
-        gateway = Gateway(config, loop, log)
+        handed_over = inherited(os.environ, os.getpid())
+        gateway = Gateway(config, loop, log, inherited=handed_over)
         gateway.open()
     except ConfigError as error:
         return _complain(str(error), EXIT_USAGE)
@@ -124,7 +129,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
         )
     if config.admin is not None:
         try:
-            await admin.start(bind(config.admin))
+            await _start_admin(gateway, admin, partial(Binding(inherited=handed_over).bind, config.admin))
         except OSError as error:
             gateway.close()
             return _unbound("--admin", config.admin, error)
@@ -140,6 +145,31 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     if capture is not None:
         capture.close()
     return 0
+
+
+async def _start_admin(gateway: Gateway, admin: Admin, bind: Callable[[], list[socket]]) -> None:
+    """Serve the admin endpoint; where ports are shared, as soon as the gateway that has its address leaves.
+
+    It is not shared: who asks would not know which of the two answers.
+
+    Raises:
+        OSError: the address can't be bound.
+    """
+    try:
+        await admin.start(bind())
+    except OSError as error:
+        if not gateway.shares or error.errno != EADDRINUSE:
+            raise
+        gateway.log.info("the admin endpoint waits until the other gateway leaves")
+        gateway.spawn(_wait_for_admin(admin, bind))
+
+
+async def _wait_for_admin(admin: Admin, bind: Callable[[], list[socket]]) -> None:
+    while True:
+        await asyncio.sleep(ADMIN_RETRY_SECONDS)
+        with suppress(OSError):
+            await admin.start(bind())
+            return
 
 
 def _capture(config: Config, gateway: Gateway) -> Capture | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from proxy.binding import BACKLOG, Binding
 from proxy.books import Books, NodeId, add
 from proxy.bootstrap import BootstrapError, Cluster, ask_any
 from proxy.budget import Budget
@@ -20,7 +21,7 @@ from proxy.capturing import BROKER
 from proxy.config import Config, with_live
 from proxy.connection import Connection
 from proxy.events import Event, Fault, Tally
-from proxy.listeners import Broker, Brokers, bind
+from proxy.listeners import Broker, Brokers
 from proxy.logs import reason_of
 from proxy.measured import Measured
 from proxy.recent import INTERVAL_SECONDS, describe
@@ -69,6 +70,7 @@ class Gateway:
         loop: the event loop that runs it.
         log: where its lines go.
         tap: what stands between sockets and protocols.
+        inherited: sockets that listen already, handed over by systemd.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         log: FilteringBoundLogger,
         tap: Tap = no_tap,
+        inherited: Sequence[socket] = (),
     ) -> None:
         self.loop = loop
         self.tap = tap
@@ -94,6 +97,7 @@ class Gateway:
         self.started_at = monotonic()
         self.listen = config.listen
         self._config = config
+        self._binding = Binding(config.reuse_port, inherited)
         self._bootstrap = config.bootstrap
         self._servers: dict[int | None, list[asyncio.Server]] = {}
         self._unserved: set[socket] = set()
@@ -123,7 +127,7 @@ class Gateway:
         self.spawn(self._keep_history())
 
     def _open_transparent(self) -> None:
-        sockets = listen(self.listen, self._config.transparent)
+        sockets = listen(self.listen, self._config.transparent, self._binding)
         self.listen = Address(self.listen.host, sockets[0].getsockname()[1])
         self.brokers = Destinations(self._config.transparent)
         self._troubles.clear()
@@ -133,7 +137,7 @@ class Gateway:
         self.note("ready", f"ready: connections come by {self._config.transparent}")
 
     def _open_explicit(self) -> None:
-        sockets = bind(self.listen)
+        sockets = self._binding.bind(self.listen)
         self.listen = Address(self.listen.host, sockets[0].getsockname()[1])
         self.brokers = Brokers(
             rule=self._config.broker_ports,
@@ -144,6 +148,7 @@ class Gateway:
             log=self.log,
             state=self._config.state,
             shares=self._client_tls.listening is not None,
+            binding=self._binding,
         )
         self._serve(None, sockets)
         self.brokers.load()
@@ -161,6 +166,11 @@ class Gateway:
             measured=measured,
             foreign=self._transparent,
         )
+
+    @property
+    def shares(self) -> bool:
+        """Whether another gateway may listen at the same ports, to take over from this one."""
+        return self._binding.shares
 
     @property
     def max_connections(self) -> int:
@@ -465,6 +475,7 @@ class Gateway:
         server = await self.loop.create_server(
             lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER),
             sock=sock,
+            backlog=BACKLOG,
             ssl=self._client_tls.listening,
             ssl_handshake_timeout=HANDSHAKE_SECONDS if self._client_tls.listening else None,
         )

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.listeners import bind
+from proxy.binding import Binding
 from proxy.routing import MAX_PORT, Address
 
 REDIRECT: Final = "redirect"
@@ -91,13 +91,13 @@ class Destinations:
         return number
 
 
-def listen(address: Address, mode: str) -> list[socket.socket]:
+def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:
     """Listen where the kernel brings clients to.
 
     Raises:
         OSError: the address can't be bound, or the right for ``tproxy`` is missing.
     """
-    return bind(address, prepare=_make_transparent if mode == TPROXY else None)
+    return binding.bind(address, prepare=_make_transparent if mode == TPROXY else None)
 
 
 def _make_transparent(sock: socket.socket) -> None:

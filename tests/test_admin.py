@@ -9,8 +9,8 @@ import pytest
 
 from proxy import admin
 from proxy.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, Admin
+from proxy.binding import Binding
 from proxy.config import load
-from proxy.listeners import bind
 from proxy.routing import Address
 from proxy.server import Gateway
 
@@ -19,7 +19,7 @@ from .shell import client, gateway, run, stub_broker, stub_cluster, until
 
 @asynccontextmanager
 async def admin_of(gate: Gateway) -> AsyncIterator[tuple[int, Admin]]:
-    sockets = bind(Address("127.0.0.1", 0))
+    sockets = Binding().bind(Address("127.0.0.1", 0))
     endpoint = Admin(gate)
     await endpoint.start(sockets)
     try:

@@ -23,6 +23,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         bootstrap=(Address("kafka", 9092),),
         transparent="off",
         listen=Address("127.0.0.1", 19092),
+        reuse_port=False,
         advertise="",
         broker_ports=BrokerPorts(),
         tls_cert=None,

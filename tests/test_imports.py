@@ -14,6 +14,7 @@ SHELL = frozenset(
     for name in (
         "__main__",
         "admin",
+        "binding",
         "bootstrap",
         "captures",
         "cli",

@@ -15,6 +15,7 @@ from proxy import reloading, server
 from proxy.config import load
 from proxy.reloading import Reloader
 from proxy.server import Gateway, Health
+from tools.kafka.ports import free_ports
 
 from .shell import (
     WAIT_SECONDS,
@@ -375,3 +376,77 @@ def _vanish(sock: socket.socket) -> None:
 
 
 _silent: list[socket.socket] = []
+
+
+# Replacing a gateway
+
+
+class Group:
+    """A client that asks again and again, and comes back whenever it is disconnected."""
+
+    def __init__(self, port: int) -> None:
+        self.answered = 0
+        self.reconnects = -1
+        self.cut_inside = 0
+        self.stop = False
+        self._port = port
+
+    async def ask(self) -> None:
+        """Ask until it is told to stop."""
+        number = 0
+        while not self.stop:
+            self.reconnects += 1
+            async with client(self._port) as (reader, writer):
+                while not self.stop:
+                    number += 1
+                    try:
+                        writer.write(request(LIST_GROUPS, 0, number))
+                        assert await frame(reader) == number.to_bytes(4) + b"groups"
+                    except (asyncio.IncompleteReadError, ConnectionResetError) as error:
+                        self.cut_inside += bool(getattr(error, "partial", b""))
+                        break
+                    self.answered += 1
+                    await asyncio.sleep(0)
+
+
+def test_a_new_gateway_takes_over_while_the_old_one_drains() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            cluster.others = lambda _: b"groups"
+            options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
+            async with gateway(cluster.address, Gateway, **options) as old:
+                await until(lambda: old.health().ready)
+                clients = [Group(old.listen.port + way) for way in (0, 2) for _ in range(10)]
+                asking = [asyncio.create_task(each.ask()) for each in clients]
+                await until(lambda: all(each.answered > 10 for each in clients))
+                async with gateway(cluster.address, Gateway, **options) as new:
+                    await until(lambda: new.health().state == "ready")
+                    assert await old.drain(20) == 0
+                    assert not old.links
+                    before = [each.answered for each in clients]
+                    await until(
+                        lambda: all(
+                            each.answered > then + 10 for each, then in zip(clients, before, strict=True)
+                        )
+                    )
+                    assert len(new.links) == len(clients)
+                    for each in clients:
+                        each.stop = True
+                    await asyncio.gather(*asking)
+                    assert all(each.reconnects >= 1 for each in clients)
+                    assert sum(each.cut_inside for each in clients) == 0
+
+    run(scene())
+
+
+def test_without_it_a_second_gateway_does_not_come_up_beside_the_first() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+        ):
+            with pytest.raises(OSError, match="Address already in use"):
+                async with gateway(cluster.address, Gateway, listen=str(gate.listen), reuse_port="on"):
+                    pass
+
+    run(scene())

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from proxy.listeners import GONE_SECONDS, Brokers, bind
+from proxy.binding import Binding
+from proxy.listeners import GONE_SECONDS, Brokers
 from proxy.routing import Address, BrokerPorts
 from tools.kafka.ports import free_ports
 
@@ -38,6 +39,7 @@ class Serving:
             stop=self.stop,
             log=structlog.get_logger(),
             state=state,
+            binding=Binding(),
         )
 
 
@@ -195,19 +197,3 @@ def test_a_state_that_cant_be_written_is_no_reason_to_fail(
     brokers = serving.brokers(base, state=tmp_path / "none" / "state.json")
 
     assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 2)
-
-
-def test_every_address_of_a_name_is_bound(base: int) -> None:
-    sockets = bind(Address("localhost", base))
-    try:
-        expected = {info[4][0] for info in socket.getaddrinfo("localhost", base, type=socket.SOCK_STREAM)}
-        assert {sock.getsockname()[0] for sock in sockets} <= expected
-        assert "127.0.0.1" in {sock.getsockname()[0] for sock in sockets}
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
-def test_an_address_of_another_machine_is_refused(base: int) -> None:
-    with pytest.raises(OSError, match="Cannot assign requested address"):
-        bind(Address("192.0.2.1", base))
