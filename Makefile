@@ -34,6 +34,8 @@ clients: $(STAMP)  ## the matrix of clients in other languages
 
 soak: $(STAMP)  ## the same tests for as long as they deserve
 	$(BIN)/python -m tools.soak
+	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
+	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/test_expanded_equals_direct.py tests/replay/test_predicted_equals_measured.py
 
 bench: $(STAMP)  ## the figures of the README, side by side in one run
 	$(BIN)/python -m tools.bench
