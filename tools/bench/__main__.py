@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: `python -m tools.bench [--only NAME ...] [--seconds N] [--quick]`."""
+"""Command line of the benchmarks: `python -m tools.bench [--only NAME ...] [--quick | --long]`."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.bench import bulk, idle, latency, law6, memory, micro, wire
+from tools.bench import bulk, idle, latency, law6, memory, micro, replay, wire
 from tools.bench.figures import Table, document, markdown, show
 from tools.bench.stage import Stage
 
@@ -22,6 +22,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "latency": latency.run,
     "idle": idle.run,
     "memory": memory.run,
+    "replay": replay.run,
 }
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
@@ -37,7 +38,7 @@ def main() -> None:
         console = Console(width=WIDTH)
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     tables: list[Table] = []
-    with Stage(seconds=seconds, quick=options.quick, console=console) as stage:
+    with Stage(seconds=seconds, quick=options.quick, long=options.long, console=console) as stage:
         for name in options.only or PARTS:
             for table in PARTS[name](stage):
                 show(console, table)
@@ -69,7 +70,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="NAME", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, help=f"length of a window (default: {SECONDS:.0f})")
-    parser.add_argument("--quick", action="store_true", help="small runs, for a look")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_true", help="small runs, for a look")
+    extent.add_argument("--long", action="store_true", help="what takes minutes as well: a capture of 4 GB")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them as tables for a README")
     return parser.parse_args()

@@ -17,7 +17,7 @@ from replay.drive.loading import Wanted, load
 from replay.drive.mapping import Overrides
 from replay.drive.report import DriveReport
 from replay.drive.running import Options, drive
-from tools.bench.figures import Row, Table
+from tools.bench.figures import REPLAY, Row, Table
 from tools.bench.frames import fetch_answer
 from tools.bench.processes import HOST, Proxy
 from tools.bench.stage import Stage
@@ -26,8 +26,6 @@ from tools.kafka.raw import array, compact_array, compact_string, frame, string
 
 CAPTURE: Final = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
 """librdkafka's fetches of 100 partitions of one topic, rotated from one to the next."""
-REPLAY: Final = "replay"
-"""The column of what replay does."""
 TOPIC: Final = "events"
 PARTITIONS: Final = 100
 COPIES: Final = 8

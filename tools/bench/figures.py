@@ -1,4 +1,4 @@
-"""What the benchmarks tell: rows with one value for each route, and the target of the gateway's."""
+"""What the benchmarks tell: rows with one value for each route, and the target of fetchgate's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 GATEWAY: Final = "gateway"
-COLUMNS: Final = ("direct", "Java", "haproxy", "floor", GATEWAY)
+REPLAY: Final = "replay"
+"""What `fetchgate replay` does."""
+TSHARK: Final = "tshark"
+COLUMNS: Final = ("direct", "Java", "haproxy", "floor", GATEWAY, TSHARK, REPLAY)
 """Routes, in the order in which they are shown."""
 
 
@@ -21,16 +24,17 @@ class Row:
     values: Mapping[str, float]
     """By route: one of `COLUMNS`."""
     limit: float | None = None
-    """What the gateway's value is held against."""
+    """What our own value is held against: the gateway's, or replay's."""
     least: bool = False
     """Whether `limit` is the least that will do, and not the most."""
 
     @property
     def met(self) -> bool | None:
-        """Tell whether the gateway's value keeps its limit, both as they are shown; None without either."""
-        if self.limit is None or GATEWAY not in self.values:
+        """Tell whether our own value keeps its limit, both as they are shown; None without either."""
+        own = self.values.get(GATEWAY, self.values.get(REPLAY))
+        if self.limit is None or own is None:
             return None
-        value, limit = shown(self.values[GATEWAY]), shown(self.limit)
+        value, limit = shown(own), shown(self.limit)
         return value >= limit if self.least else value <= limit
 
     @property

@@ -30,12 +30,14 @@ class Stage:
     Args:
         seconds: length of a measured window.
         quick: fewer and smaller runs, for a look.
+        long: what takes minutes as well.
         console: where progress is told.
     """
 
-    def __init__(self, *, seconds: float, quick: bool, console: Console) -> None:
+    def __init__(self, *, seconds: float, quick: bool, console: Console, long: bool = False) -> None:
         self.seconds = seconds
         self.quick = quick
+        self.long = long
         self._console = console
         self._stack = ExitStack()
         self._broker: Broker | None = None

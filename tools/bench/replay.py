@@ -1,0 +1,193 @@
+"""What `fetchgate replay` takes for a large capture, beside tshark that only frames the same file.
+
+The captures are made (`tools.bench.captures`): what is measured must be exactly what was put in.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tools.bench import drive
+from tools.bench.captures import Shape, Truth, make
+from tools.bench.figures import REPLAY, TSHARK, Row, Table
+from tools.bench.stage import Stage
+
+_MB: Final = 1_000_000
+_GB: Final = 1_000 * _MB
+_CORES: Final = 2
+_SKEW: Final = 0.8
+_ROUNDS: Final = 3
+_SMALL: Final = 3 * _MB
+_FRAMING: Final = (
+    *("-o", "tcp.reassemble_out_of_order:TRUE", "-d", "tcp.port==9092,kafka"),
+    *("-Y", "kafka", "-T", "fields", "-e", "kafka.len"),
+)
+"""Has tshark tell the length of every Kafka frame, and nothing else."""
+_SPARK_UP: Final = re.compile(r"Spark was up after ([\d.]+) s")
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure large captures, cold starts, and `drive`."""
+    with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
+        folder = Path(scratch)
+        tables = [_large(stage, folder), _cold(stage, folder)]
+    return [*tables, *drive.run(stage)]
+
+
+def _large(stage: Stage, folder: Path) -> Table:
+    """Measure a capture of which all connections have alike, and one of which one has most."""
+    size = _GB // 10 if stage.quick else _GB
+    shape = Shape()
+    stage.say(f"replay: making captures of {size // _MB:,} MB ...")
+    even, skewed, long = folder / "even.pcap", folder / "skewed.pcap", folder / "long.pcap"
+    truths = {str(even): make(even, size, shape), str(skewed): make(skewed, size, Shape(skew=_SKEW))}
+    files = [even, even, skewed] + [even, skewed] * (0 if stage.quick else _ROUNDS - 1)
+    if stage.long:
+        truths[str(long)] = make(long, 4 * size, shape)
+        files.append(long)
+    told = _measured(stage, files, truths)
+    best = {file: min(each["seconds"] for each in told if each["file"] == file) for file in truths}
+    rows = [*_measure_rows(told, best, truths, even, skewed)]
+    if stage.long:
+        times = best[str(long)] / best[str(even)]
+        rows.append(_row("four times as large", "times", times, limit=4.2))
+    tshark, notes = _tshark(stage, even)
+    inspect = size / _MB / _inspected(stage, even, rounds=_ROUNDS)
+    rows.append(_row("inspect, one core", "MB/s", inspect, limit=250, least=True, tshark=tshark))
+    if tshark is not None:
+        measure = rows[0].values[REPLAY]
+        rows.append(_row("measure in tshark's", "times", measure / tshark, limit=2, least=True))
+        rows.append(_row("inspect in tshark's", "times", inspect / tshark, limit=4, least=True))
+    title = f"Replay: captures of {size // _MB:,} MB, {_CORES} cores"
+    notes = [
+        *_mix(truths[str(even)], shape),
+        "The best of some rounds. measure: from the file to the report, Spark and its workers are up.",
+        *notes,
+    ]
+    return Table(part="replay", title=title, rows=rows, notes=notes)
+
+
+def _measure_rows(
+    told: list[dict[str, Any]], best: dict[str, float], truths: dict[str, Truth], even: Path, skewed: Path
+) -> Iterator[Row]:
+    speed = {file: truths[file].bytes / _MB / seconds for file, seconds in best.items()}
+    cpu = min(each["cpu"] / truths[each["file"]].bytes for each in told) * _GB
+    worker = max(each["worker_bytes"] for each in told) / _MB
+    share = speed[str(skewed)] / speed[str(even)]
+    yield _row("measure", "MB/s", speed[str(even)], limit=120, least=True)
+    yield _row("measure, one connection with 80 %", "MB/s", speed[str(skewed)])
+    yield _row("in that of 20 alike", "times", share, limit=0.75, least=True)
+    yield _row("CPU of measure, all cores", "s/GB", cpu)
+    yield _row("a worker's memory, peak", "MB", worker, limit=600)
+
+
+def _row(
+    name: str,
+    unit: str,
+    value: float,
+    *,
+    limit: float | None = None,
+    least: bool = False,
+    tshark: float | None = None,
+) -> Row:
+    values = {REPLAY: value} if tshark is None else {TSHARK: tshark, REPLAY: value}
+    return Row(name=name, unit=unit, values=values, limit=limit, least=least)
+
+
+def _mix(truth: Truth, shape: Shape) -> list[str]:
+    """Say what traffic it is."""
+    asked = truth.fetch_request_bytes // truth.fetches
+    answered = truth.fetch_response_bytes // truth.fetches
+    quiet = truth.partitions_answered // truth.fetches - shape.filled
+    return [
+        f"{truth.connections} connections of librdkafka, Fetch v16, {truth.packets:,} packets with segments",
+        f"of up to 1,448 bytes: {truth.fetches:,} fetches of {asked:,} + {answered:,} bytes, in whose answers",
+        f"{shape.filled} partitions have {shape.records:,} bytes of records and {quiet} nothing new.",
+    ]
+
+
+def _measured(stage: Stage, files: Sequence[Path], truths: dict[str, Truth]) -> list[dict[str, Any]]:
+    """Measure files, the first to warm up; all must tell what was put in.
+
+    Raises:
+        RuntimeError: they do not.
+    """
+    stage.say("replay: measure ...")
+    command = [sys.executable, "-m", "tools.bench.measured", f"--cores={_CORES}", *map(str, files)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    for each in told:
+        truth, actual = truths[each["file"]], each["actual"]
+        wanted = truth.fetches, truth.fetch_request_bytes, truth.fetch_response_bytes, truth.record_bytes
+        names = "requests", "request_bytes", "response_bytes", "record_bytes"
+        if tuple(actual[name] for name in names) != wanted:
+            raise RuntimeError(f"measure tells other fetches than were put in: {actual}, {truth}")
+    return told
+
+
+def _inspected(stage: Stage, file: Path, *, rounds: int) -> float:
+    """Return the seconds that `inspect` takes as a command, on one core."""
+    stage.say(f"replay: inspect {file.name} ...")
+    with _one_core():
+        return min(_seconds("inspect", file)[0] for _ in range(rounds))
+
+
+def _seconds(command: str, file: Path) -> tuple[float, str]:
+    """Run a command of replay as users do; return its seconds and what it tells on stderr."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "replay", command, str(file), "--json"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return time.monotonic() - began, done.stderr
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Have processes that are started meanwhile run on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _tshark(stage: Stage, file: Path) -> tuple[float | None, list[str]]:
+    """Return how many MB/s tshark frames, and what is to be said of it."""
+    program = shutil.which("tshark")
+    if program is None:
+        return None, ["tshark is not installed here."]
+    stage.say("replay: tshark, framing alone ...")
+    began = time.monotonic()
+    command = [program, "-r", str(file), *_FRAMING]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    return file.stat().st_size / _MB / (time.monotonic() - began), [f"tshark: {' '.join(_FRAMING)}"]
+
+
+def _cold(stage: Stage, folder: Path) -> Table:
+    """Measure what a user waits for a small capture."""
+    file = folder / "small.pcap"
+    make(file, _SMALL, Shape(connections=2))
+    stage.say("replay: cold starts ...")
+    took, told = _seconds("measure", file)
+    found = _SPARK_UP.search(told)
+    rows = [_row("measure", "s", took, limit=20)]
+    if found is not None:
+        rows.append(_row("Spark's own of it", "s", float(found[1])))
+    rows.append(_row("inspect", "s", min(_seconds("inspect", file)[0] for _ in range(_ROUNDS)), limit=1))
+    notes = ["whole commands, from their start to their end; Spark's own: until its session is up"]
+    title = f"Replay: a capture of {_SMALL // _MB} MB, from a cold start"
+    return Table(part="replay", title=title, rows=rows, notes=notes)
