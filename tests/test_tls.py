@@ -25,10 +25,10 @@ from proxy.routing import Address, BrokerPorts
 from proxy.server import Gateway
 from proxy.tls import BrokerTls
 from proxy.transports import PEER_FULL, RECEIVE_BYTES, WRITE_HIGH_WATER, Link
+from tools.certificates import Authority, Pair
 from tools.kafka.ports import free_ports
 
 from .captured import read_directory, streams
-from .certificates import Authority, Pair
 from .shell import (
     Wire,
     WireGateway,

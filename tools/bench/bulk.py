@@ -53,8 +53,13 @@ def run(stage: Stage) -> list[Table]:
 
 
 def fill(stage: Stage, topic: str, records: int) -> None:
+    """Produce records of 1 KB to all partitions of a topic of the stage's broker."""
+    fill_at(stage.broker.address, topic, records)
+
+
+def fill_at(address: str, topic: str, records: int) -> None:
     """Produce records of 1 KB to all partitions of a topic."""
-    command = ["tools.bench.load", "fill", stage.broker.address, topic, f"--records={records}"]
+    command = ["tools.bench.load", "fill", address, topic, f"--records={records}"]
     with Load(*command, f"--partitions={PARTITIONS}", f"--bytes={RECORD_BYTES}") as load:
         load.ready().result()
 

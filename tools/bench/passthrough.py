@@ -1,6 +1,8 @@
 """A pass-through and nothing else, on uvloop: the floor below which no proxy written in Python gets.
 
-    python -m tools.bench.passthrough HOST:PORT HOST:PORT      (where it listens, where it leads)
+    python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]     (where it listens, where it leads)
+
+With the file of a CA it speaks TLS where it leads.
 
 As the gateway it receives into one buffer for all connections, copies out once, and stops reading a side
 whose other side does not take what it was sent.
@@ -8,6 +10,7 @@ whose other side does not take what it was sent.
 
 import asyncio
 import socket
+import ssl
 import sys
 from typing import Any, Final, cast
 
@@ -24,11 +27,18 @@ class Side(asyncio.BufferedProtocol):
     Args:
         target: where to connect for each that came in; None on the side that was connected so.
         other: the side to write to.
+        tls: to connect with; None: plain text.
     """
 
-    __slots__ = ("_early", "_other", "_target", "_task", "transport")
+    __slots__ = ("_early", "_other", "_target", "_task", "_tls", "transport")
 
-    def __init__(self, target: tuple[str, int] | None = None, other: "Side | None" = None) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int] | None = None,
+        other: "Side | None" = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self._target = target
         self._other = other
         self._early: list[bytes] = []
@@ -86,15 +96,17 @@ class Side(asyncio.BufferedProtocol):
 
     async def _connect(self, host: str, port: int) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: Side(other=self), host, port)
+            await asyncio.get_running_loop().create_connection(
+                lambda: Side(other=self), host, port, ssl=self._tls
+            )
         except OSError:
             if self.transport is not None:
                 self.transport.abort()
 
 
-async def serve(listen: tuple[str, int], target: tuple[str, int]) -> None:
+async def serve(listen: tuple[str, int], target: tuple[str, int], tls: ssl.SSLContext | None) -> None:
     """Pass on until cancelled."""
-    server = await asyncio.get_running_loop().create_server(lambda: Side(target), *listen)
+    server = await asyncio.get_running_loop().create_server(lambda: Side(target, tls=tls), *listen)
     await server.serve_forever()
 
 
@@ -105,4 +117,5 @@ def address(text: str) -> tuple[str, int]:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(address(sys.argv[1]), address(sys.argv[2])))
+    trusted = ssl.create_default_context(cafile=sys.argv[3]) if len(sys.argv) > 3 else None
+    uvloop.run(serve(address(sys.argv[1]), address(sys.argv[2]), trusted))

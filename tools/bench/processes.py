@@ -195,12 +195,20 @@ class Load:
         return self.result()
 
 
-def haproxy_command(program: str, folder: Path, port: int, target: int) -> list[str]:
-    """Write haproxy's configuration for plain TCP on one thread and give the command."""
+def haproxy_command(program: str, folder: Path, port: int, target: int, tls: str = "") -> list[str]:
+    """Write haproxy's configuration for TCP on one thread and give the command.
+
+    Args:
+        program: haproxy.
+        folder: for the configuration.
+        port: where it listens, in plain text.
+        target: the broker's port.
+        tls: its words for TLS toward the broker.
+    """
     config = folder / f"haproxy-{port}.cfg"
     config.write_text(
         "global\n  maxconn 4000\n  nbthread 1\n"
         "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n"
-        f"listen kafka\n  bind {HOST}:{port}\n  server broker {HOST}:{target}\n"
+        f"listen kafka\n  bind {HOST}:{port}\n  server broker {HOST}:{target}{tls}\n"
     )
     return [program, "-f", str(config), "-db"]

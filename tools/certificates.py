@@ -1,4 +1,4 @@
-"""Certificates that tests make for themselves: a CA, what it signs, and all that can be wrong with them."""
+"""Certificates for tests and benchmarks: a CA, what it signs, and all that can be wrong with them."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

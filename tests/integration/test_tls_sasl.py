@@ -1,0 +1,527 @@
+"""TLS toward a real broker and toward clients, SASL through it: every mechanism, with sessions at work."""
+
+import asyncio
+import base64
+import json
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped] # it has no types
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from tests.integration.fetching import Fetcher, contents
+from tests.integration.gateway import GatewayProcess
+from tools.certificates import Authority, Pair
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+from tools.kafka.raw import RawConnection, Reader, string
+
+pytestmark = pytest.mark.timeout(180)
+
+TOPIC: Final = "secured"
+PARTITIONS: Final = 30
+USER: Final = "alice"
+PLAIN_PASSWORD: Final = "plain-Wm8Qv3zK1xTn"
+SCRAM_PASSWORD: Final = "scram-Jd5Rb7yH2cFp"
+OAUTH_USER: Final = "oauth-Zq4Ls9uG6eVk"
+REAUTH_MS: Final = 1500
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+def _base64(data: dict[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
+
+
+def _token() -> str:
+    """An unsecured token (RFC 7515, A.5), which the broker's own handler takes."""
+    now = int(time.time())
+    return f"{_base64({'alg': 'none'})}.{_base64({'sub': OAUTH_USER, 'iat': now, 'exp': now + 3600})}."
+
+
+TOKEN: Final = _token()
+_PLAIN_BYTES: Final = b"\0".join([b"", USER.encode(), PLAIN_PASSWORD.encode()])
+SECRETS: Final = (
+    PLAIN_PASSWORD,
+    SCRAM_PASSWORD,
+    TOKEN,
+    TOKEN.split(".")[1],
+    base64.b64encode(_PLAIN_BYTES).decode(),
+)
+"""What must be nowhere."""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker that wants TLS and SASL, and the files that lead to it."""
+
+    broker: Broker
+    ca: Authority
+    own: Pair
+    """The gateway's certificate toward clients."""
+    client: Pair
+
+    def to(self, listener: str) -> str:
+        return f"127.0.0.1:{self.broker.port_of(listener)}"
+
+    @property
+    def tls_options(self) -> tuple[str, ...]:
+        return ("--broker-tls", "on", "--broker-tls-ca", str(self.ca.file), "--log-level", "debug")
+
+
+def _properties(ca: Authority, pair: Pair, folder: Path) -> dict[str, object]:
+    both = folder / "broker.pem"
+    both.write_text(pair.private + pair.chain)
+    jaas = "org.apache.kafka.common.security"
+    users = f'username="{USER}" password="{PLAIN_PASSWORD}" user_{USER}="{PLAIN_PASSWORD}"'
+    login = {
+        "plain": f"{jaas}.plain.PlainLoginModule required {users};",
+        "scram-sha-256": f"{jaas}.scram.ScramLoginModule required;",
+        "scram-sha-512": f"{jaas}.scram.ScramLoginModule required;",
+        "oauthbearer": f"{jaas}.oauthbearer.OAuthBearerLoginModule required "
+        'unsecuredLoginStringClaim_sub="b";',
+    }
+    properties: dict[str, object] = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": both,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": ca.file,
+        "listener.name.ssl.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    }
+    for mechanism, module in login.items():
+        properties[f"listener.name.sasl_ssl.{mechanism}.sasl.jaas.config"] = module
+        properties[f"listener.name.sasl_ssl.{mechanism}.connections.max.reauth.ms"] = REAUTH_MS
+    return properties
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    ca = Authority(folder)
+    properties = _properties(ca, ca.sign("kafka"), folder)
+    with Broker(listeners={"SASL_SSL": None, "SSL": None}, properties=properties) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+        client = AdminClient({"bootstrap.servers": broker.address})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            credential = ScramCredentialInfo(mechanism, 4096)
+            wanted = UserScramCredentialUpsertion(USER, credential, SCRAM_PASSWORD.encode())
+            client.alter_user_scram_credentials([wanted])[USER].result(20)
+        names = ["kafka.local", "127.0.0.1", "localhost", f"broker-{broker.node_id}.kafka.local"]
+        yield Secured(broker, ca, ca.sign("gate", *names), ca.sign("client"))
+
+
+@pytest.fixture(scope="module", params=["plain clients", "TLS clients"])
+def gate(secured: Secured, request: pytest.FixtureRequest) -> Iterator[tuple[GatewayProcess, dict[str, Any]]]:
+    """A gateway to the listener with TLS and SASL, and what a librdkafka needs to reach it."""
+    options, reach = list(secured.tls_options), {"security.protocol": "SASL_PLAINTEXT"}
+    if request.param == "TLS clients":
+        options += ["--tls-cert", str(secured.own.cert), "--tls-key", str(secured.own.key)]
+        reach = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(secured.ca.file)}
+    with GatewayProcess(secured.to("SASL_SSL"), *options) as gateway:
+        yield gateway, reach | {"bootstrap.servers": gateway.address}
+        _assert_quiet(gateway)
+
+
+def _assert_quiet(gateway: GatewayProcess) -> None:
+    """Nothing secret is in what the gateway writes and tells."""
+    told = gateway.log() + json.dumps(gateway.state()) + gateway._get("/metrics") + gateway._get("/readyz")
+    assert "session made" in told
+    for secret in SECRETS:
+        assert secret not in told
+
+
+def _login(mechanism: str) -> dict[str, Any]:
+    if mechanism == "OAUTHBEARER":
+        return {
+            "sasl.mechanism": mechanism,
+            "oauth_cb": lambda _: (TOKEN, time.time() + 3000, OAUTH_USER, {}),
+        }
+    password = PLAIN_PASSWORD if mechanism == "PLAIN" else SCRAM_PASSWORD
+    return {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
+
+
+def _produce(config: dict[str, Any], *values: str) -> None:
+    producer = Producer(config)
+    for number, value in enumerate(values):
+        producer.produce(TOPIC, value.encode(), partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+
+
+def _consumer(config: dict[str, Any], **more: Any) -> Consumer:
+    consumer = Consumer(
+        {"group.id": "g", "enable.auto.commit": False, "fetch.wait.max.ms": 50, "client.id": "rd"}
+        | config
+        | more
+    )
+    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    return consumer
+
+
+def _read_until(consumer: Consumer, wanted: set[str], *, seconds: float = 40) -> list[str]:
+    """Consume until all of these values have come."""
+    seen: list[str] = []
+    deadline = time.monotonic() + seconds
+    while not wanted <= set(seen) and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            seen.append((message.value() or b"").decode())
+    return seen
+
+
+def _incremental(gateway: GatewayProcess) -> float:
+    return gateway.metric("fetchgate_fetches_total", side="broker", kind="incremental")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_mechanism_passes_and_sessions_are_at_work(
+    gate: tuple[GatewayProcess, dict[str, Any]], mechanism: str
+) -> None:
+    gateway, reach = gate
+    config = reach | _login(mechanism)
+    before = _incremental(gateway)
+    values = {f"{mechanism} {gateway.port} {number}" for number in range(40)}
+    consumer = _consumer(config)
+    try:
+        _produce(config, *values)
+        seen = _read_until(consumer, values)
+        deadline = time.monotonic() + 20
+        while _incremental(gateway) <= before + 3 and time.monotonic() < deadline:
+            consumer.poll(0.1)
+    finally:
+        consumer.close()
+
+    assert sorted(value for value in seen if value in values) == sorted(values)
+    assert _incremental(gateway) > before + 3
+
+
+def test_librdkafka_authenticates_again_in_mid_stream(gate: tuple[GatewayProcess, dict[str, Any]]) -> None:
+    gateway, reach = gate
+    config = reach | _login("PLAIN")
+    producer = Producer(config)
+    consumer = _consumer(config, **{"client.id": f"again-{gateway.port}"})
+    sent: list[str] = []
+    seen: list[str] = []
+    until = time.monotonic() + 3 * REAUTH_MS / 1000
+    try:
+        while time.monotonic() < until:
+            sent.append(f"again {gateway.port} {len(sent)}")
+            producer.produce(TOPIC, sent[-1].encode(), partition=len(sent) % PARTITIONS)
+            producer.poll(0)
+            message = consumer.poll(0.02)
+            if message is not None and message.error() is None:
+                seen.append((message.value() or b"").decode())
+        assert producer.flush(30) == 0
+        seen += _read_until(consumer, set(sent) - set(seen))
+        open_now = [
+            entry
+            for entry in gateway.state()["connections"]
+            if entry["client_id"] == f"again-{gateway.port}" and entry["session_epoch"] > 0
+        ]
+    finally:
+        consumer.close()
+
+    assert [value for value in sorted(seen) if value in set(sent)] == sorted(sent)
+    assert open_now
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
+def test_aiokafka_reads_while_its_credentials_run_out(secured: Secured, mechanism: str) -> None:
+    values = {f"aio {mechanism} {number}" for number in range(60)}
+    with GatewayProcess(secured.to("SASL_SSL"), *secured.tls_options) as gateway:
+        reach = {"security.protocol": "SASL_PLAINTEXT", "bootstrap.servers": gateway.address}
+        _produce(reach | _login("PLAIN"), *sorted(values)[:30])
+        seen = asyncio.run(_aiokafka(gateway, reach, mechanism, values))
+        assert _incremental(gateway) > 3
+        _assert_quiet(gateway)
+    assert sorted(value for value in seen if value in values) == sorted(values)
+
+
+class _Tokens:
+    """What aiokafka asks for a token."""
+
+    async def token(self) -> str:
+        return TOKEN
+
+    def extensions(self) -> dict[str, str]:
+        return {}
+
+
+async def _aiokafka(
+    gateway: GatewayProcess, reach: dict[str, Any], mechanism: str, values: set[str]
+) -> list[str]:
+    password = PLAIN_PASSWORD if mechanism == "PLAIN" else SCRAM_PASSWORD
+    login: dict[str, Any] = {"sasl_plain_username": USER, "sasl_plain_password": password}
+    if mechanism == "OAUTHBEARER":
+        login = {"sasl_oauth_token_provider": _Tokens()}
+    consumer = AIOKafkaConsumer(
+        TOPIC,
+        bootstrap_servers=gateway.address,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=50,
+        **login,
+    )
+    seen: list[str] = []
+    await consumer.start()
+    try:
+        produced = False
+        began = time.monotonic()
+        while not values <= set(seen) and time.monotonic() < began + 40:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                seen += [record.value.decode() for record in records]
+            if not produced and time.monotonic() > began + 1.5 * REAUTH_MS / 1000:
+                await asyncio.to_thread(_produce, reach | _login("PLAIN"), *sorted(values)[30:])
+                produced = True
+    finally:
+        await consumer.stop()
+    return seen
+
+
+def test_a_session_goes_on_over_authentication_in_mid_stream(
+    gate: tuple[GatewayProcess, dict[str, Any]], secured: Secured
+) -> None:
+    gateway, reach = gate
+    name = f"raw-{gateway.port}"
+    with Fetcher(gateway.address, TOPIC, PARTITIONS, client_id=name) as fetcher:
+        _wrap(fetcher.connection, reach, secured)
+        lifetime = _authenticate(fetcher.connection)
+        assert 0 < lifetime <= REAUTH_MS
+        first = fetcher.fetches()[0]
+        before = _session_of(gateway, name)
+        assert before["session_epoch"] > 0
+        for _ in range(2):
+            time.sleep(1.1)  # a broker takes offence at who authenticates more than once a second
+            _authenticate(fetcher.connection)
+            assert contents(fetcher.fetches(2)) == contents([first, first])
+        after = _session_of(gateway, name)
+    assert after["age_seconds"] > REAUTH_MS / 1000
+    assert after["session_id"] == before["session_id"]
+    assert after["session_epoch"] == before["session_epoch"] + 4
+
+
+def _session_of(gateway: GatewayProcess, client_id: str) -> dict[str, Any]:
+    (entry,) = (entry for entry in gateway.state()["connections"] if entry["client_id"] == client_id)
+    return dict(entry)
+
+
+def _wrap(connection: RawConnection, reach: dict[str, Any], secured: Secured) -> None:
+    if "ssl.ca.location" in reach:
+        context = ssl.create_default_context(cafile=secured.ca.file)
+        connection.socket = context.wrap_socket(connection.socket, server_hostname="localhost")
+
+
+def _authenticate(connection: RawConnection) -> int:
+    """Shake hands at v1 and authenticate at v2; give for how many milliseconds that holds (KIP-368)."""
+    assert Reader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
+    body = bytes([len(_PLAIN_BYTES) + 1]) + _PLAIN_BYTES + b"\0"
+    answer = connection.call(SASL_AUTHENTICATE, 2, body, "raw")
+    assert answer[:2] == b"\0\0"
+    return int.from_bytes(answer[-9:-1])
+
+
+def test_handshake_v0_passes_and_the_connection_with_it(
+    gate: tuple[GatewayProcess, dict[str, Any]], secured: Secured
+) -> None:
+    gateway, reach = gate
+    with RawConnection(gateway.host, gateway.port) as connection:
+        _wrap(connection, reach, secured)
+        reader = Reader(connection.call(SASL_HANDSHAKE, 0, string("PLAIN"), "raw"))
+        assert reader.int16() == 0
+        # After v0 tokens come bare, with a length and no header (KIP-43).
+        connection.socket.sendall(struct.pack(">i", len(_PLAIN_BYTES)) + _PLAIN_BYTES)
+        assert connection.receive() == b""
+        assert connection.versions()[SASL_HANDSHAKE] == (0, 1)
+    assert gateway.metric("fetchgate_passthrough_total", reason="SASL handshake v0") == 1
+
+
+def test_a_wrong_password_is_the_clients_to_hear(gate: tuple[GatewayProcess, dict[str, Any]]) -> None:
+    gateway, reach = gate
+    said: list[str] = []
+    wrong = "wrong-Hn3Xc8mB5sDa"
+    config = reach | {"sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": wrong}
+    consumer = _consumer(config, error_cb=lambda error: said.append(str(error)))
+    try:
+        deadline = time.monotonic() + 20
+        while not said and time.monotonic() < deadline:
+            consumer.poll(0.1)
+    finally:
+        consumer.close()
+
+    assert "Authentication failed" in said[0]
+    told = gateway.log() + json.dumps(gateway.state()) + gateway._get("/metrics")
+    assert wrong not in told
+
+
+def test_a_capture_without_records_has_no_credentials(secured: Secured, tmp_path: Path) -> None:
+    options = ("--capture", str(tmp_path / "taken"), "--capture-records", "no")
+    with GatewayProcess(secured.to("SASL_SSL"), *secured.tls_options, *options) as gateway:
+        reach = {"security.protocol": "SASL_PLAINTEXT", "bootstrap.servers": gateway.address}
+        for mechanism in MECHANISMS:
+            consumer = _consumer(reach | _login(mechanism))
+            assert consumer.list_topics(TOPIC, timeout=20).topics[TOPIC].error is None
+            consumer.close()
+        assert gateway.stop() == 0
+    taken = b"".join(path.read_bytes() for path in (tmp_path / "taken").glob("*.pcap"))
+    assert b"\x00\x11\x00\x01" in taken  # SaslHandshake v1: what is inside TLS was seen
+    for secret in (*SECRETS, _PLAIN_BYTES.decode()):
+        assert secret.encode() not in taken
+
+
+def test_a_client_certificate_opens_a_listener_that_wants_one(secured: Secured) -> None:
+    cert = ("--broker-tls-cert", str(secured.client.cert), "--broker-tls-key", str(secured.client.key))
+    with GatewayProcess(secured.to("SSL"), *secured.tls_options, *cert) as gateway:
+        consumer = _consumer({"bootstrap.servers": gateway.address})
+        try:
+            _produce({"bootstrap.servers": gateway.address}, "by certificate")
+            assert "by certificate" in _read_until(consumer, {"by certificate"})
+        finally:
+            consumer.close()
+    with GatewayProcess(secured.to("SSL"), *secured.tls_options, ready=False) as gateway:
+        reason = _reason(gateway)
+        assert "does it want a client certificate? Give one that it accepts as --broker-tls-cert" in reason
+        assert gateway.log().count(reason) == 1
+
+
+def _reason(gateway: GatewayProcess) -> str:
+    """Wait for the one reason why a gateway is not ready."""
+    deadline = time.monotonic() + 20
+    reasons = ["the bootstrap was not asked yet"]
+    while reasons == ["the bootstrap was not asked yet"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+        reasons = gateway.state()["reasons"]
+    (reason,) = reasons
+    return str(reason)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (lambda s: ("--broker-tls", "on"), "give the CA's file as --broker-tls-ca"),
+        (
+            lambda s: (*s.tls_options, "--broker-tls-server-name", "kafka.example"),
+            "not for 'kafka.example': give a name that it is for as --broker-tls-server-name",
+        ),
+        (lambda s: (), "--broker-tls on"),
+    ],
+    ids=["unknown CA", "wrong host", "no TLS"],
+)
+def test_a_broker_that_cant_be_trusted_is_one_clear_line(
+    secured: Secured, options: Callable[[Secured], tuple[str, ...]], said: str
+) -> None:
+    with GatewayProcess(secured.to("SASL_SSL"), *options(secured), ready=False) as gateway:
+        reason = _reason(gateway)
+        assert said in reason
+        assert gateway.log().count(reason) == 1
+
+
+def test_tls_at_a_plaintext_port_is_one_clear_line(secured: Secured) -> None:
+    with GatewayProcess(secured.broker.address, *secured.tls_options, ready=False) as gateway:
+        reason = _reason(gateway)
+        assert reason.startswith(f"{secured.broker.address}: ")
+        assert "leave out --broker-tls" in reason
+
+
+def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_path: Path) -> None:
+    cert, key = tmp_path / "own.pem", tmp_path / "own.key"
+    cert.write_text(secured.own.chain)
+    key.write_text(secured.own.private)
+    options = (*secured.tls_options, "--tls-cert", str(cert), "--tls-key", str(key))
+    with GatewayProcess(secured.to("SASL_SSL"), *options) as gateway:
+        reach = {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(secured.ca.file),
+            "bootstrap.servers": gateway.address,
+            **_login("SCRAM-SHA-512"),
+        }
+        errors: list[str] = []
+        consumer = _consumer(reach, error_cb=lambda error: errors.append(str(error)))
+        try:
+            _produce(reach, "before")
+            assert "before" in _read_until(consumer, {"before"})
+            first = _serial(gateway, secured)
+            renewed = secured.ca.sign("renewed")
+            key.write_text(renewed.private)
+            cert.write_text(renewed.chain)
+            gateway.reload()
+            deadline = time.monotonic() + 10
+            while _serial(gateway, secured) == first and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert _serial(gateway, secured) != first
+            _produce(reach, "after")
+            assert "after" in _read_until(consumer, {"after"})
+            cert.write_text("nothing of use")
+            gateway.reload()
+            assert "stays in use" in _reason(gateway)
+            assert _serial(gateway, secured) != first
+        finally:
+            consumer.close()
+        assert errors == []
+
+
+def _serial(gateway: GatewayProcess, secured: Secured) -> str:
+    context = ssl.create_default_context(cafile=secured.ca.file)
+    with (
+        socket.create_connection((gateway.host, gateway.port), timeout=10) as sock,
+        context.wrap_socket(sock, server_hostname="localhost") as shaken,
+    ):
+        return str((shaken.getpeercert() or {})["serialNumber"])
+
+
+def test_one_port_serves_bootstrap_and_brokers_by_name(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = socket.getaddrinfo
+
+    def local(host: Any, *more: Any, **named: Any) -> Any:
+        return lookup("127.0.0.1" if str(host).endswith("kafka.local") else host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", local)
+    with GatewayProcess(secured.to("SASL_SSL"), ready=False) as free:
+        port = free.port
+    own = ("--tls-cert", str(secured.own.cert), "--tls-key", str(secured.own.key))
+    rule = ("--listen", f"127.0.0.1:{port}", "--broker-ports", f"broker-{{id}}.kafka.local:{port}")
+    with GatewayProcess(secured.to("SASL_SSL"), *secured.tls_options, *own, *rule) as gateway:
+        seen = asyncio.run(_by_name(port, secured))
+        (known,) = gateway.state()["brokers"]
+        assert known["listener"] == f"broker-{secured.broker.node_id}.kafka.local:{port}"
+        assert _incremental(gateway) > 3
+    assert seen
+
+
+async def _by_name(port: int, secured: Secured) -> int:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=f"kafka.local:{port}",
+        security_protocol="SASL_SSL",
+        ssl_context=ssl.create_default_context(cafile=secured.ca.file),
+        sasl_mechanism="PLAIN",
+        sasl_plain_username=USER,
+        sasl_plain_password=PLAIN_PASSWORD,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=50,
+    )
+    await consumer.start()
+    count = 0
+    try:
+        consumer.subscribe([TOPIC])
+        until = time.monotonic() + 3
+        while time.monotonic() < until or not count:
+            count += sum(map(len, (await consumer.getmany(timeout_ms=100)).values()))
+    finally:
+        await consumer.stop()
+    return count
