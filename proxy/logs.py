@@ -12,9 +12,6 @@ from os import strerror
 from socket import gaierror
 from typing import Any, TextIO, assert_never
 
-import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
-
 from proxy.events import (
     ClientNamed,
     Event,
@@ -25,7 +22,12 @@ from proxy.events import (
     SessionMade,
     SessionRefused,
 )
+from proxy.lean import without
 from proxy.tls import CLOSED, of_broker
+
+with without("rich"):  # which structlog would import for tracebacks: 3 MB of memory, a tenth of a start
+    import structlog
+    from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 BURST = 20
 """Lines of one event that may follow each other ..."""

@@ -20,6 +20,7 @@ SHELL = frozenset(
         "cli",
         "config",
         "dashboard.top",
+        "lean",
         "listeners",
         "logs",
         "metrics",

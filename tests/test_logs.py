@@ -1,6 +1,8 @@
 import io
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -146,3 +148,11 @@ def test_events_become_lines(event: Event, line: dict[str, object]) -> None:
 )
 def test_reasons_are_the_systems_words(error: Exception, words: str) -> None:
     assert reason_of(error) == words
+
+
+def test_a_gateway_does_not_import_rich() -> None:
+    asked = "import sys, proxy.running, proxy.cli; print('structlog' in sys.modules, 'rich' in sys.modules)"
+
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+
+    assert told.stdout == "True False\n"

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.bench import bulk, idle, latency, law6, memory, micro, replay, wire
+from tools.bench import bulk, idle, latency, law6, memory, micro, operations, replay, wire
 from tools.bench.figures import Table, document, markdown, show
 from tools.bench.stage import Stage
 
@@ -22,6 +22,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "latency": latency.run,
     "idle": idle.run,
     "memory": memory.run,
+    "operations": operations.run,
     "replay": replay.run,
 }
 SECONDS: Final = 20.0

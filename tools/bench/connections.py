@@ -27,6 +27,8 @@ class Client(asyncio.Protocol):
 
     def __init__(self, request: bytes) -> None:
         self.answers = 0
+        self.cut = False
+        """It was closed inside an answer."""
         self._request = request
         self._left = b""
         self._transport: asyncio.Transport | None = None
@@ -34,6 +36,11 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the socket; fetch when told to."""
         self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Note where it ended."""
+        self.cut = bool(self._left)
+        self._transport = None
 
     def fetch(self) -> None:
         """Send the next fetch."""
@@ -51,8 +58,8 @@ class Client(asyncio.Protocol):
             self._left = data
 
 
-async def run(where: tuple[str, int], topic: bytes, count: int, wait_ms: int) -> int:
-    """Connect, fetch once a line comes, count until stdin ends; give the answers in all."""
+async def run(where: tuple[str, int], topic: bytes, count: int, wait_ms: int) -> dict[str, int]:
+    """Connect, fetch once a line comes, until stdin ends; give the answers in all, and how many were cut."""
     loop = asyncio.get_running_loop()
     request = fetch_request(0, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=wait_ms)
     clients = [Client(request) for _ in range(count)]
@@ -63,7 +70,10 @@ async def run(where: tuple[str, int], topic: bytes, count: int, wait_ms: int) ->
     for number, client in enumerate(clients):
         loop.call_later(wait_ms / 1000 * number / count, client.fetch)  # spread over the time they wait
     await loop.run_in_executor(None, sys.stdin.read)
-    return sum(client.answers for client in clients)
+    return {
+        "answers": sum(client.answers for client in clients),
+        "cut": sum(client.cut for client in clients),
+    }
 
 
 def _same(client: Client) -> Client:
@@ -72,5 +82,5 @@ def _same(client: Client) -> Client:
 
 if __name__ == "__main__":
     target, topic_id, connections, wait = sys.argv[1:]
-    answers = uvloop.run(run(address(target), bytes.fromhex(topic_id), int(connections), int(wait)))
-    print(json.dumps({"answers": answers}), flush=True)
+    counted = uvloop.run(run(address(target), bytes.fromhex(topic_id), int(connections), int(wait)))
+    print(json.dumps(counted), flush=True)

@@ -90,6 +90,13 @@ class Proxy:
         reaper.forget(self._process.pid)
         self._log.close()
 
+    def end(self) -> float:
+        """Send SIGTERM; return the seconds until it has left."""
+        began = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(START_SECONDS)
+        return time.monotonic() - began
+
     def log(self) -> str:
         """Give what it wrote."""
         self._log.seek(0)

@@ -107,11 +107,12 @@ def _mix(truth: Truth, shape: Shape) -> list[str]:
     """Say what traffic it is."""
     asked = truth.fetch_request_bytes // truth.fetches
     answered = truth.fetch_response_bytes // truth.fetches
-    quiet = truth.partitions_answered // truth.fetches - shape.filled
+    each = truth.partitions_answered // truth.fetches
     return [
-        f"{truth.connections} connections of librdkafka, Fetch v16, {truth.packets:,} packets with segments",
-        f"of up to 1,448 bytes: {truth.fetches:,} fetches of {asked:,} + {answered:,} bytes, in whose answers",
-        f"{shape.filled} partitions have {shape.records:,} bytes of records and {quiet} nothing new.",
+        f"{truth.fetches:,} fetches v16 by {truth.connections} connections of librdkafka, of {asked:,} +",
+        f"{answered:,} bytes; of {each} partitions {shape.filled} are answered with {shape.records:,}",
+        f"bytes of records, the others with nothing new. {truth.packets:,} packets, of up to",
+        "1,448 bytes, acknowledgments among them.",
     ]
 
 

@@ -1,0 +1,84 @@
+"""What an operator waits for and gives room to: the gateway's start, its memory at rest, its packages."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.memory import SETTLE_SECONDS
+from tools.bench.processes import HOST, START_SECONDS
+from tools.bench.stage import Stage
+from tools.kafka import reaper
+from tools.kafka.ports import free_ports
+
+ROUNDS: Final = 7
+READY_LIMIT, RESIDENT_LIMIT, INSTALLED_LIMIT = 0.5, 55.0, 120.0
+"""Seconds, MB, MB."""
+_ROOT: Final = Path(__file__).parents[2]
+_NO_CODE: Final = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "tools")
+_GLANCE_SECONDS: Final = 0.005
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure a gateway that nobody uses yet."""
+    address = stage.broker.address
+    stage.say("operations: from start to ready ...")
+    ready = median(_ready(address) for _ in range(ROUNDS))
+    with stage.gateway() as gateway:
+        time.sleep(SETTLE_SECONDS)
+        resident = gateway.meter.resident / 1e6
+    rows = [
+        Row(name="from start to ready", unit="s", values={GATEWAY: ready}, limit=READY_LIMIT),
+        Row(name="resident, idle", unit="MB", values={GATEWAY: resident}, limit=RESIDENT_LIMIT),
+    ]
+    stage.say("operations: an installation of its own ...")
+    notes = [f"Ready: /readyz says 200, a broker was there; median of {ROUNDS} starts."]
+    with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
+        size = _installed(Path(scratch))
+    if size is None:
+        notes.append("Packages were not measured: pip could not install them here.")
+    else:
+        values = {GATEWAY: size / 1e6}
+        rows.append(Row(name="installed packages", unit="MB", values=values, limit=INSTALLED_LIMIT))
+        notes.append("Packages: what pip installs for the gateway alone, compiled, without pip itself.")
+    return [Table(part="operations", title="A gateway before it has clients", rows=rows, notes=notes)]
+
+
+def _ready(bootstrap: str) -> float:
+    """Start a gateway, and return the seconds after which it said to be ready."""
+    port = free_ports(6)
+    admin = f"{HOST}:{port + 5}"
+    command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [*command, "--listen", f"{HOST}:{port}", "--admin", admin], stderr=subprocess.DEVNULL
+    )
+    reaper.watch(process.pid)
+    try:
+        while time.monotonic() < began + START_SECONDS:
+            with suppress(OSError), urllib.request.urlopen(f"http://{admin}/readyz", timeout=1):
+                return time.monotonic() - began
+            time.sleep(_GLANCE_SECONDS)
+    finally:
+        process.terminate()
+        process.wait()
+        reaper.forget(process.pid)
+    raise RuntimeError(f"a gateway was not ready after {START_SECONDS:.0f} s")
+
+
+def _installed(folder: Path) -> int | None:
+    """Return the bytes on disk of what pip installs; None if it can't."""
+    source, target = folder / "source", folder / "packages"
+    shutil.copytree(_ROOT, source, ignore=_NO_CODE)  # building writes into its source
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), str(source)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        return None
+    return sum(512 * each.stat().st_blocks for each in target.rglob("*"))
