@@ -3,8 +3,8 @@
 A *run* is the payload of consecutive, contiguous TCP segments of one direction of one connection, between
 which no packet with payload of the other direction was captured. SYN, FIN and RST without payload make rows
 of their own. Retransmissions, overlaps and reordering are left in, and a run breaks at them. It may break
-anywhere else too (at the end of a file, share or window, at `MAX_RUN` bytes): adjacent rows that could be one
-mean the same as one.
+anywhere else too (at the end of a file, share or window, at `MAX_RUN` bytes, where nothing came for
+`MAX_PAUSE`): adjacent rows that could be one mean the same as one.
 """
 
 import ipaddress
@@ -22,6 +22,9 @@ from replay.capture.window import Column, Window
 
 MAX_RUN = 1 << 20
 """Bytes of payload after which a run breaks."""
+MAX_PAUSE = 1_000_000
+"""ns between two packets at which a run breaks: frames take their times from runs, and where a packet was
+captured late, frames of both sides of a round trip would otherwise share one."""
 MAX_BATCH = 4 << 20
 """Bytes of payload at which a batch ends."""
 _FILE_SHIFT = 40
@@ -146,6 +149,7 @@ def _breaks(packets: Packets, sort: Column) -> Column:
     new[1:] |= sequence[1:] != sequence[:-1] + size[:-1].astype(np.uint32)
     new[1:] |= (missing[:-1] > 0) | (flags[:-1] & (FIN | RST) != 0) | (flags[1:] & SYN != 0)
     new[1:] |= alone[1:] | alone[:-1]
+    new[1:] |= np.abs(np.diff(packets.time[sort])) > MAX_PAUSE
     begin = np.cumsum(size) - size
     since = begin - np.maximum.accumulate(np.where(new, begin, 0))
     new[1:] |= since[1:] // MAX_RUN != since[:-1] // MAX_RUN

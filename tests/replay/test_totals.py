@@ -3,33 +3,25 @@
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from replay.capture.counts import FileCounts
 from replay.capture.exchange import ConnectionEnd
-from replay.report.model import Filters
 from replay.rows import Choice
 from replay.table import end_to_json
 from replay.totals import GROUPED, SUMMED, About, Group, report
 from tests.replay.report.sample import assert_adds_up
-from tests.replay.tables import CAPTURES, table
+from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
 
 ABOUT = About(
     version="1",
     policy="gateway",
-    filters=Filters(ports=[], hosts=[], clients=[], topics=[]),
+    filters=NO_FILTERS,
     price_per_gb=2.0,
 )
-
-
-def single(rows: Iterable[dict[str, Any]]) -> Iterator[Group]:
-    """Each row as a group of its own."""
-    for row in rows:
-        sums = {name: row[name] or 0 for name in SUMMED}
-        yield {**row, **sums, "count": 1, "details": [row["detail"]] if row["detail"] else []}
 
 
 def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
