@@ -285,6 +285,7 @@ class Link:
     async def _connect(self) -> None:
         reason = "no address is known"
         for address in self._host.way_of(self):
+            self.broker_address = address  # what fails may fail before this task goes on
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await self._host.loop.create_connection(
@@ -297,7 +298,6 @@ class Link:
                 reason = f"{address}: {reason_of(error)}"
                 continue
             if self.phase < Phase.FINISHED:
-                self.broker_address = address
                 self._host.connected(self.node_id, address)
                 self.release_client(CONNECTING)
                 # uvloop may have read the client once before it could be told not to.
