@@ -28,7 +28,7 @@ from proxy.recent import INTERVAL_SECONDS, describe
 from proxy.routing import BY_NAME, Address
 from proxy.session.savings import Sessions
 from proxy.tls import HANDSHAKE_SECONDS, BrokerTls, ClientTls
-from proxy.transparent import LOOPED, Destination, Destinations, listen
+from proxy.transparent import LOOPED, Destination, Destinations, is_own, leaving, listen
 from proxy.transports import IDLE, NO_REQUEST, ClientProtocol, Link
 
 REFRESH_SECONDS: Final = 60.0
@@ -41,6 +41,8 @@ LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 ROOM_AGAIN: Final = 0.9
 """Below this share of --max-connections it is said again when they are reached."""
+LOST_SECONDS: Final = 60.0
+"""How long /readyz tells of a client that was refused."""
 TRIM_BYTES: Final = 16_777_216
 """When so much less is held than was, memory is given back."""
 
@@ -110,7 +112,8 @@ class Gateway:
         self._transparent = config.transparent != "off"
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config, self._handshake_failed)
-        self._ways: set[tuple[str, str]] = set()
+        self._ways: set[tuple[int, Address]] = set()
+        self._lost_at = -LOST_SECONDS
         self.brokers: Brokers | Destinations
 
     def open(self) -> None:
@@ -215,7 +218,8 @@ class Gateway:
         link.broker_address = meant
         if meant.port == self.listen.port and meant.host == _own_host(shown):
             return self._lost_way("a client connected to --listen itself, which only netfilter leads to")
-        if (link.client_address, str(meant)) in self._ways:
+        host, port = _end(link.client_address)
+        if (port, meant) in self._ways and is_own(host):
             return self._lost_way("the gateway's own connection came back: exclude its user from the rules")
         return number
 
@@ -230,25 +234,34 @@ class Gateway:
             return called
         return self._lost_way(f"a client asked for {link.asked_for}: no such broker is known (yet)")
 
-    def departed(self, link: Link, own: Address | None) -> bool:
-        """Take note of a connection to a broker; tell whether it is not one that comes back to us.
+    async def toward(self, link: Link, address: Address) -> Mapping[str, Any]:
+        """Give what asyncio takes to connect to an address.
 
-        Args:
-            link: the connection.
-            own: the address that it goes out from.
+        In transparent mode the way is noted before the first packet leaves: on loopback a connection that comes
+        back is accepted before this one is known to stand.
+
+        Raises:
+            OSError: nobody answers there.
         """
-        if not self._transparent or own is None:
-            return True
-        way = (str(own), str(link.broker_address))
-        if any((other.client_address, str(other.broker_address)) == way for other in self.links):
-            self._lost_way("the gateway's own connection came back: exclude its user from the rules")
-            return False
-        link.way = way
-        self._ways.add(way)
-        return True
+        if not self._transparent:
+            return {"host": address.host, "port": address.port}
+        sock = leaving(address)
+        link.way = (sock.getsockname()[1], address)
+        self._ways.add(link.way)
+        try:
+            await self.loop.sock_connect(sock, (address.host, address.port))
+        except BaseException:
+            sock.close()
+            raise
+        return {"sock": sock}
 
     def _lost_way(self, reason: str) -> int:
-        self.unreachable(LOOPED, reason)
+        """Refuse a client that can't be served; why is said once until it is different."""
+        self._lost_at = monotonic()
+        if self._troubles.get(LOOPED) != reason:
+            self._troubles[LOOPED] = reason
+            self.log.warning("client refused", reason=reason)
+            self.note("refused", f"a client is refused: {reason}", warning=True)
         return LOOPED
 
     def measured(self, node_id: int | None) -> Measured:
@@ -290,7 +303,7 @@ class Gateway:
         """Take note that none did; said once until it is different."""
         if node_id is None:
             self._bootstrap_trouble(reason)
-        elif self._troubles.get(node_id) != reason:
+        elif node_id != LOOPED and self._troubles.get(node_id) != reason:
             self._troubles[node_id] = reason
             self.log.warning("broker unreachable, its clients are closed", broker=node_id, reason=reason)
             self.note("unreachable", f"{self.called(node_id)} is unreachable: {reason}", warning=True)
@@ -324,7 +337,8 @@ class Gateway:
     def closed(self, link: Link) -> None:
         """Strike a link off, and keep what it counted."""
         self.links.discard(link)
-        self._ways.discard(link.way)
+        if link.way is not None:
+            self._ways.discard(link.way)
         self.books.closed(link.node_id, link.core.tally)
         if not self.links:
             self._emptied.set()
@@ -561,7 +575,7 @@ class Gateway:
             reason = link.overdue(now, idle=config.idle_timeout, handshake=config.handshake_timeout)
             if reason:
                 self.turned_away[reason] += 1
-                self.log.info("connection closed", reason=reason, **link.who)
+                self.log.debug("connection closed", reason=reason, **link.who)
                 link.close_session(reason)
 
 
@@ -569,6 +583,11 @@ def _give_back_memory() -> None:
     """Return to the system what large answers took; glibc would keep it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _end(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port or 0)
 
 
 def _own_host(shown: Any) -> str:

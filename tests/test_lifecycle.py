@@ -1,8 +1,12 @@
 """The life of a gateway: what it takes on while it runs, what it turns away, how another one follows it."""
 
 import asyncio
+import fcntl
+import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -269,23 +273,32 @@ def test_a_client_that_never_gets_to_a_request_is_closed(begun: bytes) -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_bytes_that_drip_do_not_keep_a_client_that_never_gets_to_a_request() -> None:
-    async def scene() -> None:
-        async with (
-            _served(handshake_timeout="0.3") as (gate, _),
-            client(gate.listen.port) as (reader, writer),
-        ):
+@pytest.mark.parametrize("way", [0, 2], ids=["bootstrap", "broker 1"])
+def test_bytes_that_drip_do_not_keep_clients_that_never_get_to_a_request(way: int) -> None:
+    """Slow-loris: 50 of them, a byte at a time, of a frame that would be taken whole."""
+    drops = (60_000).to_bytes(4) + struct.pack(">hh", 1, 11) + bytes(60_000)
+
+    async def drip(port: int) -> bool:
+        async with client(port) as (reader, writer):
             ended = asyncio.create_task(reader.read())
-            for byte in (60_000).to_bytes(4) + struct.pack(">hh", 1, 11) + bytes(60_000):
+            for byte in drops:
                 writer.write(bytes((byte,)))
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
                 if ended.done():
-                    break
-            assert ended.done()
-            assert gate.turned_away["no request"] == 1
-            async with client(gate.listen.port) as (other, asks):
-                asks.write(request(LIST_GROUPS, 0, 1))
-                assert await frame(other) == (1).to_bytes(4) + b"groups", "others are served"
+                    return True
+        return False
+
+    async def scene() -> None:
+        listen = f"127.0.0.1:{free_ports(4)}"
+        async with _served(handshake_timeout="0.5", listen=listen) as (gate, _):
+            dripping = asyncio.gather(*(drip(gate.listen.port + way) for _ in range(50)))
+            async with client(gate.listen.port + way) as (reader, writer):
+                for number in range(20):
+                    writer.write(request(LIST_GROUPS, 0, number))
+                    assert await frame(reader) == number.to_bytes(4) + b"groups", "others are served"
+                assert await dripping == [True] * 50
+                assert gate.turned_away["no request"] == 50
+                await until(lambda: len(gate.links) == 1)
 
     run(scene())
 
@@ -450,3 +463,64 @@ def test_without_it_a_second_gateway_does_not_come_up_beside_the_first() -> None
                     pass
 
     run(scene())
+
+
+HANDED_OVER = """
+import os, sys
+numbers = [int(number) for number in sys.argv[1].split(",")]
+for place, number in enumerate(numbers, 3):
+    os.dup2(number, place)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(numbers))}
+os.execv(sys.executable, [sys.executable, "-m", "proxy", "proxy", *sys.argv[2:]])
+"""
+"""Starts a gateway as systemd does when it listens for it."""
+
+
+@asynccontextmanager
+async def _activated(
+    listeners: list[socket.socket], *options: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a gateway with sockets that listen already."""
+    # Above the places that they are put into, so that none is put over another.
+    copies = [fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, 100) for sock in listeners]
+    numbers = ",".join(map(str, copies))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HANDED_OVER, numbers, *options, pass_fds=copies, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        for number in copies:
+            os.close(number)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def test_clients_wait_while_a_gateway_of_systemd_s_sockets_is_restarted() -> None:
+    async def scene() -> None:
+        first = free_ports(3)
+        listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 2)]
+        async with stub_cluster((1, "", 0)) as cluster:
+            cluster.others = lambda _: b"groups"
+            options = ("--bootstrap", cluster.address, "--listen", f"127.0.0.1:{first}", "--admin", "off")
+            async with _activated(listeners, *options) as gate:
+                for port in (first, first + 2):
+                    assert await _ask(port) == b"groups"
+                gate.terminate()
+                assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 0
+            waiting = [asyncio.create_task(_ask(port)) for port in (first, first + 2)]
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in waiting)
+            async with _activated(listeners, *options):
+                assert await asyncio.gather(*waiting) == [b"groups"] * 2
+        for sock in listeners:
+            sock.close()
+
+    run(scene())
+
+
+async def _ask(port: int) -> bytes:
+    async with client(port) as (reader, writer):
+        writer.write(request(LIST_GROUPS, 0, 1))
+        return (await asyncio.wait_for(frame(reader), WAIT_SECONDS))[4:]

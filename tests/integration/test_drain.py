@@ -1,0 +1,182 @@
+"""The gateway leaves under load, or another takes its place: on a real broker, and clients lose nothing."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
+from tests.integration.bystander import Bystander, until
+from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher
+from tests.integration.gateway import GatewayProcess
+from tests.integration.producing import Producer
+from tests.model.wire import FetchResponse
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+TOPIC = "drained"
+PARTITIONS = 12
+SLOTS = 64
+"""Eight shards of eight each, as 3.8 and later have them."""
+CLIENTS = 1000
+IN_SESSION = 64
+DRAIN_SECONDS = 20
+EARLY, LATE = 3, 2
+"""Records written while all fetches are parked, and once all have been answered."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker whose slots can be counted."""
+    with Broker(properties={"max.incremental.fetch.session.cache.slots": SLOTS}) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+        yield broker
+
+
+def free_slots(broker: Broker) -> int:
+    """Count the slots that nobody holds by taking them all: within 120 s none that is held is given away."""
+    with ExitStack() as stack:
+        taken = []
+        for number in range(4 * SLOTS):  # shards are asked in turn; some are full before others
+            asker = stack.enter_context(
+                Fetcher(broker.address, TOPIC, PARTITIONS, client_id=f"slot-{number}")
+            )
+            if session_id := asker.fetch(session_epoch=0).session_id:
+                taken.append((asker, session_id))
+        for asker, session_id in taken:
+            asker.fetch(session_id=session_id, session_epoch=-1)
+    return len(taken)
+
+
+def values(answer: FetchResponse) -> list[tuple[int, int]]:
+    """Give partition and base offset of each batch in an answer."""
+    found = []
+    for data in answer.topics[0].partitions if answer.topics else ():
+        rest = data.records or b""
+        while rest:
+            found.append((data.partition_index, int.from_bytes(rest[:8])))
+            rest = rest[12 + int.from_bytes(rest[8:12]) :]
+    return found
+
+
+def offsets(broker: Broker) -> list[int]:
+    with Fetcher(broker.address, TOPIC, PARTITIONS) as direct:
+        found = {data.partition_index: data for data in direct.fetch().topics[0].partitions}
+    return [found[partition].high_watermark for partition in range(PARTITIONS)]
+
+
+def test_a_thousand_fetches_in_flight_are_answered_once_and_all_sessions_end(broker: Broker) -> None:
+    """Each client's parked fetch and then a direct one from where it came to give every record once."""
+    assert free_slots(broker) == SLOTS
+    starts = offsets(broker)
+    gateway = GatewayProcess(broker.address, "--drain-timeout", str(DRAIN_SECONDS))
+    with gateway, ExitStack() as stack, closing(Producer(broker.host, broker.port)) as producer:
+        clients = [
+            stack.enter_context(Fetcher(gateway.address, TOPIC, PARTITIONS, client_id=f"c-{number}"))
+            for number in range(CLIENTS)
+        ]
+        for client in clients:
+            client.seek(starts)
+        for client in clients[:IN_SESSION]:
+            client.hello().fetches(FETCHES_TO_SESSION)
+        assert gateway.metric("fetchgate_fetch_sessions", side="broker") == IN_SESSION
+        for client in clients:
+            client.send(max_wait_ms=10_000, min_bytes=1)
+        until(lambda: _asked(gateway) == CLIENTS + IN_SESSION * FETCHES_TO_SESSION, "not all fetches came")
+        process = psutil.Process(gateway.pid)
+        process.terminate()
+        until(lambda: "draining" in gateway.log(), "it does not drain")
+        began = time.monotonic()
+        written = [(partition, starts[partition]) for partition in range(EARLY)]
+        for partition, _ in written:
+            producer.produce(TOPIC, partition, [b"early"])
+        answers = [client.receive() for client in clients]
+        ends = [client.socket.recv(1) for client in clients]
+        process.wait(DRAIN_SECONDS + 10)
+        assert time.monotonic() - began < DRAIN_SECONDS
+        assert ends == [b""] * CLIENTS
+        assert "cut_off=0" in gateway.log()
+    written += [(partition, starts[partition] + 1) for partition in range(LATE)]
+    with closing(Producer(broker.host, broker.port)) as producer:
+        for partition, _ in written[EARLY:]:
+            producer.produce(TOPIC, partition, [b"late"])
+    with Fetcher(broker.address, TOPIC, PARTITIONS) as direct:
+        for answer in {tuple(values(answer)) for answer in answers}:
+            rest = starts.copy()
+            for partition, offset in answer:
+                rest[partition] = offset + 1
+            direct.seek(rest)
+            assert sorted([*answer, *values(direct.fetch())]) == sorted(written)
+    assert free_slots(broker) == SLOTS
+
+
+def _asked(gateway: GatewayProcess) -> float:
+    return gateway.metric("fetchgate_fetches_total", side="client", kind="sessionless")
+
+
+class Successor(GatewayProcess):
+    """The same command line once more: the same ports, while the first one still runs."""
+
+    def __init__(self, before: GatewayProcess) -> None:
+        super().__init__("")
+        self.port, self.admin = before.port, before.admin
+        self._command = before._command
+
+
+def _take_over(old: GatewayProcess, new: GatewayProcess) -> None:
+    """Wait until the new one is ready, end the old one, and wait for the admin endpoint of the new one."""
+    until(lambda: " ready " in new.log(), "the new one is not ready")
+    assert old.stop() == 0
+
+    def connected() -> bool:
+        with suppress(OSError):
+            return int(new.state()["connections_open"]) > 0
+        return False
+
+    until(connected, "nobody came to the new one")
+
+
+def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path: Path) -> None:
+    """Produce and consume through gateways that follow each other: no error, no record lost or doubled."""
+    topic = "taken-over"
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, partitions=BYSTANDER_PARTITIONS)
+    options = ("--reuse-port", "on", "--state", str(tmp_path / "state.json"))
+    with ExitStack() as stack:
+        gateway = stack.enter_context(GatewayProcess(broker.address, *options))
+        load = stack.enter_context(Bystander(gateway.address, gateway.address, topic))
+        load.check()
+        for _ in range(2):
+            new = stack.enter_context(Successor(gateway))
+            _take_over(gateway, new)
+            load.check()
+            gateway = new
+        produced = load.produced
+        load.check()
+        assert load.errors == []
+    assert load.read >= produced
+
+
+def test_idle_connections_leave_nothing_behind(broker: Broker) -> None:
+    """2,000 at a time, with a connection to the broker each; the second round is no larger than the first."""
+    with GatewayProcess(broker.address) as gateway:
+        process = psutil.Process(gateway.pid)
+
+        def descriptors() -> int:
+            return int(process.num_fds())
+
+        before, resident = descriptors(), []
+        for _ in range(2):
+            with ExitStack() as stack:
+                for _ in range(2000):
+                    stack.enter_context(socket.create_connection((gateway.host, gateway.port)))
+                until(lambda: descriptors() >= before + 4000, "not all are connected")
+            until(lambda: descriptors() <= before + 1, "file descriptors are left")  # one may ask /state
+            resident.append(process.memory_info().rss)
+        assert resident[1] - resident[0] < 4 << 20
+        assert gateway.metric("fetchgate_connections", side="client") == 0

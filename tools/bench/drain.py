@@ -1,0 +1,57 @@
+"""How long a gateway takes to leave when 500 connections are busy; whether it cuts any inside an answer."""
+
+import time
+from contextlib import ExitStack
+from statistics import median
+from typing import Final
+
+from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.processes import Load
+from tools.bench.stage import Stage
+from tools.kafka.admin import Admin
+
+CONNECTIONS: Final = 500
+WAIT_MS: Final = 500
+"""max_wait_ms of each fetch: the longest that an answer can be under way."""
+BUSY_SECONDS: Final = 2.0
+ROUNDS: Final = 5
+LIMIT: Final = 2.0
+"""Seconds."""
+
+
+def run(stage: Stage) -> list[Table]:
+    """End gateways in the midst of their work."""
+    rounds = 1 if stage.quick else ROUNDS
+    with stage.topic(1) as topic:
+        with Admin(stage.broker.address) as admin:
+            topic_id = admin.topic_id(topic).hex
+        stage.say(f"drain: {rounds} gateways leave {CONNECTIONS} busy connections ...")
+        left = [_leave(stage, topic_id) for _ in range(rounds)]
+    rows = [
+        Row(
+            name="from SIGTERM to its end",
+            unit="s",
+            values={GATEWAY: median(seconds for seconds, _ in left)},
+            limit=LIMIT,
+        ),
+        Row(
+            name="connections cut inside an answer",
+            unit="",
+            values={GATEWAY: sum(cut for _, cut in left)},
+            limit=0,
+        ),
+    ]
+    notes = [f"Each fetch waits {WAIT_MS} ms at the broker; median of {rounds}."]
+    return [Table(part="drain", title=f"Leaving {CONNECTIONS} busy connections", rows=rows, notes=notes)]
+
+
+def _leave(stage: Stage, topic_id: str) -> tuple[float, int]:
+    """Return the seconds that it took, and how many connections were cut inside an answer."""
+    with ExitStack() as stack:
+        gateway = stack.enter_context(stage.gateway())
+        command = ["tools.bench.connections", gateway.address, topic_id, str(CONNECTIONS), str(WAIT_MS)]
+        load = stack.enter_context(Load(*command)).ready()
+        load.go()
+        time.sleep(BUSY_SECONDS)
+        seconds = gateway.end()
+        return seconds, load.finish()["cut"]
