@@ -41,8 +41,8 @@ LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 ROOM_AGAIN: Final = 0.9
 """Below this share of --max-connections it is said again when they are reached."""
-LOST_SECONDS: Final = 60.0
-"""How long /readyz tells of a client that was refused."""
+LOOP_SECONDS: Final = 60.0
+"""How long /readyz tells of a connection of the gateway's own that came back."""
 TRIM_BYTES: Final = 16_777_216
 """When so much less is held than was, memory is given back."""
 
@@ -113,7 +113,7 @@ class Gateway:
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config, self._handshake_failed)
         self._ways: set[tuple[int, Address]] = set()
-        self._lost_at = -LOST_SECONDS
+        self._looped_at = -LOOP_SECONDS
         self.brokers: Brokers | Destinations
 
     def open(self) -> None:
@@ -220,6 +220,7 @@ class Gateway:
             return self._lost_way("a client connected to --listen itself, which only netfilter leads to")
         host, port = _end(link.client_address)
         if (port, meant) in self._ways and is_own(host):
+            self._looped_at = monotonic()
             return self._lost_way("the gateway's own connection came back: exclude its user from the rules")
         return number
 
@@ -237,8 +238,8 @@ class Gateway:
     async def toward(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Give what asyncio takes to connect to an address.
 
-        In transparent mode the way is noted before the first packet leaves: on loopback a connection that comes
-        back is accepted before this one is known to stand.
+        In transparent mode the way is noted before the first packet leaves: on loopback a connection that
+        comes back is accepted before this one is known to stand.
 
         Raises:
             OSError: nobody answers there.
@@ -257,7 +258,6 @@ class Gateway:
 
     def _lost_way(self, reason: str) -> int:
         """Refuse a client that can't be served; why is said once until it is different."""
-        self._lost_at = monotonic()
         if self._troubles.get(LOOPED) != reason:
             self._troubles[LOOPED] = reason
             self.log.warning("client refused", reason=reason)
@@ -363,6 +363,8 @@ class Gateway:
         asked = set(known) if self._transparent else {None, *known}
         if asked and self._troubles.keys() >= asked and self._seen_bootstrap:
             reasons.insert(0, "no broker is reachable")
+        if monotonic() - self._looped_at < LOOP_SECONDS:
+            reasons.append(self._troubles[LOOPED])
         reasons += self.brokers.problems
         followed = (self._broker_tls.followed, self._client_tls.followed)
         reasons += [each.problem for each in followed if each is not None and each.problem]

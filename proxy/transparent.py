@@ -7,6 +7,7 @@ address; a listener for that needs CAP_NET_ADMIN once, when it is made.
 
 import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ MOST: Final = 1024
 OTHERS: Final = -2
 """The number of destinations beyond `MOST`."""
 
+_COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::", "::": "0.0.0.0"}  # noqa: S104 - the operator's word
+"""REDIRECT leads to loopback, or to the address of the device, in the IP version of the connection."""
 _SO_ORIGINAL_DST: Final = 80
 """linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST is the same number."""
 _IPV6_TRANSPARENT: Final = 75
@@ -92,12 +95,18 @@ class Destinations:
 
 
 def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:
-    """Listen where the kernel brings clients to.
+    """Listen where the kernel brings clients to: loopback, or all addresses, of both IP versions.
 
     Raises:
         OSError: the address can't be bound, or the right for ``tproxy`` is missing.
     """
-    return binding.bind(address, prepare=_make_transparent if mode == TPROXY else None)
+    prepare = _make_transparent if mode == TPROXY else None
+    sockets = binding.bind(address, prepare=prepare)
+    other = _COUNTERPARTS.get(address.host)
+    if other is not None:
+        with suppress(OSError):  # no such IP version here
+            sockets += binding.bind(Address(other, sockets[0].getsockname()[1]), prepare=prepare)
+    return sockets
 
 
 def _make_transparent(sock: socket.socket) -> None:
@@ -105,6 +114,36 @@ def _make_transparent(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, 1)
     else:
         sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+
+
+def leaving(address: Address) -> socket.socket:
+    """Make a socket for a connection to a broker; its port is known before it is used.
+
+    Raises:
+        OSError: no port is free.
+    """
+    sock = socket.socket(_family(address.host), socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind(("", 0))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def is_own(host: str) -> bool:
+    """Tell whether an IP is one of this machine's."""
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def original_destination(sock: socket.socket) -> Address:

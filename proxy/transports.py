@@ -107,8 +107,8 @@ class Host(Protocol):
     def arrived(self, link: "Link", shown: Any) -> int | None:
         """Give the broker that a new connection is for; `shown` is its socket as the event loop shows it."""
 
-    def departed(self, link: "Link", own: Address | None) -> bool:
-        """Take note of a connection to a broker; tell whether it is not one that comes back to us."""
+    async def toward(self, link: "Link", address: Address) -> Mapping[str, Any]:
+        """Give what asyncio takes to connect to an address: where it is, or a socket that is connected."""
 
     def tls_to(self, link: "Link", address: Address) -> Mapping[str, Any]:
         """Give what asyncio takes for TLS to an address; nothing for plain text."""
@@ -184,8 +184,8 @@ class Link:
         self.node_id = node_id
         """The broker whose listener the client came to; None: the bootstrap listener. In transparent mode the
         gateway's own number of where the client was going."""
-        self.way = ("", "")
-        """Transparent mode: from where to where the broker connection goes."""
+        self.way: tuple[int, Address] | None = None
+        """Transparent mode: from which port to where the broker connection goes."""
         self.client_address = ""
         self.broker_address: Address | None = None
         self.client_holds = CONNECTING
@@ -290,8 +290,7 @@ class Link:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await self._host.loop.create_connection(
                         lambda: self._host.tap(BrokerProtocol(self), CLIENT),
-                        address.host,
-                        address.port,
+                        **await self._host.toward(self, address),
                         **self._host.tls_to(self, address),
                     )
             except (OSError, ValueError) as error:  # TimeoutError is an OSError; a name can be no name at all
@@ -311,10 +310,7 @@ class Link:
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
         """Take the broker's socket, unless the client has left meanwhile."""
-        name = transport.get_extra_info("sockname")
-        if self.phase >= Phase.FINISHED or not self._host.departed(
-            self, Address(*name[:2]) if name else None
-        ):
+        if self.phase >= Phase.FINISHED:
             transport.abort()
             return
         self._broker = transport
