@@ -214,7 +214,9 @@ class Gateway:
         try:
             number, meant = self.brokers.of(shown)
         except OSError as error:
-            return self._lost_way(f"no original destination: {reason_of(error)}; is it redirected here?")
+            return self._lost_way(
+                f"no original destination ({reason_of(error)}): only clients that netfilter brings are served"
+            )
         link.broker_address = meant
         if meant.port == self.listen.port and meant.host == _own_host(shown):
             return self._lost_way("a client connected to --listen itself, which only netfilter leads to")

@@ -20,8 +20,8 @@ Lays the rules that bring connections to a gateway in transparent mode, shows th
 Taken are connections to --ports that begin in this network namespace, unless USER makes them (the
 gateway must run as a user of its own), and those that are forwarded through it; IPv4 and IPv6.
 
-  --mode redirect   the gateway runs with: --transparent redirect --listen localhost:PORT
-  --mode tproxy     the gateway runs with: --transparent tproxy --listen localhost:PORT, and CAP_NET_RAW
+  --mode redirect   the gateway runs with: --transparent redirect --listen 127.0.0.1:PORT
+  --mode tproxy     the gateway runs with: --transparent tproxy --listen 127.0.0.1:PORT, and CAP_NET_RAW
   --ports LIST      the brokers' ports
   --to PORT         the port of the gateway's --listen
   --user USER       name or number of the user that the gateway runs as

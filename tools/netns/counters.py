@@ -9,10 +9,8 @@ from tools.netns.namespace import Namespace
 
 TCP_HEADER: Final = 32
 """With the timestamps that Linux puts into every segment."""
-TCP_HEADER_SYN: Final = 40
-TCP_HEADER_RST: Final = 20
 IP_HEADERS: Final = {"ip": 20, "ip6": 40}
-_KINDS: Final = {"syn": TCP_HEADER_SYN, "rst": TCP_HEADER_RST, "data": TCP_HEADER}
+_KINDS: Final = ("syn", "rst", "data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +22,7 @@ class Crossed:
     bytes: int
     """With the headers of IP and TCP."""
     payload: int
-    """Without."""
+    """Without; exact while TCP adds no options to single segments (SACK)."""
 
 
 class Counters:
@@ -82,9 +80,10 @@ def _chain(name: str, hook: str, priority: int, which: str) -> str:
 def _sum(found: dict[str, Any], way: str) -> Crossed:
     packets = size = payload = 0
     for version, header in IP_HEADERS.items():
-        for kind, tcp in _KINDS.items():
+        for kind in _KINDS:
             counter = found[f"{way}_{version}_{kind}"]
             packets += counter["packets"]
             size += counter["bytes"]
-            payload += counter["bytes"] - counter["packets"] * (header + tcp)
+            if kind == "data":
+                payload += counter["bytes"] - counter["packets"] * (header + TCP_HEADER)
     return Crossed(packets=packets, bytes=size, payload=payload)

@@ -1,0 +1,388 @@
+"""Transparent mode on netfilter: clients know nothing of the gateway, and nothing that passes is rewritten.
+
+The sidecar's place: client and gateway share a network namespace, brokers are in another. The rules are those
+of tools/deploy/transparent.sh. All of it lives in namespaces that this module makes.
+"""
+
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.certificates import Authority
+from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Program, Run, assert_same_records
+from tests.integration.bystander import until
+from tests.integration.fetching import Fetcher, contents
+from tests.integration.producing import Producer
+from tests.integration.sidecar import USER, Sidecar
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+from tools.netns import Namespace, missing, veth
+from tools.netns.counters import Counters, Crossed
+from tools.netns.lossy import Link
+
+LACKING: Final = missing("nft", "setpriv")
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
+
+SCRIPT: Final = str(Path(__file__).parents[2] / "tools" / "deploy" / "transparent.sh")
+PORT, SLOW_PORT, OTHER_PORT = 9092, 9093, 9094
+HOSTS: Final = {"IPv4": "10.79.0.2", "IPv6": "fd79::2"}
+SLOW_HOST: Final = "10.80.0.2"
+TOPIC, PARTITIONS, BUSY = "transparent", 60, 3
+FETCHES: Final = 30
+ONE_ANSWER: Final = 50 * PARTITIONS
+"""More bytes than a full answer of idle partitions has."""
+MODES: Final = ("redirect", "tproxy")
+LINK_RECORDS: Final = int(os.environ.get("TRANSPARENT_LINK_RECORDS", "300"))
+"""Over the link that loses packets; `make soak` has more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the tests happen."""
+
+    near: Namespace
+    """Of client and gateway."""
+    far: Namespace
+    """Of the brokers."""
+    wire: Counters
+    """What crosses between the two."""
+    inner: Counters
+    """What the client and the gateway say to each other."""
+
+    def produce(self, values: list[bytes]) -> None:
+        with self.far.inside(), closing(Producer("127.0.0.1", BROKER_PORT)) as producer:
+            for partition in range(BUSY):
+                producer.produce(TOPIC, partition, values)
+
+    @contextmanager
+    def rules(self, mode: str, *, user: int = USER, to: int = 19092) -> Iterator[None]:
+        ports = f"{PORT}-{OTHER_PORT}"
+        options = ["--mode", mode, "--ports", ports, "--to", str(to), "--user", str(user)]
+        self.near.run(SCRIPT, "up", *options)
+        try:
+            yield
+        finally:
+            self.near.run(SCRIPT, "down")
+
+    @contextmanager
+    def sidecar(self, mode: str, *options: str, user: int = USER) -> Iterator[Sidecar]:
+        rights = ("net_raw",) if mode == "tproxy" else ()
+        listen = () if "--listen" in options else ("--listen", "127.0.0.1:19092")
+        with Sidecar(
+            self.near, "--transparent", mode, *listen, *options, rights=rights, user=user
+        ) as sidecar:
+            yield sidecar
+
+    def consumer(self, address: str, program: Program = CONFLUENT) -> Run:
+        with self.near.inside():
+            return Run(program, address, assign={TOPIC: PARTITIONS})
+
+
+BROKER_PORT, CONTROLLER_PORT = 19192, 19193
+
+
+def far_broker() -> Broker:
+    names = {
+        "PLAINTEXT": f"127.0.0.1:{BROKER_PORT}",
+        "V4": f"{HOSTS['IPv4']}:{PORT}",
+        "V6": f"[{HOSTS['IPv6']}]:{PORT}",
+        "SLOW": f"{SLOW_HOST}:{SLOW_PORT}",
+    }
+    told = ",".join(f"{name}://{address}" for name, address in names.items())
+    bound = told.replace(SLOW_HOST, "0.0.0.0") + f",CONTROLLER://127.0.0.1:{CONTROLLER_PORT}"
+    return Broker(
+        port=BROKER_PORT,
+        voters={1: CONTROLLER_PORT},
+        properties={
+            "listeners": bound,
+            "advertised.listeners": told,
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in (*names, "CONTROLLER")
+            ),
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with ExitStack() as stack:
+        near, far = stack.enter_context(Namespace()), stack.enter_context(Namespace())
+        veth(near, far, "wire", [("10.79.0.1/24", "10.79.0.2/24"), ("fd79::1/64", "fd79::2/64")])
+        broker = far_broker()
+        with far.inside():
+            stack.enter_context(broker)
+            with Admin(broker.address) as admin:
+                admin.create_topic(TOPIC, partitions=PARTITIONS)
+        place = Place(
+            near=near,
+            far=far,
+            wire=Counters(near, "wire", {PORT, OTHER_PORT}),
+            inner=Counters(near, "lo", {PORT, OTHER_PORT, 19092}),
+        )
+        place.produce([b"%d" % number for number in range(100)])
+        yield place
+
+
+def counted(sidecar: Sidecar, side: str) -> tuple[int, int]:
+    """Bytes toward the broker and back, on a side of the gateway."""
+    towards = {"client": ("in", "out"), "broker": ("out", "in")}[side]
+    out, back = (
+        int(sidecar.metric("fetchgate_bytes_total", side=side, direction=direction)) for direction in towards
+    )
+    return out, back
+
+
+def payloads(crossed: tuple[Crossed, Crossed]) -> tuple[int, int]:
+    return crossed[0].payload, crossed[1].payload
+
+
+def fetching(place: Namespace, family: str) -> Fetcher:
+    with place.inside():
+        return Fetcher(f"{HOSTS[family]}:{PORT}", TOPIC, PARTITIONS)
+
+
+def retransmitted(place: Place) -> int:
+    """Segments that were sent again on either end, by the kernel's own count."""
+    total = 0
+    for namespace in (place.near, place.far):
+        told = namespace.run("cat", "/proc/net/snmp").stdout
+        names, values = (line.split() for line in told.splitlines() if line.startswith("Tcp:"))
+        total += int(values[names.index("RetransSegs")])
+    return total
+
+
+@contextmanager
+def plain_tcp(place: Place) -> Iterator[None]:
+    """Have headers of one size, and nothing sent twice for impatience (SACK, tail loss probes)."""
+    for namespace in (place.near, place.far):
+        namespace.run("sysctl", "-qw", "net.ipv4.tcp_sack=0", "net.ipv4.tcp_early_retrans=0")
+    yield
+    for namespace in (place.near, place.far):
+        namespace.run("sysctl", "-qw", "net.ipv4.tcp_sack=1", "net.ipv4.tcp_early_retrans=3")
+
+
+def quiet(sidecar: Sidecar) -> None:
+    until(lambda: not sidecar.state()["connections_open"], "connections stay open")
+
+
+def address_of(family: str, port: int = PORT) -> str:
+    return f"[{HOSTS[family]}]:{port}" if family == "IPv6" else f"{HOSTS[family]}:{port}"
+
+
+@pytest.mark.parametrize("family", HOSTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
+    place: Place, mode: str, family: str
+) -> None:
+    with plain_tcp(place), place.sidecar(mode) as sidecar, place.rules(mode):
+        place.wire.reset()
+        place.inner.reset()
+        again = retransmitted(place)
+        with place.consumer(address_of(family)) as through:
+            until(lambda: fetches(sidecar) >= FETCHES, "no fetches")
+            place.produce([b"later"])
+            until(lambda: fetches(sidecar) >= 2 * FETCHES, "no more fetches")
+            linked = [each for each in sidecar.state()["connections"] if each["session_id"]]
+            assert [each["broker_address"] for each in linked] == [address_of(family)]
+            with place.far.inside(), Admin(f"127.0.0.1:{BROKER_PORT}") as admin:
+                ends = admin.offsets(TOPIC)
+            through.wait_ends({(TOPIC, partition): offset for partition, offset in ends.items()})
+            through.stop()
+        quiet(sidecar)
+        client, broker = counted(sidecar, "client"), counted(sidecar, "broker")
+        inner, wire = payloads(place.inner.read()), payloads(place.wire.read())
+        # What a client says last may come to a closed door, and so may what it is answered last.
+        assert 0 <= inner[0] - client[0] <= ONE_ANSWER, (inner, client)
+        assert 0 <= client[1] - inner[1] <= ONE_ANSWER, (inner, client)
+        if retransmitted(place) == again:
+            assert wire == broker
+        assert sum(wire) < 0.3 * sum(inner), (wire, inner)
+        assert sidecar.state()["state"] == "ready", sidecar.state()["reasons"]
+        assert sidecar.stop() == 0
+    with place.consumer(address_of(family)) as direct:
+        direct.wait_records(len(through.of("record")))
+        direct.stop()
+    assert_same_records(direct, through)
+    assert through.errors() == direct.errors() == []
+
+
+def fetches(sidecar: Sidecar) -> float:
+    return sum(
+        sidecar.metric("fetchgate_fetches_total", side="client", kind=kind)
+        for kind in ("sessionless", "full", "incremental")
+    )
+
+
+def test_a_client_with_sessions_of_its_own_passes(place: Place) -> None:
+    with place.sidecar("redirect") as sidecar, place.rules("redirect"):
+        with place.consumer(address_of("IPv4"), KAFKA_PYTHON) as through:
+            until(lambda: fetches(sidecar) >= FETCHES, "no fetches")
+            assert sidecar.metric("fetchgate_fetches_total", side="broker", kind="incremental") > 0
+            through.wait_records(BUSY * 100)
+            through.stop()
+        quiet(sidecar)
+        assert counted(sidecar, "client") == counted(sidecar, "broker")
+
+
+@contextmanager
+def echo(
+    place: Namespace, host: str, wrap: ssl.SSLContext | None = None, greeting: bytes = b""
+) -> Iterator[None]:
+    """Serve one connection: say a greeting, then everything back."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with place.inside():
+        server = socket.create_server((host, OTHER_PORT), family=family)
+
+    def serve() -> None:
+        accepted, _ = server.accept()
+        with accepted, wrap.wrap_socket(accepted, server_side=True) if wrap else accepted as stream:
+            stream.sendall(greeting)
+            while data := stream.recv(65_536):
+                stream.sendall(data)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with server:
+        yield
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def connect(place: Namespace, host: str, port: int = OTHER_PORT) -> socket.socket:
+    with place.inside():
+        return socket.create_connection((host, port), timeout=30)
+
+
+@pytest.mark.parametrize("family", HOSTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_not_kafka_passes_and_is_counted(
+    place: Place, mode: str, family: str, tmp_path: Path
+) -> None:
+    host = HOSTS[family]
+    authority = Authority(tmp_path)
+    pair = authority.sign("broker", host)
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(pair.cert, pair.key)
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+    with place.sidecar(mode) as sidecar, place.rules(mode):
+        with echo(place.far, host), connect(place.near, host) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert client.recv(100) == b"GET / HTTP/1.1\r\n\r\n"
+        with (
+            echo(place.far, host, served),
+            trusting.wrap_socket(connect(place.near, host), server_hostname=host) as client,
+        ):
+            client.sendall(b"secret")
+            assert client.recv(100) == b"secret"
+        with echo(place.far, host, greeting=b"220 hi\r\n"), connect(place.near, host) as client:
+            assert client.recv(100) == b"220 hi\r\n"
+        quiet(sidecar)
+        assert sidecar.metric("fetchgate_passthrough_total", reason="TLS") == 1
+        assert sidecar.metric("fetchgate_passthrough_total", reason="not Kafka") == 2
+        assert counted(sidecar, "client") == counted(sidecar, "broker")
+        assert [
+            f"[{host}]" in each["address"] or host in each["address"] for each in sidecar.state()["brokers"]
+        ] == [True]
+
+
+@pytest.mark.parametrize("family", HOSTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_connection_that_comes_back_is_refused_and_said_once(place: Place, mode: str, family: str) -> None:
+    with place.sidecar(mode) as sidecar:
+        with place.rules(mode, user=USER + 1):
+            for _ in range(3):
+                with connect(place.near, HOSTS[family], PORT) as client:
+                    assert client.recv(1) == b""
+            quiet(sidecar)
+            said = [line for line in sidecar.log().splitlines() if "came back" in line]
+            assert len(said) == 1, sidecar.log()
+            assert "exclude its user" in said[0]
+            assert sidecar.state()["state"] == "degraded"
+            assert any("came back" in reason for reason in sidecar.state()["reasons"])
+            assert sidecar.log().count("unreachable") == 0
+            assert sidecar.state()["connections_accepted"] == 6
+        with place.rules(mode), fetching(place.near, family) as client:
+            client.hello().fetches()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_comes_to_the_listener_itself_is_refused_and_told_why(place: Place, mode: str, host: str) -> None:
+    with place.sidecar(mode) as sidecar:
+        for _ in range(3):
+            with connect(place.near, host, 19092) as client:
+                assert client.recv(1) == b""
+        said = [line for line in sidecar.log().splitlines() if "warning" in line]
+        assert len(said) == 1, sidecar.log()
+        assert "netfilter" in said[0]
+        with place.rules(mode), connect(place.near, host, 19092) as client:
+            assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rules_leave_standing_connections_alone(place: Place, mode: str) -> None:
+    with place.sidecar(mode) as sidecar, ExitStack() as stack:
+        before = stack.enter_context(fetching(place.near, "IPv4")).hello()
+        expected = contents(before.fetches())
+        with place.rules(mode):
+            assert contents(before.fetches()) == expected
+            assert sidecar.state()["connections_accepted"] == 0
+            during = stack.enter_context(fetching(place.near, "IPv4")).hello()
+            assert contents(during.fetches()) == expected
+            assert sidecar.state()["connections_accepted"] == 1
+        assert contents(before.fetches()) == expected
+        after = stack.enter_context(fetching(place.near, "IPv4")).hello()
+        assert contents(after.fetches()) == expected
+        assert sidecar.state()["connections_accepted"] == 1
+        with pytest.raises(ConnectionError):  # as when a broker leaves; the client's next one goes direct
+            during.fetches()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_router_takes_what_is_forwarded_through_it(place: Place, mode: str) -> None:
+    inner = [("10.81.0.2/24", "10.81.0.1/24"), ("fd81::2/64", "fd81::1/64")]
+    with Namespace() as client:
+        veth(client, place.near, "inner", inner)
+        client.run("ip", "route", "add", "default", "via", "10.81.0.1")
+        client.run("ip", "-6", "route", "add", "default", "via", "fd81::1")
+        place.near.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+        place.far.run("ip", "route", "replace", "10.81.0.0/24", "via", "10.79.0.1")
+        place.far.run("ip", "-6", "route", "replace", "fd81::/64", "via", "fd79::1")
+        with place.sidecar(mode, "--listen", "0.0.0.0:19092") as sidecar, place.rules(mode):
+            for family in HOSTS:
+                with fetching(client, family) as fetcher:
+                    fetcher.hello().fetches()
+            assert sidecar.metric("fetchgate_fetches_total", side="broker", kind="full") == 2
+            assert [each["address"] for each in sidecar.state()["brokers"]] == list(map(address_of, HOSTS))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_slow_link_that_loses_packets(place: Place, mode: str) -> None:
+    addresses = ("10.80.0.1/24", f"{SLOW_HOST}/24")
+    slow = Link(place.near, place.far, "slow", addresses, delay=0.02, loss=0.01, seed=1)
+    with slow, place.sidecar(mode) as sidecar, place.rules(mode):
+        with place.consumer(f"{SLOW_HOST}:{SLOW_PORT}") as through:
+            before = len(through.of("record"))
+            for number in range(LINK_RECORDS // 10):
+                place.produce([b"%d-%d" % (number, each) * 100 for each in range(10)])
+            with place.far.inside(), Admin(f"127.0.0.1:{BROKER_PORT}") as admin:
+                ends = admin.offsets(TOPIC)
+            through.wait_ends({(TOPIC, partition): offset for partition, offset in ends.items()})
+            assert before <= len(through.of("record"))
+            until(lambda: fetches(sidecar) >= FETCHES and slow.lost, "nothing is lost", patience=120)
+            through.stop()
+        assert sidecar.metric("fetchgate_fetches_total", side="broker", kind="incremental") > 0
+        assert sidecar.metric("fetchgate_fetch_session_errors_total", code="71") == 0
+    with place.consumer(address_of("IPv4")) as direct:
+        direct.wait_records(len(through.of("record")))
+        direct.stop()
+    assert_same_records(direct, through)
+    assert through.errors() == []
