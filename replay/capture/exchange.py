@@ -100,6 +100,7 @@ class ConnectionEnd:
     """Frames of which the length alone was captured."""
     headerless_responses: int = 0
     headerless_bytes: int = 0
+    """Captured bytes of those."""
     resyncs: int = 0
     """How often the place where a frame begins was lost."""
     repeated_segments: int = 0

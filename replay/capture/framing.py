@@ -253,7 +253,8 @@ class Framing:
             self._opened = True
             self.mark_broken()
             self.headerless += 1
-            self.headerless_bytes += size
+            self.headerless_bytes += size - missing
+            self.frame_gap_bytes -= missing
 
     def _miss(self, size: int) -> None:
         if self.ignored:

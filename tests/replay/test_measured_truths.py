@@ -16,12 +16,13 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from replay.capture.exchange import Exchange, is_cut
 from replay.report.model import Fetch, Report
 from replay.savings import Policy
 from tests.replay.capture import crafting
 from tests.replay.capture.crafting import CAPTURES, NAMES, Frame
 from tests.replay.report.sample import assert_adds_up
-from tests.replay.tables import measured
+from tests.replay.tables import connections, measured
 
 _SYN_FIN_RST = 7
 
@@ -200,5 +201,34 @@ def test_with_packets_lost_the_report_still_adds_up(
         readable["readable_bytes"] + readable["unreadable_bytes"]
         == totals["request_stream_bytes"] + totals["response_stream_bytes"]
     )
+    assert readable["readable_bytes"] == captured_in_exchanges(tmp_path)
     whole = undisturbed(name, "gateway")["fetch"]["actual"]
     assert all(count <= whole[what] for what, count in report["fetch"]["actual"].items())  # type: ignore[literal-required]  # its own keys
+
+
+@pytest.mark.parametrize("snaplen", [40, 57, 60, 90, 400, 3000])
+@pytest.mark.parametrize("name", ["librdkafka-midstream", "many-clients-any"])
+def test_with_packets_cut_the_report_still_adds_up(name: str, snaplen: int, tmp_path: Path) -> None:
+    chance = Random(snaplen)
+    frames = [
+        crafting.cut([frame], snaplen)[0] if chance.random() < 0.7 else frame for frame in frames_of(name)
+    ]
+    report = measured("gateway", *written(tmp_path, [crafting.pcap(frames, crafting.RAW)]))
+
+    assert_adds_up(report)
+    assert report["readable"]["readable_bytes"] == captured_in_exchanges(tmp_path)
+
+
+def captured_in_exchanges(folder: Path) -> int:
+    """Return the captured bytes of the frames of all exchanges."""
+    exchanges = (
+        event for events in connections(folder / "0.pcap") for event in events if isinstance(event, Exchange)
+    )
+    return sum(
+        one.request_bytes
+        - one.request_missing
+        + one.response_bytes
+        - one.response_missing
+        - sum(len(piece) for piece in one.response if is_cut(piece) and not one.response_missing)
+        for one in exchanges
+    )
