@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from replay.capture.inspection import ConnectionCounts, Inspection, KeyCounts, name_of
+from replay.report.wording import printable, shown
 
 _WIDTH: Final = 160
 """Columns where the output is no terminal."""
@@ -34,7 +35,7 @@ def show(inspection: Inspection, console: Console | None = None) -> None:
     else:
         out.print("No connection was found that speaks Kafka.")
     for line in _lines(inspection):
-        out.print(Text(line))
+        out.print(Text(printable(line)))
 
 
 def _files(inspection: Inspection) -> Table:
@@ -42,7 +43,7 @@ def _files(inspection: Inspection) -> Table:
     for name, counts in inspection.files.items():
         seconds = (counts.last_time - counts.first_time) / 1e9
         table.add_row(
-            Text(name),
+            Text(printable(name)),
             f"{counts.packets:,}",
             f"{counts.file_bytes:,}",
             ", ".join(_LINK_TYPES.get(link, str(link)) for link in counts.link_types),
@@ -92,8 +93,8 @@ def _connections(kafka: list[ConnectionCounts]) -> Table:
         table.add_row(
             Text(end.client),
             Text(end.broker),
-            Text(end.client_id),
-            Text(end.software),
+            Text(shown(end.client_id, empty="")),
+            Text(shown(end.software, empty="")),
             f"{sum(one.requests for one in counts.keys.values()):,}",
             f"{end.client_bytes + end.broker_bytes:,}",
             _listed(versions),
@@ -130,7 +131,6 @@ def _lines(inspection: Inspection) -> list[str]:
             "malformed packets": counts.malformed,
             "packets of link types that are not read": counts.unknown_link,
             "bytes passed over in search of a record": counts.skipped_bytes,
-            "bytes after the last whole record": counts.trailing_bytes,
         }
         lines += [f"{counts.file}: {number:,} {what}" for what, number in told.items() if number]
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]

@@ -1,10 +1,12 @@
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replay.cli import main
+from tests.replay.capture import crafting
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -58,6 +60,23 @@ def test_tables_name_the_clients(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for text in ("Linux SLL2", "5,141", "sarama", "v4, v10, v11, v12, v16, v18", "33192: 50 connections"):
         assert text in out
+
+
+def test_names_from_captures_do_not_act_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = crafting.Talk().open()
+    for place in (1, 2):
+        asked = struct.pack(">hhih", 3, 1, place, 6) + b"\x1b[2J\r\n" + bytes(4)
+        talk.segment(len(asked).to_bytes(4) + asked)
+        talk.segment(struct.pack(">ii", 10, place) + bytes(6), broker=True)
+    file = tmp_path / "\x1b[31m.pcap"
+    file.write_bytes(crafting.pcap(talk.frames, crafting.RAW) + b"torn")
+    assert main(["inspect", "--port", "9092", str(file)]) == 3
+    out = capsys.readouterr().out
+    assert not any(character < " " for character in out if character != "\n")
+    assert r"\x1b[2J\r\n" in out
+    assert r"\x1b[31m.pcap: ends within a record" in out
 
 
 def test_only_the_port_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,6 +250,17 @@ def test_a_port_that_is_told_needs_no_proof() -> None:
     assert _ids(talk.read(ports=frozenset({9092}))[0]) == [(9, True, True)]
 
 
+def test_on_a_port_that_is_told_any_client_id_will_do() -> None:
+    for client_id in (b"\x1b[2J\r\n", b"\xff\xfe", b"x" * 32_000):
+        talk = Talk()
+        for place in (1, 2):
+            talk.client(request(3, 1, place, client_id=encode_string(client_id))).broker(response(place))
+        assert talk.read()[1].reason == NOT_KAFKA
+        exchanges, end = talk.read(ports=frozenset({9092}))
+        assert _ids(exchanges) == [(1, True, True), (2, True, True)]
+        assert (end.client_id, end.unframed_bytes) == (client_id.decode(errors="replace"), 0)
+
+
 def test_the_clients_half_alone() -> None:
     talk = Talk()
     for place in range(6):
