@@ -275,6 +275,17 @@ def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path
     run(scene())
 
 
+def test_more_connections_than_there_are_file_descriptors_for_are_told_of() -> None:
+    async def scene() -> None:
+        async with _process("--bootstrap", "127.0.0.1:1", "--max-connections", "1000000000") as gate:
+            await until(lambda: gate.said("too few file descriptors for --max-connections"))
+            (line,) = gate.said("too few file descriptors for --max-connections")
+            assert line["needed"] == 2_000_000_256
+            assert line["limit"] < line["needed"]
+
+    run(scene())
+
+
 def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
     code = main(["proxy", "--check", *arguments])
     out, err = capsys.readouterr()
