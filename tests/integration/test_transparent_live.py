@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.certificates import Authority
+from tools.certificates import Authority
 from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Program, Run, assert_same_records
 from tests.integration.bystander import until
 from tests.integration.fetching import Fetcher, contents

@@ -1,0 +1,358 @@
+"""What is deployed: the rules of transparent mode, manifests, units and images name only what there is."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from proxy.config import OPTIONS, load
+from tools.netns import Namespace, missing
+
+ROOT: Final = Path(__file__).parent.parent
+DEPLOY: Final = ROOT / "tools" / "deploy"
+SCRIPT: Final = DEPLOY / "transparent.sh"
+KUBERNETES: Final = DEPLOY / "kubernetes"
+UNITS: Final = DEPLOY / "systemd"
+DOCS: Final = ROOT / "docs" / "deploy.md"
+MODES: Final = ("explicit", "redirect", "tproxy")
+UP: Final = ("up", "--mode", "redirect", "--ports", "9092,9094-9096", "--to", "19092", "--user", "65532")
+LACKING: Final = missing("nft")
+
+
+def transparent(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [shutil.which("sh") or "sh", str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+# -- transparent.sh
+
+
+def changed(option: str, value: str) -> tuple[str, ...]:
+    at = UP.index(option) + 1
+    return (*UP[:at], value, *UP[at + 1 :])
+
+
+def without(option: str) -> tuple[str, ...]:
+    at = UP.index(option)
+    return (*UP[:at], *UP[at + 2 :])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say what to do: up, show or down"),
+        (("start",), "'start' is none of up, show, down"),
+        (without("--mode"), "--mode is missing"),
+        (changed("--mode", "nat"), "--mode nat: give redirect or tproxy"),
+        (without("--ports"), "--ports is missing"),
+        (changed("--ports", "kafka"), "--ports kafka: 'kafka' is no port"),
+        (changed("--ports", "9092,,9093"), "'' is no port"),
+        (changed("--ports", "9094-9092"), "'9094-9092' is no port"),
+        (changed("--ports", "70000"), "'70000' is no port"),
+        (changed("--ports", "9092; flush ruleset"), "is no port"),
+        (changed("--ports", "19000-20000"), "holds the port of --to"),
+        (without("--to"), "--to is missing"),
+        (changed("--to", "0"), "--to 0: this is no port"),
+        (without("--user"), "--user is missing"),
+        (changed("--user", "nobody-of-that-name"), "there is no such user"),
+        ((*UP, "--more"), "'--more' is no option of up"),
+        ((*UP, "--mode"), "--mode wants a value"),
+        (("down", "--mode", "redirect"), "'--mode' is no option of down"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    done = transparent(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("transparent.sh: ")
+    assert said in line
+
+
+def test_help_has_examples_and_what_it_needs() -> None:
+    for arguments in (("--help",), ("up", "--help")):
+        done = transparent(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "examples:" in done.stdout
+        assert "It needs CAP_NET_ADMIN" in done.stdout
+
+
+def test_a_dry_run_needs_no_right_and_prints_what_would_be_done() -> None:
+    done = transparent(*UP, "--dry-run", PATH=os.environ["PATH"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nft -f - <<END\ntable inet fetchgate\ndelete table inet fetchgate\n")
+    assert "meta skuid 65532 return" in done.stdout
+    assert done.stdout.count("tcp dport { 9092,9094-9096 }") == 2
+    assert done.stdout.count("redirect to :19092") == 2
+    assert "ip rule" not in done.stdout
+    told = transparent(*changed("--mode", "tproxy"), "--dry-run").stdout
+    assert told.startswith("ip rule add fwmark 0x6667 lookup 26215\n")
+    assert told.count("tproxy ip to :19092") == told.count("tproxy ip6 to :19092") == 1
+
+
+def test_a_user_may_be_named() -> None:
+    assert "meta skuid 0 return" in transparent(*changed("--user", "root"), "--dry-run").stdout
+
+
+@pytest.mark.parametrize("command", ["up", "show", "down"])
+def test_what_it_lacks_is_told_in_one_line(command: str, tmp_path: Path) -> None:
+    for program in ("sh", "cat", "id", "head"):
+        (tmp_path / program).symlink_to(str(shutil.which(program)))
+    done = transparent(*(UP if command == "up" else (command,)), PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "transparent.sh: nft is missing: install nftables\n"
+    (tmp_path / "nft").write_text(
+        "#!/bin/sh\necho 'Operation not permitted (you must be root)' >&2\nexit 1\n"
+    )
+    (tmp_path / "nft").chmod(0o755)
+    done = transparent(*(UP if command == "up" else (command,)), PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert "CAP_NET_ADMIN in this network namespace is missing" in line
+    assert "Operation not permitted" in line
+
+
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+@pytest.mark.parametrize("mode", ["redirect", "tproxy"])
+def test_rules_are_laid_replaced_shown_and_taken_away(mode: str) -> None:
+    def seen() -> str:
+        versions = [place.run("ip", version, "rule").stdout for version in ("-4", "-6")]
+        return place.run("nft", "list", "ruleset").stdout + "".join(versions)
+
+    up = [str(SCRIPT), *changed("--mode", mode)]
+    with Namespace() as place:
+        place.run("nft", "add table inet theirs")
+        before = seen()
+        place.run(*up)
+        laid = seen()
+        place.run(*up)
+        assert seen() == laid != before
+        shown = place.run(str(SCRIPT), "show").stdout
+        assert "table inet fetchgate" in shown
+        assert ("local default dev lo" in shown) is (mode == "tproxy")
+        other = changed("--mode", "tproxy" if mode == "redirect" else "redirect")
+        place.run(str(SCRIPT), *other)
+        place.run(str(SCRIPT), "down")
+        assert seen() == before
+        assert place.run(str(SCRIPT), "down").stdout == "no rules of fetchgate are laid here\n"
+        none = place.run(str(SCRIPT), "show", check=False)
+        assert (none.returncode, none.stderr) == (1, "transparent.sh: no rules of fetchgate are laid here\n")
+
+
+# -- Kubernetes
+
+
+def rendered(mode: str) -> dict[str, Any]:
+    """A mode's Deployment, put together by kustomize itself."""
+    if shutil.which("kubectl") is None and shutil.which("kustomize") is None:
+        pytest.skip("no kubectl and no kustomize here")
+    command = ["kustomize", "build"] if shutil.which("kustomize") else ["kubectl", "kustomize"]
+    folder = str(KUBERNETES / "overlays" / mode)
+    done = subprocess.run([*command, folder], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    (document,) = yaml.safe_load_all(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def pod_of(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return pod
+
+
+def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in container["env"]}
+
+
+def assert_options(environment: Mapping[str, str]) -> None:
+    """All variables are options of the gateway, and what they say can be used."""
+    assert {name for name in environment if name.startswith("FETCHGATE_")} <= {o.variable for o in OPTIONS}
+    load({}, environment, None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_manifests_are_valid_by_the_schema_of_kubernetes(mode: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
+    document = rendered(mode)
+    for version in ("1.29", "1.31"):
+        validate(document, version, strict=True)
+    document["spec"]["template"]["spec"]["initContainers"][0]["restartPolice"] = "Always"
+    with pytest.raises(Exception, match="restartPolice"):
+        validate(document, "1.31", strict=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) -> None:
+    pod = pod_of(rendered(mode))
+    sidecar, *others = pod["initContainers"]
+    environment = environment_of(sidecar)
+    assert (sidecar["name"], sidecar["restartPolicy"], sidecar["args"]) == ("fetchgate", "Always", ["proxy"])
+    assert_options(environment)
+    assert environment.get("FETCHGATE_TRANSPARENT", "explicit") == mode
+    admin = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
+    assert environment["FETCHGATE_ADMIN"] == f"0.0.0.0:{admin['fetchgate-admin']}"
+    pages = {
+        probe: sidecar[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert {page["port"] for page in pages.values()} == {"fetchgate-admin"}
+    assert [page["path"] for page in pages.values()] == ["/livez", "/livez", "/readyz"]
+    *_, wait = sidecar["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["terminationGracePeriodSeconds"] > float(environment["FETCHGATE_DRAIN_TIMEOUT"]) + float(wait)
+    assert [other["name"] for other in others] == ([] if mode == "explicit" else ["fetchgate-rules"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_container_has_more_rights_than_it_needs(mode: str) -> None:
+    pod = pod_of(rendered(mode))
+    added = {}
+    for container in (*pod["initContainers"], *pod["containers"]):
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"]["drop"] == ["ALL"]
+        assert "memory" in container["resources"]["limits"]
+        assert not container["image"].endswith(":latest")
+        assert ":" in container["image"]
+        added[container["name"]] = set(context["capabilities"].get("add", ()))
+        if container["name"] != "client":
+            assert context["readOnlyRootFilesystem"] is True
+        if not added[container["name"]]:
+            assert context["runAsNonRoot"] is True
+            assert context["runAsUser"] > 0
+    rules: dict[str, set[str]] = {} if mode == "explicit" else {"fetchgate-rules": {"NET_ADMIN"}}
+    gateway = {"NET_RAW", "SETUID", "SETGID", "SETPCAP"} if mode == "tproxy" else set()
+    assert added == {"fetchgate": gateway, "client": set(), **rules}
+
+
+@pytest.mark.parametrize("mode", ["redirect", "tproxy"])
+def test_the_rules_lead_to_the_gateway_and_leave_its_user_alone(mode: str) -> None:
+    sidecar, rules = pod_of(rendered(mode))["initContainers"]
+    told = transparent(*rules["args"], "--dry-run")
+    assert (told.returncode, told.stderr) == (0, "")
+    port = environment_of(sidecar)["FETCHGATE_LISTEN"].rpartition(":")[2]
+    assert f"to :{port}" in told.stdout
+    user = sidecar["securityContext"]["runAsUser"]
+    if mode == "tproxy":
+        (reuid,) = [word for word in sidecar["command"] if word.startswith("--reuid=")]
+        user = int(reuid.removeprefix("--reuid="))
+    assert f"meta skuid {user} return" in told.stdout
+
+
+# -- systemd
+
+
+def test_units_are_in_order(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    for unit in UNITS.glob("fetchgate.*"):
+        text = unit.read_text().replace("/opt/fetchgate/bin/fetchgate", str(shutil.which("true")))
+        (tmp_path / unit.name).write_text(text)
+    units = [str(tmp_path / name) for name in ("fetchgate.service", "fetchgate.socket")]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False, timeout=60
+    )
+    complaints = [line for line in done.stderr.splitlines() if "fetchgate" in line]
+    assert complaints == []
+
+
+def test_the_service_is_hardened() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    command = ["systemd-analyze", "security", "--offline=yes", str(UNITS / "fetchgate.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    (level,) = re.findall(r"Overall exposure level for fetchgate.service: ([0-9.]+)", done.stdout)
+    assert float(level) < 2.0
+
+
+def unit(name: str) -> dict[str, list[str]]:
+    values: dict[str, list[str]] = {}
+    for line in (UNITS / name).read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            values.setdefault(key, []).append(value)
+    return values
+
+
+def test_the_sockets_are_those_that_the_gateway_asks_for() -> None:
+    lines = (UNITS / "fetchgate.env").read_text().splitlines()
+    environment = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    assert_options(environment)
+    config = load({}, environment, None)
+    brokers = [config.broker_ports.place(number, config.listen) for number in range(3)]
+    assert unit("fetchgate.socket")["ListenStream"] == [
+        str(address) for address in (config.listen, *brokers, config.admin)
+    ]
+    service = unit("fetchgate.service")
+    assert float(service["TimeoutStopSec"][0]) > config.drain_timeout
+    assert service["ExecStart"] == ["/opt/fetchgate/bin/fetchgate proxy"]
+    assert {value.split("=")[0] for value in service["Environment"]} <= {o.variable for o in OPTIONS}
+
+
+# -- images
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split(None, 1)[0], re.sub(r"\s+", " ", line.split(None, 1)[1])) for line in lines]
+
+
+def test_the_image_is_pinned_slim_and_not_of_root() -> None:
+    stages: dict[str, list[tuple[str, str]]] = {}
+    for word, rest in instructions():
+        if word == "FROM":
+            image, _, name = rest.partition(" AS ")
+            assert re.fullmatch(r"docker\.io/library/[a-z]+:[0-9a-z.-]*slim[0-9a-z.-]*", image), image
+            stages[name] = []
+        else:
+            stages[list(stages)[-1]].append((word, rest))
+    assert list(stages) == ["build", "rules", "gateway"]  # the last is what is built without --target
+    words = dict(stages["gateway"])
+    assert words["USER"] == "65532:65532"
+    assert words["ENTRYPOINT"] == '["fetchgate"]'
+    variables = re.findall(r"FETCHGATE_\w+", words["ENV"])
+    assert set(variables) <= {option.variable for option in OPTIONS}
+    for word, rest in (each for stage in stages.values() for each in stage):
+        assert word in {"WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "ENV"}
+        if word in {"ENTRYPOINT", "CMD"}:
+            assert rest.startswith("["), "the shell form takes signals away"
+        if "apt-get install" in rest:
+            assert "--no-install-recommends" in rest
+            assert "rm -rf /var/lib/apt/lists/*" in rest
+        if "pip install" in rest:
+            assert "--no-cache-dir" in rest
+            assert "[replay]" not in rest
+        if word == "COPY" and "--from" not in rest:
+            *sources, _ = [part for part in rest.split() if not part.startswith("--")]
+            assert all((ROOT / source).exists() for source in sources), rest
+
+
+def test_compose_names_what_there_is() -> None:
+    file = DEPLOY / "compose" / "compose.yaml"
+    services = yaml.safe_load(file.read_text())["services"]
+    gateway = services["fetchgate"]
+    assert_options(gateway["environment"])
+    build = gateway["build"]
+    context = (file.parent / build["context"]).resolve()
+    assert context == ROOT
+    assert (context / build["dockerfile"]).is_file()
+    assert any(word == "FROM" and rest.endswith(f" AS {build['target']}") for word, rest in instructions())
+    assert gateway["read_only"] is True
+    assert gateway["cap_drop"] == ["ALL"]
+    listen = gateway["environment"]["FETCHGATE_LISTEN"]
+    assert listen in services["client"]["command"]
+    assert services["client"]["network_mode"] == "service:fetchgate"
+    for service in services.values():
+        assert set(service.get("depends_on", ())) <= services.keys()
+        assert ":" in service.get("image", ":")
