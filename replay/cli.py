@@ -9,12 +9,15 @@ import importlib
 import os
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+"""As shells tell of a command that SIGINT ended."""
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
     "inspect": ("replay.inspecting", "what captures hold, in seconds"),
@@ -101,7 +104,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(f"{PROGRAM} {name}")
     module.add_arguments(parser)
     parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
-    return int(module.run(parser.parse(arguments[1:], os.environ)))
+    return _left(lambda: int(module.run(parser.parse(arguments[1:], os.environ))), parser.prog)
+
+
+def _left(run: Callable[[], int], program: str) -> int:
+    """Run a command; what stops it from outside, or keeps it from printing, is told without a stack trace."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # whoever reads, as `head` does, may have enough
+            sys.stderr.write(f"{program}: {error}\n")
+        with suppress(OSError):  # what is not printed yet would fail once more when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return code
 
 
 def _overview(argv: Sequence[str]) -> int:

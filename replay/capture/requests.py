@@ -81,13 +81,11 @@ class RequestFraming(Framing):
         Later one is enough that ends where the client waits. Without a client id there is too little in a
         header to know it in the midst of other bytes.
         """
-        if at == 0 and self._is_told(search):
+        if at == 0 and self._begins(search):
             return Verdict.HERE
         size = _size(search, at)
         if size in {NO, MORE}:
             return Verdict.NO if size == NO else Verdict.WAIT
-        if at == 0 and self._from_first_byte(search) and _api_key(search, at) != ApiKey.PRODUCE:
-            return Verdict.HERE
         if len(_client_id(search, at)) <= _NO_CLIENT_ID and not self._is_enough(search, at):
             return Verdict.NO
         end = at + size
@@ -98,18 +96,14 @@ class RequestFraming(Framing):
             return Verdict.WAIT
         return Verdict.HERE if follower != NO and _go_together(search, at, end) else Verdict.NO
 
-    def _from_first_byte(self, search: Search) -> bool:
-        return self.from_start and not search.dropped
-
-    def _is_told(self, search: Search) -> bool:
-        """Tell whether the stream begins with what can be a request, on a port that is known for Kafka's."""
-        head = search.head(0, self.minimum)
-        return (
-            self.conversation.client is self
-            and self._from_first_byte(search)
-            and len(head) == self.minimum
-            and is_request_start(*REQUEST_START.unpack(head)[:3])
-        )
+    def _begins(self, search: Search) -> bool:
+        """Tell whether the stream begins with a request; on a port that is told, whether it can."""
+        if not self.from_start or search.dropped:
+            return False
+        if self.conversation.client is self:
+            head = search.head(0, self.minimum)
+            return len(head) == self.minimum and is_request_start(*REQUEST_START.unpack(head)[:3])
+        return _size(search, 0) not in {NO, MORE} and _api_key(search, 0) != ApiKey.PRODUCE
 
     def _is_enough(self, search: Search, at: int) -> bool:
         """Tell whether a header without a client id, which zeros make as well, is to be looked at."""

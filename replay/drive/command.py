@@ -128,8 +128,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-bytes", type=_natural, metavar="N", help="what fetches say")
     parser.add_argument(
         "--offsets",
-        type=OffsetPolicy,
-        choices=list(OffsetPolicy),
+        type=_offsets,
         default=OffsetPolicy.LATEST,
         metavar="HOW",
         help="latest (default): shifted, each partition so that the highest captured offset is the target's "
@@ -154,7 +153,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--client", action="append", default=[], metavar="ID", help="only this client id's")
     parser.add_argument(
-        "--port", type=_count, action="append", default=[], metavar="N", help="only this port's"
+        "--port", type=_port, action="append", default=[], metavar="N", help="only this port's"
     )
 
 
@@ -320,10 +319,21 @@ def _count(text: str) -> int:
     return _whole(text, 1)
 
 
-def _whole(text: str, lowest: int) -> int:
-    if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= _INT32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {lowest} or more")
+def _port(text: str) -> int:
+    return _whole(text, 1, 0xFFFF)
+
+
+def _whole(text: str, lowest: int, highest: int = _INT32) -> int:
+    if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= highest:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
     return int(text)
+
+
+def _offsets(text: str) -> OffsetPolicy:
+    try:
+        return OffsetPolicy(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(OffsetPolicy)}") from None
 
 
 def _apis(text: str) -> list[int]:

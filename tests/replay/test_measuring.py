@@ -1,6 +1,8 @@
 """The command line of replay: what a user does wrong is one line, wherever an option came from."""
 
+import argparse
 import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,6 +105,37 @@ def test_a_module_of_our_own_that_is_missing_is_no_users_mistake(monkeypatch: py
 
     with pytest.raises(ModuleNotFoundError):
         cli.main(["measure"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(32, "Broken pipe"), 1, ""),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "fetchgate replay x: [Errno 28] No space left on device\n",
+        ),
+    ],
+)
+def test_what_stops_a_command_is_no_stack_trace(
+    raised: BaseException,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise raised
+
+    stopped = types.ModuleType("stopped")
+    vars(stopped).update(run=run, add_arguments=lambda _: None)
+    monkeypatch.setitem(sys.modules, "stopped", stopped)
+    monkeypatch.setitem(cli.COMMANDS, "x", ("stopped", ""))
+
+    assert cli.main(["x"]) == code
+    assert capsys.readouterr().err == told
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,9 +71,7 @@ def test_a_capture_is_played_and_told_as_json_and_as_a_table(
     assert code == 0
     assert (fetched["sent"], fetched["answered"], fetched["errors"]) == (FETCHES, FETCHES, {})
     assert fetched["partition_errors"] == {}
-    assert (
-        fetched["partitions_answered"] == 100 * FETCHES + 1 - 100 or fetched["partitions_answered"] > 32_000
-    )
+    assert fetched["partitions_answered"] > 32_000
     assert fetched["request_bytes"] == by_side["capture", "Fetch"]["request_bytes"]
     assert len(target.of(ApiKey.FETCH)) == FETCHES
     assert not target.of(ApiKey.JOIN_GROUP)
@@ -202,14 +200,15 @@ def test_a_file_that_is_no_capture_is_told_and_the_others_are_played(
         (["--speed", "fast"], "argument --speed: 'fast' is no number"),
         (["--speed", "nan"], "argument --speed: 'nan' is not above 0"),
         (["--rate", "-1"], "argument --rate: '-1' is not above 0"),
-        (["--connections", "0"], "argument --connections: '0' is not a whole number of 1 or more"),
-        (["--loop", "1.5"], "argument --loop: '1.5' is not a whole number of 1 or more"),
-        (["--max-wait", "-5"], "argument --max-wait: '-5' is not a whole number of 0 or more"),
-        (["--max-wait", "inf"], "argument --max-wait: 'inf' is not a whole number of 0 or more"),
+        (["--connections", "0"], "argument --connections: '0' is no whole number from 1 to 2147483647"),
+        (["--loop", "1.5"], "argument --loop: '1.5' is no whole number from 1 to 2147483647"),
+        (["--max-wait", "-5"], "argument --max-wait: '-5' is no whole number from 0 to 2147483647"),
+        (["--max-wait", "inf"], "argument --max-wait: 'inf' is no whole number from 0 to 2147483647"),
         (["--topic-id", "events"], "argument --topic-id: 'events' is not ID=NAME"),
         (["--topic-id", "AAAA=events"], "argument --topic-id: 'AAAA=events' is not ID=NAME"),
         (["--include", "Fetsch"], "argument --include: 'Fetsch' is none of AddOffsetsToTxn, "),
-        (["--offsets", "newest"], "argument --offsets: "),
+        (["--offsets", "newest"], "argument --offsets: 'newest' is none of keep, clamp, earliest, latest"),
+        (["--port", "70000"], "argument --port: '70000' is no whole number from 1 to 65535"),
     ],
 )
 def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
