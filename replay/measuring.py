@@ -17,6 +17,7 @@ from replay.capture.packets import Filter
 from replay.capture.sources import InputError, Source, expand, spool
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
+from replay.report.wording import printable
 from replay.rows import Choice
 from replay.spark.java import NoJavaError
 from replay.spark.run import Work, run_on_spark
@@ -42,6 +43,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but parts of the input could
 
 class UsageError(Exception):
     """The user's mistake; the message is one line that names the option or the file."""
+
+
+class NothingReadableError(Exception):
+    """None of the inputs can be read; the message says of each why, in one line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tell what the bytes cost at this price per 10^9 bytes",
     )
     add("--anonymize", action="store_true", help="replace names and addresses in the report by pseudonyms")
+    add(
+        "--anonymize-key",
+        type=_key,
+        metavar="KEY",
+        help="as --anonymize, with a secret that keeps guesses from being checked; best given as "
+        "FETCHGATE_ANONYMIZE_KEY",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,15 +103,11 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments, made)
     except (UsageError, InputError) as error:
         return _complain(error, EXIT_USAGE)
-    except (NoJavaError, SparkFailedError, OSError) as error:
+    except (NothingReadableError, NoJavaError, SparkFailedError, OSError) as error:
         return _complain(error, EXIT_FAILED)
-    except KeyboardInterrupt:
-        return 130
     problems = made["input"]["problems"]
     for problem in problems if arguments.json else ():  # the report in words tells of them itself
-        console.print(
-            f"{problem['file']}: {problem['problem']}", markup=False, highlight=False, soft_wrap=True
-        )
+        sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
     return EXIT_PARTLY if problems else 0
 
 
@@ -115,7 +123,8 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         price_per_gb=arguments.price_per_gb,
     )
     made = report(groups.to_pylist(), about)
-    return anonymize.anonymize(made) if arguments.anonymize else made
+    key = arguments.anonymize_key
+    return anonymize.anonymize(made, key or b"") if arguments.anonymize or key else made
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
@@ -124,6 +133,8 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         file = getattr(arguments, option)
         if file and not Path(file).absolute().parent.is_dir():
             raise UsageError(f"--{option} {file}: there is no such directory to write it in")
+    if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
+        raise UsageError("--parquet keeps the names that --anonymize takes out of the report: leave out one")
     if arguments.parquet and Path(arguments.parquet).is_dir() and any(Path(arguments.parquet).iterdir()):
         raise UsageError(
             f"--parquet {arguments.parquet}: it is not empty; name a directory that is, or none yet"
@@ -137,6 +148,9 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     tables = [text for text in arguments.inputs if _is_table(text)]
     if not tables:
         sources = [_readable(source, scratch) for source in expand(arguments.inputs)]
+        if all(source.problem for source in sources):
+            told = (printable(f"{source.name}: {source.problem}") for source in sources)
+            raise NothingReadableError("; ".join(told))
         return dataclasses.replace(work, sources=tuple(sources))
     if len(arguments.inputs) > 1:
         raise UsageError(f"{tables[0]} is a table that --parquet wrote: it is measured alone")
@@ -188,6 +202,13 @@ def _host(text: str) -> str:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is no address or network, such as 10.0.0.0/8") from None
     return text
+
+
+def _key(text: str) -> bytes:
+    key = text.encode(errors="surrogateescape")
+    if 0 < len(key) <= anonymize.MAX_KEY:
+        return key
+    raise argparse.ArgumentTypeError(f"a key has 1 to {anonymize.MAX_KEY} bytes")
 
 
 def _price(text: str) -> float:

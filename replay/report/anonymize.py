@@ -25,6 +25,8 @@ from replay.report.model import (
     TopicRow,
 )
 
+MAX_KEY: Final = 64
+"""Bytes that a key may have (blake2b's own bound)."""
 _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){3,7}")
 """IPv4 and IPv6 in a sentence; three colons at least, for a time of day has two."""
 _ENDPOINT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^\s:\[\]]+):(?P<port>\d+)")
@@ -35,8 +37,8 @@ def anonymize(report: Report, key: bytes = b"") -> Report:
 
     Args:
         report: the report object; it is not changed.
-        key: a secret of at most 64 bytes that makes pseudonyms unguessable; reports are comparable where it
-            is the same.
+        key: a secret of at most `MAX_KEY` bytes that makes pseudonyms unguessable; reports are comparable
+            where it is the same.
 
     Returns:
         the report with pseudonyms, everything else as it was.

@@ -29,6 +29,7 @@ from rich.progress import (
 from replay.capture.packets import Filter
 from replay.capture.sources import InputError, Source, plan
 from replay.outcome import TopicKey
+from replay.report.wording import size
 from replay.rows import Choice
 from replay.spark.jobs import from_captures, from_table, groups, topic_ids
 from replay.spark.session import SparkFailedError, session
@@ -38,7 +39,6 @@ _LEAST_SHARE: Final = 16 << 20
 _MOST_SHARE: Final = 512 << 20
 _PARTITION: Final = 16 << 20
 """About so many bytes of capture are worth a task of their own."""
-_MB: Final = 1_000_000
 _GLANCE_SECONDS: Final = 0.25
 _NAMED: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
 """How Python's own lines tell of an exception."""
@@ -83,7 +83,7 @@ def run_on_spark(work: Work, master: str, console: Console) -> pa.Table:
                 found = measure(spark, work)
             done = time.monotonic()
     told = f"Spark was up after {up - began:.1f} s; measured in {done - up:.1f} s"
-    rate = f", {work.size / _MB / (done - up):.0f} MB/s" if work.size else ""
+    rate = f", {size(round(work.size / (done - up)))}/s" if work.size else ""
     console.print(told + rate, style="dim", highlight=False)
     return found
 

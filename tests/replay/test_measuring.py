@@ -49,6 +49,9 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is no price"),
         (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
         (["measure", CAPTURE, "--parquet", str(CAPTURES)], "it is not empty"),
+        (["measure", CAPTURE, "--parquet", "x", "--anonymize"], "--parquet keeps the names"),
+        (["measure", CAPTURE, "--anonymize-key", "x" * 65], "--anonymize-key: a key has 1 to 64 bytes"),
+        (["measure", CAPTURE, "--anonymize-key", ""], "--anonymize-key: a key has 1 to 64 bytes"),
         (["measure", CAPTURE, "--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
         (["measure", CAPTURE, "--polic", "always"], "unrecognized arguments: --polic"),
         (["nonsense"], "invalid choice: 'nonsense'"),
@@ -65,6 +68,25 @@ def test_a_mistake_is_one_line(argv: list[str], told: str, capsys: pytest.Captur
     assert code == 2
     assert err.count("\n") == 1
     assert told in err
+
+
+def test_inputs_of_which_none_can_be_read_fail_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    (tmp_path / "a.pcap").touch()
+    (tmp_path / "b.pcap").write_bytes(b"\x1b[2J, that is no capture")
+
+    assert cli.main(["measure", f"{tmp_path}/a.pcap", f"{tmp_path}/b.pcap"]) == 1
+    assert capsys.readouterr().err == (
+        f"fetchgate replay measure: {tmp_path}/a.pcap: the file is empty; "
+        f"{tmp_path}/b.pcap: neither pcap nor pcapng\n"
+    )
+
+
+def test_a_key_makes_pseudonyms_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parsed(["x.pcap"])["anonymize_key"] is None
+    assert parsed(["x.pcap"], FETCHGATE_ANONYMIZE_KEY="secret")["anonymize_key"] == b"secret"
 
 
 def test_a_table_is_measured_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
