@@ -1,10 +1,11 @@
 """Large captures for benchmarks, made fast, their contents known: `python -m tools.bench.captures FILE`.
 
 Each connection begins as the real one in `captures/librdkafka-100p.pcap` did, and then fetches its 100
-partitions again and again with a real request; the answers have records of random bytes in some partitions,
-whose offsets count on.
+partitions again and again with a real request, the list rotated by one each time as librdkafka does; the
+answers have records of random bytes in some partitions, whose offsets count on.
 Ethernet, IPv4, segments of at most 1,448 bytes, an acknowledgment for every eighth one. An exchange is laid
-out once, with all its headers, and repeated by numpy; numbers that count on are written over the copies.
+out once for each rotation, with all its headers, and repeated by numpy; numbers that count on are written
+over the copies.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from replay.capture.sources import expand, plan
 
 Table: TypeAlias = npt.NDArray[Any]
 """Bytes, a row an exchange."""
+Rows: TypeAlias = npt.NDArray[np.intp] | slice
 
 MSS = 1448
 BROKER_PORT = 9092
@@ -74,6 +76,11 @@ class Shape:
     """Partitions with records in each answer, of 100."""
     records: int = 8_000
     """Bytes of records in each of those."""
+
+    @property
+    def busy(self) -> range:
+        """The partitions with records, far from each other."""
+        return range(0, _PARTITIONS, _PARTITIONS // self.filled)[: self.filled] if self.filled else range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +139,31 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
     return head + chance.bytes(size - len(head))
 
 
-def _response(real: _Real, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make the answer of a v16 fetch of 100 partitions without a session; those with records come first."""
-    entries = []
-    for partition in range(_PARTITIONS):
-        filled = partition < shape.filled
-        records = _batch(shape.records, chance) if filled else b""
-        head = _ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
-        entries.append(head + _compact(len(records)) + records + b"\0")
-    topic = real.topic + _compact(_PARTITIONS) + b"".join(entries) + b"\0"
-    body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
-    return struct.pack(">iiB", 5 + len(body), 0, 0) + body
+def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
+    """Make a v16 fetch of 100 partitions without a session, and its answer, for each rotation of the list."""
+    chance = np.random.default_rng(0)
+    first = real.fetch.index(real.topic) + 17
+    end = first + _PARTITIONS * _ASKED.size
+    asked = sorted(real.fetch[at : at + _ASKED.size] for at in range(first, end, _ASKED.size))
+    answered = [_answered(partition, shape, chance) for partition in range(_PARTITIONS)]
+    made = []
+    for turned in range(_PARTITIONS):
+        request = real.fetch[:first] + b"".join(_rotated(asked, turned)) + real.fetch[end:]
+        topic = real.topic + _compact(_PARTITIONS) + b"".join(_rotated(answered, turned)) + b"\0"
+        body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
+        made.append(_Exchange(request, struct.pack(">iiB", 5 + len(body), 0, 0) + body))
+    return made
+
+
+def _answered(partition: int, shape: Shape, chance: np.random.Generator) -> bytes:
+    """Make a partition's entry of an answer."""
+    records = _batch(shape.records, chance) if partition in shape.busy else b""
+    head = _ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
+    return head + _compact(len(records)) + records + b"\0"
+
+
+def _rotated(entries: list[bytes], turned: int) -> list[bytes]:
+    return [*entries[turned:], *entries[:turned]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +215,19 @@ class _Exchange:
         written = head + b"\x01\x01\x08\x0a" + bytes(8) + payload
         self.template[segment.place : segment.place + len(written)] = np.frombuffer(written, np.uint8)
 
-    def rows(self, connection: Table, turn: Table, first_packet: int, before: tuple[int, int]) -> Table:
+    def rows(
+        self, templates: Table, connection: Table, turn: Table, first_packet: int, before: tuple[int, int]
+    ) -> Table:
         """Copy the exchange for each of some connections.
 
         Args:
+            templates: The exchange laid out in some ways, to be taken in turn; they differ in payloads alone.
             connection: Number of the connection, an entry a copy.
             turn: How many such exchanges the connection has had.
             first_packet: Packets in the file so far.
             before: Bytes of the connection's two streams before its first such exchange.
         """
-        table = np.tile(self.template, (len(connection), 1))
+        table: Table = templates[turn % len(templates)]
         sent = before[0] + turn * len(self.request) + 1, before[1] + turn * len(self.response) + 1
         packets = first_packet + np.arange(len(connection)) * len(self.segments)
         for number, segment in enumerate(self.segments):
@@ -225,7 +249,16 @@ class _Exchange:
         _write(table, tcp + 4, (mine + segment.begin) % 2**32, ">u4")
         _write(table, tcp + 8, theirs % 2**32, ">u4")
 
-    def write(self, table: Table, place: int, values: Table, size: int, *, broker: bool) -> None:
+    def write(
+        self,
+        table: Table,
+        place: int,
+        values: Table,
+        size: int,
+        *,
+        broker: bool,
+        rows: Rows = slice(None),
+    ) -> None:
         """Write a number of `size` bytes at a place of the request or the response, across segments too."""
         for byte in range(size):
             segment = next(
@@ -234,33 +267,39 @@ class _Exchange:
                 if one.broker == broker and one.begin <= place + byte < one.begin + one.size
             )
             shifted = values >> 8 * (size - 1 - byte) & 255
-            _write(table, segment.place + _RECORD + place + byte - segment.begin, shifted, "u1")
+            _write(table, segment.place + _RECORD + place + byte - segment.begin, shifted, "u1", rows)
 
 
-def _write(table: Table, place: int, values: Table, dtype: str) -> None:
+def _write(table: Table, place: int, values: Table, dtype: str, rows: Rows = slice(None)) -> None:
     size = np.dtype(dtype).itemsize
-    table[:, place : place + size] = values.astype(dtype)[:, None].view(np.uint8).reshape(-1, size)
+    table[rows, place : place + size] = values.astype(dtype)[:, None].view(np.uint8).reshape(-1, size)
 
 
-def _offsets(real: _Real, fetch: _Exchange, shape: Shape) -> list[tuple[int, bool]]:
+def _offsets(fetch: _Exchange, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
     """Tell where the offsets of the partitions with records are, and whether in the response."""
-    place = fetch.request.index(real.topic) + 17
-    asked = range(place, place + _PARTITIONS * _ASKED.size, _ASKED.size)
-    found = [(at + 8, False) for at in asked if _ASKED.unpack_from(fetch.request, at)[0] < shape.filled]
-    size = (len(_compact(shape.records)) + shape.records) + _ENTRY.size + 1
-    first = fetch.response.index(real.topic) + 17
-    for partition in range(shape.filled):
-        found += [(first + partition * size + at, True) for at in (6, 14)]
+    asked, answered = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
+    more = len(_compact(shape.records)) + shape.records - len(_compact(0))
+    found = []
+    places = sorted((partition - turned) % _PARTITIONS for partition in shape.busy)
+    for before, place in enumerate(places):
+        found.append((asked + place * _ASKED.size + 8, False))
+        entry = answered + place * (_ENTRY.size + 2) + before * more
+        found += [(entry + at, True) for at in (6, 14)]
     return found
 
 
-def _count_on(fetch: _Exchange, offsets: list[tuple[int, bool]], table: Table, turn: Table) -> None:
+def _count_on(
+    fetches: list[_Exchange], offsets: list[list[tuple[int, bool]]], table: Table, turn: Table
+) -> None:
     """Write correlation ids, and the offsets that grow with each turn."""
     correlation = turn + _PREAMBLE + 1
-    fetch.write(table, 8, correlation, 4, broker=False)
-    fetch.write(table, 4, correlation, 4, broker=True)
-    for place, broker in offsets:
-        fetch.write(table, place, 1_000_000 + (turn + broker) * _RECORDS, 8, broker=broker)
+    fetches[0].write(table, 8, correlation, 4, broker=False)
+    fetches[0].write(table, 4, correlation, 4, broker=True)
+    for turned, fetch in enumerate(fetches):
+        rows = np.flatnonzero(turn % _PARTITIONS == turned)
+        for place, broker in offsets[turned] if len(rows) else ():
+            values = 1_000_000 + (turn[rows] + broker) * _RECORDS
+            fetch.write(table, place, values, 8, broker=broker, rows=rows)
 
 
 def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
@@ -280,8 +319,9 @@ def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
 
 def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
     """Write a capture of about `size` bytes and tell what is in it."""
-    real, chance = _real(), np.random.default_rng(0)
-    fetch = _Exchange(real.fetch, _response(real, shape, chance))
+    real = _real()
+    fetches = _fetches(real, shape)
+    fetch, templates = fetches[0], np.stack([one.template for one in fetches])
     opening = [_Exchange(*pair) for pair in zip(real.requests, real.responses, strict=True)]
     everyone = np.arange(shape.connections)
     exchanges = max(size - sum(one.size for one in opening) * shape.connections, fetch.size) // fetch.size
@@ -290,17 +330,19 @@ def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no 
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
         before = (0, 0)
         for one in opening:
-            rows = one.rows(everyone, np.zeros(shape.connections, np.int64), truth.packets, before)
+            rows = one.rows(
+                one.template[None], everyone, np.zeros(shape.connections, np.int64), truth.packets, before
+            )
             file.write(rows.data)
             truth.packets += len(one.segments) * shape.connections
             before = before[0] + len(one.request), before[1] + len(one.response)
         connection, turn = _schedule(shape, exchanges)
-        offsets = _offsets(real, fetch, shape)
+        offsets = [_offsets(one, real, shape, turned) for turned, one in enumerate(fetches)]
         step = max(_CHUNK // fetch.size, 1)
         for begin in range(0, exchanges, step):
             part = slice(begin, begin + step)
-            table = fetch.rows(connection[part], turn[part], truth.packets, before)
-            _count_on(fetch, offsets, table, turn[part])
+            table = fetch.rows(templates, connection[part], turn[part], truth.packets, before)
+            _count_on(fetches, offsets, table, turn[part])
             file.write(table.data)
             truth.packets += len(table) * len(fetch.segments)
     truth.bytes = path.stat().st_size
