@@ -202,6 +202,7 @@ class Fetches:
         delta = handler.compare(listing)
         if handler.established:
             return self._ask_incremental(exchange, request, delta)
+        self._rotation = None  # the table takes what this fetch lists, and rows may be others' then
         worth = delta is not None and 2 * delta.size < len(listing) * listing.layout.request_entry
         if (delta is None or not handler.apply(listing, delta)) and not handler.learn_listing(
             listing, request.isolation_level

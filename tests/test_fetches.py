@@ -148,6 +148,20 @@ def test_a_rotation_survives_the_loss_of_its_session(code: int) -> None:
     play.broker(response(16, session_id=9)).to_client(full(16, ONE))
 
 
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_a_rotation_is_left_when_its_rows_become_others(version: int) -> None:
+    old: list[Want] = [("t", number) for number in range(9)]
+    new: list[Want] = [*old[1:], ("t", 9)]
+    back = [*old[1:], old[0]]
+    play = Playbook().established(version, old)
+    play.client(fetch(version, *old)).to_broker(asks(version, [], (SESSION_ID, 1)))
+    play.broker(response(version)).to_client(full(version, old))  # id 0: the session is gone
+    play.client(fetch(version, *new)).to_broker(asks(version, new, (0, 0)))
+    play.broker(full(version, new, session_id=9)).to_client(full(version, new))
+    # The table's freed row still has the bytes of t-0.
+    play.client(fetch(version, *back)).to_broker(asks(version, [("t", 0)], (9, 1), forget=[("t", 9)]))
+
+
 def test_added_altered_and_forgotten() -> None:
     play = Playbook().established(16, T)
     wants: list[Want] = [("v", 0), ("t", 1, 7), ("t", 0)]
