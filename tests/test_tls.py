@@ -208,6 +208,28 @@ def test_a_session_is_closed_when_its_client_leaves(keys: Keys, plain: bool, ord
     run(scene(), plain=plain)
 
 
+@BOTH_LOOPS
+def test_a_drain_lets_answers_in_flight_arrive(keys: Keys, plain: bool) -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker(lambda _: b"", tls=serving(keys.good)) as broker,
+            gateway(broker.address, ClosingGateway, **keys.to_broker(), **keys.to_client()) as gate,
+            client(gate.listen.port, keys.trust(), "localhost") as (reader, writer),
+        ):
+            writer.write(b"x")
+            await until(lambda: broker.received.endswith(b"x"))
+            drained = asyncio.create_task(gate.drain(20))
+            await until(lambda: broker.received.endswith(b"<close>"))
+            broker.writers[0].write(b"y" * 3_000_000)
+            assert await reader.readexactly(3_000_000) == b"y" * 3_000_000
+            broker.writers[0].write(b"<close>")
+            assert await reader.read() == b""
+            writer.close()
+            assert await drained == 0
+
+    run(scene(), plain=plain)
+
+
 def test_answers_to_a_client_that_has_said_the_end_go_nowhere(keys: Keys) -> None:
     async def scene() -> None:
         async with (
@@ -778,5 +800,37 @@ def test_a_shared_port_that_is_taken_degrades(keys: Keys) -> None:
                     taken = f"127.0.0.1:{first + 1} can't be bound: Address already in use"
                     reasons = [f"broker 1: {taken}", f"broker 2: {taken}"]
                     await until(lambda: gate.health().reasons == reasons)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("options", "asked_for", "name"),
+    [
+        ({}, "", "10.0.0.1"),
+        ({}, "kafka.example", "kafka.example"),
+        ({"broker_tls_server_name": "other.example"}, "kafka.example", "other.example"),
+    ],
+)
+def test_in_transparent_mode_the_name_that_a_client_asked_for_is_asked_of_the_broker(
+    keys: Keys, options: dict[str, str], asked_for: str, name: str
+) -> None:
+    async def scene() -> None:
+        configured = config(transparent="redirect", **keys.to_broker(**options))
+        gate = Gateway(configured, asyncio.get_running_loop(), structlog.get_logger())
+        link = Link(gate, None)
+        link.asked_for = asked_for
+        assert gate.tls_to(link, Address("10.0.0.1", 9093))["server_hostname"] == name
+
+    run(scene())
+
+
+def test_in_explicit_mode_each_broker_is_asked_for_by_its_own_host(keys: Keys) -> None:
+    async def scene() -> None:
+        configured = config(bootstrap="kafka:9093", **keys.to_broker())
+        gate = Gateway(configured, asyncio.get_running_loop(), structlog.get_logger())
+        link = Link(gate, 1)
+        link.asked_for = "gate.example"
+        assert gate.tls_to(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
 
     run(scene())

@@ -9,6 +9,7 @@ don't.
 - `bytes`: fetch bytes on the broker's side with one busy partition of many and with all of them active.
 - `law6`: workloads made to hurt; the broker's side must never carry more than the client's.
 - `bulk`: a topic drained; CPU seconds of the proxies per GB, throughput.
+- `tls`: the same with TLS toward the broker, beside haproxy's or a bare pass-through's.
 - `latency`: from produce to consume at two rates, in windows that alternate.
 - `idle`: CPU of gateway and broker while one partition of 1,000 is busy.
 - `memory`: resident bytes at start, after drains, by connection, by partition, over time; many connections.

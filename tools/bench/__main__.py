@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.bench import bulk, idle, latency, law6, memory, micro, operations, replay, wire
+from tools.bench import bulk, idle, latency, law6, memory, micro, operations, replay, tls, wire
 from tools.bench.figures import Table, document, markdown, show
 from tools.bench.stage import Stage
 
@@ -19,6 +19,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "bytes": wire.run,
     "law6": law6.run,
     "bulk": bulk.run,
+    "tls": tls.run,
     "latency": latency.run,
     "idle": idle.run,
     "memory": memory.run,
