@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from tests.integration.gateway import GatewayProcess
@@ -40,6 +41,55 @@ class Sidecar(GatewayProcess):
     def _get(self, page: str) -> str:
         with self._place.inside():
             return super()._get(page)
+
+
+class Shipped(Sidecar):
+    """The gateway as a container of it is started: command line and environment, and nothing to write to.
+
+    Args:
+        place: the namespace.
+        command: as the manifest has it.
+        environment: as well.
+        user: whom the container starts as; 0 is root.
+        rights: capabilities that the container adds.
+    """
+
+    def __init__(
+        self,
+        place: Namespace,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        user: int,
+        rights: Iterable[str],
+    ) -> None:
+        super().__init__(place)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._environment = {**os.environ, "PATH": path, "PYTHONPATH": str(_ROOT), **environment}
+        self._command = [*READ_ONLY, *confined(user, rights), *map(_reading, command)]
+
+
+READ_ONLY: Final = (
+    *("unshare", "--mount", "--propagation", "private"),
+    *("sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh"),
+)
+"""In front of a program that gets a root file system that can't be written."""
+_ROOT: Final = Path(__file__).parents[2]
+
+
+def confined(user: int, rights: Iterable[str]) -> list[str]:
+    """Give the command line in front of a program that runs as in a container: without rights but these."""
+    if user:
+        return as_user(user, [*rights])
+    kept = [*rights] if _reaches(USER) else [*rights, "dac_read_search"]
+    bounds = ",".join(["-all", *(f"+{right}" for right in kept)])
+    return ["setpriv", "--no-new-privs", "--clear-groups", "--inh-caps=-all", f"--bounding-set={bounds}"]
+
+
+def _reading(word: str) -> str:
+    """Let a word of a setpriv command keep what the interpreter's place asks for."""
+    is_set = word.startswith(("--inh-caps=", "--ambient-caps=", "--bounding-set="))
+    return f"{word},+dac_read_search" if is_set and not _reaches(USER) else word
 
 
 def as_user(user: int, rights: Sequence[str] = ()) -> list[str]:

@@ -7,6 +7,7 @@ of tools/deploy/transparent.sh. All of it lives in namespaces that this module m
 import os
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -16,12 +17,13 @@ from typing import Final
 
 import pytest
 
-from tools.certificates import Authority
 from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Program, Run, assert_same_records
 from tests.integration.bystander import until
 from tests.integration.fetching import Fetcher, contents
 from tests.integration.producing import Producer
-from tests.integration.sidecar import USER, Sidecar
+from tests.integration.sidecar import READ_ONLY, USER, Shipped, Sidecar, confined
+from tests.test_deploy import environment_of, pod_of, rendered
+from tools.certificates import Authority
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.netns import Namespace, missing, veth
@@ -31,7 +33,8 @@ from tools.netns.lossy import Link
 LACKING: Final = missing("nft", "setpriv")
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
-SCRIPT: Final = str(Path(__file__).parents[2] / "tools" / "deploy" / "transparent.sh")
+DEPLOY: Final = Path(__file__).parents[2] / "tools" / "deploy"
+SCRIPT: Final = str(DEPLOY / "transparent.sh")
 PORT, SLOW_PORT, OTHER_PORT = 9092, 9093, 9094
 HOSTS: Final = {"IPv4": "10.79.0.2", "IPv6": "fd79::2"}
 SLOW_HOST: Final = "10.80.0.2"
@@ -386,3 +389,39 @@ def test_a_slow_link_that_loses_packets(place: Place, mode: str) -> None:
         direct.stop()
     assert_same_records(direct, through)
     assert through.errors() == []
+
+
+@pytest.mark.parametrize("mode", ["explicit", *MODES])
+def test_the_sidecar_of_the_manifests_runs_with_what_they_give_it(place: Place, mode: str) -> None:
+    container, *rules = pod_of(rendered(mode))["initContainers"]
+    command = [*container.get("command", ["fetchgate"]), *container["args"]]
+    environment = environment_of(container)
+    if mode == "explicit":
+        environment["FETCHGATE_BOOTSTRAP"] = address_of("IPv4")
+    context = container["securityContext"]
+    rights = [right.lower() for right in context["capabilities"].get("add", ())]
+    with Shipped(place.near, command, environment, user=context["runAsUser"], rights=rights) as sidecar:
+        for init in rules:
+            added = [right.lower() for right in init["securityContext"]["capabilities"]["add"]]
+            place.near.run(*READ_ONLY, *confined(0, added), SCRIPT, *init["args"])
+        try:
+            to = "127.0.0.1:19094" if mode == "explicit" else address_of("IPv4")
+            with place.near.inside():
+                client = Fetcher(to, TOPIC, PARTITIONS)
+            with client:
+                client.hello().fetches()
+                (link,) = sidecar.state()["connections"]
+                assert link["session_id"] > 0
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    with place.near.inside():
+                        assert sidecar._status(container[probe]["httpGet"]["path"]) == 200
+            _, *arguments = container["lifecycle"]["preStop"]["exec"]["command"]
+            place.near.run(sys.executable, str(DEPLOY / "wait-idle.py"), *arguments)
+            assert sidecar.state()["connections_open"] == 0
+            status = Path(f"/proc/{sidecar.pid}/status").read_text()
+            facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+            assert facts["Uid"].split() == [str(USER)] * 4
+            assert sidecar.stop() == 0
+            assert "cut_off=0" in sidecar.log() or '"cut_off": 0' in sidecar.log()
+        finally:
+            place.near.run(SCRIPT, "down")
