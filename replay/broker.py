@@ -18,7 +18,7 @@ import numpy.typing as npt
 from proxy.exchange import Buffer
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries, FetchLayout, Rows
-from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import Answered, FetchResponseWalk, answer_head, slices
 from proxy.protocol.primitives import Malformed
 from proxy.session.partitions import PartitionTable
@@ -36,6 +36,8 @@ _BEFORE_READING: Final[dict[int, int]] = {
 """Errors found before anything is read: their entries stand after all others, unknown ids first."""
 _UNSEEN: Final = -1
 _ABORTED_SIZE: Final = 16
+_FEW: Final = 16
+"""With more partitions it is the columns' turn."""
 
 _Offsets = npt.NDArray[np.int64]
 
@@ -86,6 +88,8 @@ class CapturedAnswer:
 
     def __init__(self, pieces: Sequence[Buffer], version: int, isolation_level: int) -> None:
         self.pieces = joined(pieces)
+        self.cut = len(self.pieces) > 1
+        """Whether contents of records were cut."""
         self.layout = LAYOUTS[version]
         self.isolation_level = isolation_level
         self.size = sum(map(len, pieces))
@@ -167,6 +171,8 @@ class CapturedBroker:
         self._rank: _Offsets = np.zeros(0, np.int64)
         self._named = np.zeros(0, np.bool_)
         self._ranks = 0
+        self._size = 0
+        """Partitions in the session: those that have a rank."""
 
     def make(self, table: PartitionTable, listing: Listing, answer: CapturedAnswer) -> bool:
         """Take a full fetch with epoch 0 and its answer, of v7 or later.
@@ -182,11 +188,32 @@ class CapturedBroker:
         table.arranged = self._arranged
         self._high, self._start, self._rank = (np.zeros(0, np.int64) for _ in range(3))
         self._named = np.zeros(0, np.bool_)
-        self._ranks = 0
+        self._ranks = self._size = 0
         self.add(table.locate(listing))
         for place, entry in sorted(self._included(answer), key=_place):
             if place >= _LAST:
                 self._to_the_end(entry.row)
+        return True
+
+    def follow(self, sent: FetchRequest) -> tuple[int, int]:
+        """Take an incremental fetch; return how many partitions it adds, and how many it drops."""
+        table = self._held()
+        if table.size == self._size and self._only_alters(table, sent):
+            return 0, 0
+        forgotten = self.forget()
+        listing = sent.listing
+        return self.add(table.locate(listing)) if listing is not None and sent.partitions else 0, forgotten
+
+    def _only_alters(self, table: PartitionTable, sent: FetchRequest) -> bool:
+        """Whether a fetch lists a few partitions, all of them held; not to be asked for more."""
+        topics, size = sent.topics, sent.layout.request_entry
+        if topics.partitions > _FEW or len(topics.keys) != len(topics.blocks):
+            return not topics.partitions
+        for key, (start, count) in zip(topics.keys, topics.blocks, strict=True):
+            for at in range(start, start + count * size, size):
+                row = table.row(key, int.from_bytes(sent.frame[at : at + 4]))
+                if not 0 <= row < len(self._rank) or not self._rank[row]:
+                    return False
         return True
 
     def add(self, rows: Rows) -> int:
@@ -207,13 +234,16 @@ class CapturedBroker:
         self._named[new] = False
         self._rank[new] = np.arange(self._ranks + 1, self._ranks + 1 + len(new))
         self._ranks += len(new)
+        self._size += len(new)
         return len(new)
 
     def forget(self) -> int:
         """Drop what the table no longer holds; return how many partitions that is."""
         gone = (self._held().topic[: len(self._rank)] == 0) & (self._rank > 0)
         self._rank[gone] = 0
-        return int(np.count_nonzero(gone))
+        count = int(np.count_nonzero(gone))
+        self._size -= count
+        return count
 
     def answer(self, answer: CapturedAnswer) -> tuple[list[Buffer], list[Element]]:
         """Return the incremental answer: the whole frame in pieces, and its topic elements.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final, Literal, TypeAlias
 
 from proxy.protocol.api import request_header
@@ -15,6 +16,7 @@ from proxy.protocol.fetch_request import (
 )
 from proxy.protocol.fetch_response import answer_head
 from proxy.protocol.primitives import ProtocolError
+from proxy.repeated import Repeated
 from replay.broker import CapturedAnswer, Element
 from replay.capture.exchange import Exchange
 
@@ -143,8 +145,13 @@ class Fetch:
         return raised(listing) if listing.layout.version < SESSION_VERSION else listing
 
 
-def read_fetch(outcome: Outcome) -> Fetch | None:
-    """Read a fetch and its answer into the outcome; None if there is nothing to go on with."""
+def read_fetch(outcome: Outcome, repeated: Repeated) -> Fetch | None:
+    """Read a fetch and its answer into the outcome; None if there is nothing to go on with.
+
+    Args:
+        outcome: of the fetch.
+        repeated: what the connection's fetches before it were like.
+    """
     exchange = outcome.exchange
     version = exchange.api_version
     if not exchange.request or exchange.request_missing or exchange.response_missing:
@@ -154,8 +161,11 @@ def read_fetch(outcome: Outcome) -> Fetch | None:
         outcome.reason = f"fetch v{version}"
         return None
     try:
-        body = request_header(exchange.request, 4)[4]
-        request = parse_fetch_request(exchange.request, version, body)
+        request = repeated.request(exchange.request)
+        if request is None:
+            body = request_header(exchange.request, 4)[4]
+            request = parse_fetch_request(exchange.request, version, body)
+            repeated.note_request(request)
         _note_request(outcome, request)
         answer = None
         if exchange.response:
@@ -184,12 +194,12 @@ def _note_answer(outcome: Outcome, answer: CapturedAnswer) -> None:
 
 
 def _listing_bytes(request: FetchRequest) -> int:
-    listing, layout = request.listing, request.layout
-    if listing is None:
+    topics, layout = request.topics, request.layout
+    if request.odd:
         return 0
-    ends = len(listing.keys) if layout.flexible else 0
-    prefixes = sum(map(layout.prefix_size, listing.keys, listing.counts))
-    return prefixes + ends + len(listing) * layout.request_entry
+    ends = len(topics.keys) if layout.flexible else 0
+    prefixes = sum(map(layout.prefix_size, topics.keys, topics.counts))
+    return prefixes + ends + topics.partitions * layout.request_entry
 
 
 def kind_of(session_id: int, epoch: int) -> Kind:
@@ -251,12 +261,18 @@ def share_whole(outcome: Outcome, answer: CapturedAnswer) -> None:
 
 def _listed(request: FetchRequest) -> Iterator[tuple[bytes, int, int]]:
     """Give each element of a request: key, partitions, bytes."""
-    listing, layout = request.listing, request.layout
-    if listing is None:
+    topics, layout = request.topics, request.layout
+    if request.odd:
         return
     end = 1 if layout.flexible else 0
-    for key, count in zip(listing.keys, listing.counts, strict=True):
+    for key, count in zip(topics.keys, topics.counts, strict=True):
         yield key, count, layout.prefix_size(key, count) + count * layout.request_entry + end
+
+
+@cache
+def _head_size(layout: FetchLayout) -> int:
+    """Return the bytes before the only topic element of an answer."""
+    return len(answer_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
 
 
 def _answered(answer: CapturedAnswer) -> Iterator[tuple[bytes, int, int, int]]:
@@ -265,7 +281,7 @@ def _answered(answer: CapturedAnswer) -> Iterator[tuple[bytes, int, int, int]]:
     end = 1 if layout.flexible else 0
     if len(walk.elements) == 1:
         key, count = walk.elements[0]
-        head = len(answer_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
+        head = _head_size(layout)
         tail = answer.size - walk.tags_at if walk.tags_at >= 0 else 0
         yield key, count, answer.size - head - tail, walk.record_bytes
         return

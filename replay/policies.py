@@ -41,6 +41,8 @@ from replay.outcome import (
 NATIVE: Final = "native session"
 _NO_SLOT_LIMIT: Final = 1 << 30
 _SECOND: Final = 1_000_000_000
+_CLIENT_ID: Final = 12
+"""Where a request's header goes on behind its correlation id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +69,8 @@ class GatewayPolicy:
         self._open: deque[Fetch] = deque()
         self._asked: deque[_Asked] = deque()
         self._passed: dict[str, int] = {}
+        self._header = (b"none", b"")
+        """Of the last fetch: key and version, and what stands behind the correlation id."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Have the core learn what the broker can, as it does from the client's own question."""
@@ -87,6 +91,7 @@ class GatewayPolicy:
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self._settle(exchange.request_time)
         self.number = exchange.number
+        self._header = exchange.request[4:8], exchange.request[_CLIENT_ID : fetch.request.body]
         self._open.append(fetch)
         self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
         outcome.reason = self._reason()
@@ -125,7 +130,7 @@ class GatewayPolicy:
             if api_key != ApiKey.FETCH:
                 self._asked.append(_Asked(frame[8:12], None, outcome, ours=True))
                 continue
-            sent = parse_fetch_request(frame, version, request_header(frame, 4)[4])
+            sent = parse_fetch_request(frame, version, self._body(frame))
             kind = kind_of(sent.session_id, sent.session_epoch)
             ours = kind == "close" and frame != outcome.exchange.request
             self._asked.append(_Asked(frame[8:12], sent, outcome, ours=ours))
@@ -133,14 +138,20 @@ class GatewayPolicy:
                 self._count(outcome, sent, kind)
         self._answer_ours()
 
+    def _body(self, frame: bytes) -> int:
+        """Return where the body of a frame begins; the core keeps the client's header."""
+        kind, header = self._header
+        if frame.startswith(kind, 4) and frame.startswith(header, _CLIENT_ID):
+            return _CLIENT_ID + len(header)
+        return request_header(frame, 4)[4]
+
     def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
         outcome.sent(kind, len(sent.frame), sent.partitions)
         share_sent(outcome, sent)
-        table = self._connection.session_table
-        if kind != "incremental" or sent.listing is None or table is None:
+        if kind != "incremental" or sent.odd or self._connection.session_table is None:
             return
-        outcome.forgotten += self._broker.forget()
-        added = self._broker.add(table.locate(sent.listing)) if sent.partitions else 0
+        added, forgotten = self._broker.follow(sent)
+        outcome.forgotten += forgotten
         outcome.added += added
         outcome.altered += sent.partitions - added
 
@@ -168,7 +179,7 @@ class GatewayPolicy:
             if outcome.eligible:
                 outcome.session_response_bytes += size
                 outcome.repair_bytes += size if outcome.repair_bytes else 0
-            for piece in joined(pieces):
+            for piece in joined(pieces) if answer.cut else [b"".join(pieces)]:
                 self._connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
             self._forward(outcome)
             came += sum(map(len, self._connection.take_client()))

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
+from proxy.repeated import Repeated
 from replay.capture.exchange import ConnectionEnd, Exchange
 from replay.outcome import UNPAIRED, Fetch, Outcome, read_fetch, share_captured
 from replay.policies import AlwaysPolicy, GatewayPolicy
@@ -34,6 +35,7 @@ class Engine:
     def __init__(self, policy: Policy) -> None:
         self._policy: AlwaysPolicy | GatewayPolicy = AlwaysPolicy() if policy == "always" else GatewayPolicy()
         self._unanswered: list[Fetch] = []
+        self._repeated = Repeated()
 
     def take(self, exchange: Exchange) -> list[Outcome]:
         """Take an exchange; return the outcomes of fetches that are settled by now."""
@@ -43,7 +45,7 @@ class Engine:
         if exchange.api_key != ApiKey.FETCH:
             return []
         outcome = Outcome(exchange)
-        fetch = read_fetch(outcome)
+        fetch = read_fetch(outcome, self._repeated)
         if fetch is None:
             return [outcome]
         if fetch.answer is None:
