@@ -13,6 +13,9 @@ don't.
 - `latency`: from produce to consume at two rates, in windows that alternate.
 - `idle`: CPU of gateway and broker while one partition of 1,000 is busy.
 - `memory`: resident bytes at start, after drains, by connection, by partition, over time; many connections.
+- `operations`: from start to ready, memory at rest, what pip installs for the gateway alone.
+- `drain`: SIGTERM while many connections are busy.
+- `replay`: `measure` and `inspect` of large made captures, beside tshark's framing; cold starts; `drive` at a stub.
 
 `stage` holds the broker and the routes to it, `load` the programs that produce and consume in processes of
 their own, `figures` what is told at the end.

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.bench import bulk, idle, latency, law6, memory, micro, operations, replay, tls, wire
+from tools.bench import bulk, drain, idle, latency, law6, memory, micro, operations, replay, tls, wire
 from tools.bench.figures import Table, document, markdown, show
 from tools.bench.stage import Stage
 
@@ -24,6 +24,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "idle": idle.run,
     "memory": memory.run,
     "operations": operations.run,
+    "drain": drain.run,
     "replay": replay.run,
 }
 SECONDS: Final = 20.0
