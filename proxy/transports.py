@@ -337,7 +337,7 @@ class Link:
                 client's handshake is over.
         """
         self._broker = None
-        if isinstance(error, ssl.SSLError) and self.broker_address is not None:
+        if self.phase is Phase.OPEN and isinstance(error, ssl.SSLError):
             self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}")
         if self.phase is Phase.OPEN:
             self.last_event = "broker closed"
