@@ -356,3 +356,57 @@ def test_compose_names_what_there_is() -> None:
     for service in services.values():
         assert set(service.get("depends_on", ())) <= services.keys()
         assert ":" in service.get("image", ":")
+
+
+# -- the page
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose", "systemctl", "install")
+"""Commands that need a cluster, a daemon, or the machine itself."""
+HERE: Final = ("kubectl kustomize", "systemd-analyze")
+
+
+def test_no_command_of_the_page_is_forgotten() -> None:
+    known = (*ELSEWHERE, *HERE, "tools/deploy/transparent.sh", "setpriv")
+    assert [line for line in commands() if not line.startswith(known)] == []
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith(HERE)])
+def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
+    program, *_ = line.split()
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here")
+    done = subprocess.run(line.split(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    not_installed = "Command /opt/fetchgate/bin/fetchgate is not executable"
+    assert done.returncode == 0 or not_installed in done.stderr, done.stderr
+
+
+def test_the_page_and_the_manifest_leave_the_same_right() -> None:
+    """The manifest's command is run by tests/integration/test_transparent_live.py."""
+    (line,) = [line for line in commands() if line.startswith("setpriv")]
+    container = pod_of(rendered("tproxy"))["initContainers"][0]
+    shipped = [word for word in container["command"] if not word.startswith("--bounding-set=")]
+    assert line.split() == [*shipped, *container["args"], "--transparent", "tproxy"]
+
+
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+def test_the_rules_of_the_page_are_laid_and_taken_away_as_it_is_written() -> None:
+    with Namespace() as place, place.inside():
+        for line in (line for line in commands() if line.startswith("tools/deploy/transparent.sh")):
+            done = subprocess.run(line.split(), cwd=ROOT, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), line
+        assert place.run("nft", "list", "ruleset").stdout == ""
+
+
+def test_files_and_options_that_the_page_names_are_there() -> None:
+    text = DOCS.read_text()
+    for file in re.findall(r"(?:tools|tests|docs)/[\w./-]+", text):
+        assert (ROOT / file.rstrip(".")).exists(), file
+    flags = {option.flag for option in OPTIONS}
+    named = set(re.findall(r"`(--[a-z-]+)[ `]", text))
+    assert named - flags <= {"--config", "--ports", "--user", "--read-only"}
