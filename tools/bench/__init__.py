@@ -15,7 +15,7 @@ don't.
 - `memory`: resident bytes at start, after drains, by connection, by partition, over time; many connections.
 - `operations`: from start to ready, memory at rest, what pip installs for the gateway alone.
 - `drain`: SIGTERM while many connections are busy.
-- `replay`: `measure` and `inspect` of large made captures, beside tshark's framing; cold starts; `drive` at a stub.
+- `replay`: `measure` and `inspect` of large made captures, beside tshark; cold starts; `drive` at a stub.
 
 `stage` holds the broker and the routes to it, `load` the programs that produce and consume in processes of
 their own, `figures` what is told at the end.
