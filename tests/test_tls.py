@@ -499,6 +499,25 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
         run(scene(port))
 
 
+def test_a_client_that_leaves_amid_an_answer_is_no_trouble_of_the_broker(keys: Keys) -> None:
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with (
+                stub_broker(lambda _: bytes(20_000_000), tls=serving(keys.good)) as broker,
+                gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
+            ):
+                for orderly in (True, False):
+                    async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
+                        writer.write(b"x")
+                        await reader.readexactly(100_000)
+                        if orderly:
+                            writer.close()
+                    await until(lambda: not gate.links and not broker.open)
+        assert lines == []
+
+    run(scene())
+
+
 def test_a_client_certificate_is_shown_to_the_broker(keys: Keys) -> None:
     mine = keys.ca.sign("mine")
 
