@@ -451,8 +451,13 @@ class Connection:
         self._answers.clear()
         self._half = None
         self._go_opaque("TLS" if data.startswith(TLS_HANDSHAKE) else "not Kafka")
-        if data:
-            self.to_broker.append(data)
+        # One of the two has waited for the rest of what is no frame.
+        if said := bytes(self._client_part) + data:
+            self.to_broker.append(said)
+        if self._broker_parts:
+            self.to_client.append(self._broker_parts)
+        self._client_part.clear()
+        self._broker_parts = b""
 
     def _fail(self, side: str, reason: str) -> None:
         self.fault = Fault(side=side, reason=reason)
