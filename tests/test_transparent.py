@@ -1,11 +1,16 @@
 """Transparent mode, without netfilter: what passes a connection that may not be Kafka, and destinations."""
 
+import socket
+
 import pytest
 
+from proxy.binding import Binding
 from proxy.config import ConfigError
 from proxy.connection import Connection
 from proxy.events import Passthrough
+from proxy.routing import Address
 from proxy.session.savings import Sessions
+from proxy.transparent import REDIRECT, is_own, leaving, listen
 from tests.playbook import answer, request
 from tests.shell import config
 
@@ -104,3 +109,34 @@ def test_a_bootstrap_has_no_place_in_transparent_mode() -> None:
         config(transparent="tproxy", bootstrap="kafka:9092")
     with pytest.raises(ConfigError, match="--transparent: 'nat' is none of off, redirect, tproxy"):
         config(transparent="nat")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"])
+def test_both_ip_versions_are_listened_for_at_one_port(host: str) -> None:
+    if not is_own("::1"):
+        pytest.skip("no IPv6 here")
+    sockets = listen(Address(host, 0), REDIRECT, Binding())
+    try:
+        assert {sock.family for sock in sockets} == {socket.AF_INET, socket.AF_INET6}
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def test_one_address_is_listened_at_alone() -> None:
+    (sock,) = listen(Address("127.0.0.2", 0), REDIRECT, Binding())
+    with sock:
+        assert sock.getsockname()[0] == "127.0.0.2"
+
+
+def test_a_way_to_a_broker_has_a_port_of_its_own_before_it_is_used() -> None:
+    with leaving(Address("127.0.0.1", 9092)) as one, leaving(Address("127.0.0.1", 9092)) as other:
+        assert one.family == socket.AF_INET
+        assert 0 < one.getsockname()[1] != other.getsockname()[1] > 0
+
+
+def test_an_address_is_own_or_not() -> None:
+    assert is_own("127.0.0.1")
+    assert not is_own("192.0.2.1")
+    assert not is_own("2001:db8::1")

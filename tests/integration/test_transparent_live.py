@@ -39,7 +39,7 @@ PORT, SLOW_PORT, OTHER_PORT = 9092, 9093, 9094
 HOSTS: Final = {"IPv4": "10.79.0.2", "IPv6": "fd79::2"}
 SLOW_HOST: Final = "10.80.0.2"
 TOPIC, PARTITIONS, BUSY = "transparent", 60, 3
-FETCHES: Final = 30
+FETCHES: Final = 15
 ONE_ANSWER: Final = 50 * PARTITIONS
 """More bytes than a full answer of idle partitions has."""
 MODES: Final = ("redirect", "tproxy")
