@@ -390,7 +390,7 @@ class Fetches:
         except ProtocolError:
             exchange.understood = False
             exchange.let_go()
-        if whole:
+        if whole and exchange.understood:
             self._repeated.note_empty(chunk, walk)
 
     def _walked(self, exchange: Exchange, chunk: bytes, *, whole: bool) -> None:

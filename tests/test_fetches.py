@@ -162,6 +162,21 @@ def test_a_rotation_is_left_when_its_rows_become_others(version: int) -> None:
     play.client(fetch(version, *back)).to_broker(asks(version, [("t", 0)], (9, 1), forget=[("t", 9)]))
 
 
+@pytest.mark.parametrize("version", [7, 16])
+def test_an_answer_that_was_not_understood_is_not_known_again(version: int) -> None:
+    play = Playbook().established(version, T)
+    good = response(version, session_id=SESSION_ID)
+    longer = (len(good) - 3).to_bytes(4) + good[4:] + b"\0"
+    for _ in range(2):
+        play.client(fetch(version, *T)).to_broker(asks(version, [], (SESSION_ID, 1)))
+        play.broker(longer).to_broker(fetch(version, *T))
+        play.broker(full(version, T)).to_client(full(version, T))
+        for _ in range(2):
+            play.exchange(fetch(version, *T), full(version, T))
+        play.client(fetch(version, *T)).to_broker(asks(version, T, (SESSION_ID, 0)))
+        play.broker(full(version, T, session_id=SESSION_ID)).to_client(full(version, T))
+
+
 def test_added_altered_and_forgotten() -> None:
     play = Playbook().established(16, T)
     wants: list[Want] = [("v", 0), ("t", 1, 7), ("t", 0)]
