@@ -46,6 +46,7 @@ _UNUSED_FETCHES: Final = 8
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Up to 3.9 a broker puts these in after the session's books are closed: a session forgets them."""
 _NOT_UNDERSTOOD: Final = "an answer was not understood"
+_NOT_SMALLER: Final = "delta not smaller"
 _SPARSE: Final = "partitions listed twice or too sparse"
 
 
@@ -139,7 +140,7 @@ class Fetches:
             reason = self._take(exchange, request)
         if reason:
             if self.handler.session_id and self._close_frame and not self._outstanding:
-                self._leave_unused(reason)
+                self._leave_unused(reason, now)
             self._tally.passthrough[reason] += 1
             self._pass(exchange, request, frame)
 
@@ -178,7 +179,7 @@ class Fetches:
             self._slot = False
             self._sessions.release()
 
-    def _leave_unused(self, reason: str) -> None:
+    def _leave_unused(self, reason: str, now: float) -> None:
         """Close a session that the connection has turned away from: others may need its slot."""
         if self.eligibility.off:
             self._close(reason)
@@ -186,6 +187,8 @@ class Fetches:
             self._unused += 1
             if self._unused >= _UNUSED_FETCHES or reason == NATIVE:
                 self._close(reason)
+                if reason == _NOT_SMALLER:  # all is busy: what looks worth a session now soon is not again
+                    self.eligibility.savings.rest(now)
 
     def _take(self, exchange: Exchange, request: FetchRequest) -> str:
         """Send a fetch through the session; return why not, if not."""
@@ -245,7 +248,7 @@ class Fetches:
             delta.forgotten_topics,
         )
         if len(frame) >= len(request.frame):
-            return "delta not smaller"
+            return _NOT_SMALLER
         if not handler.apply(listing, delta):
             return _SPARSE
         self._rotation = handler.rotation(request, delta)

@@ -787,6 +787,24 @@ def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
     assert play.sessions.held == 0
 
 
+def test_a_client_of_which_all_is_busy_does_not_make_and_close_sessions_over_and_over() -> None:
+    """Each fetch moves every offset: now and then two in a row look alike, and a session would pay once."""
+    play = Playbook().established(16, T)
+    for number in range(10, 17):
+        passes(play, 16, [(name, index, number) for name, index, *_ in T], number)
+    asked = fetch(16, *((name, index, 17) for name, index, *_ in T), correlation=17)
+    play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
+    play.broker(response(16, correlation_id=3), full(16, T, correlation_id=17)).takes_client()
+    assert play.sessions.held == 0
+    for number in range(18, 30):
+        passes(play, 16, T, number)
+    assert play.connection.tally.passthrough["resting"] == 12
+    play.now += WINDOW_SECONDS
+    for number in range(30, 32):
+        passes(play, 16, T, number)
+    play.client(fetch(16, *T, correlation=32)).to_broker(asks(16, T, (0, 0), correlation=32))
+
+
 def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
     """Their answers stream; the session stays."""
     play = Playbook().established(16, T)

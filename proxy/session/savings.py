@@ -53,10 +53,14 @@ class Savings:
         self._balance += saved
         if self._balance >= 0:
             return False
+        self.rest(now)
+        return True
+
+    def rest(self, now: float) -> None:
+        """Have fetches go without sessions for a while, longer each time in a row."""
         self._rests_until = now + self._rest * WINDOW_SECONDS
         self._rest = min(2 * self._rest, MAX_REST_WINDOWS)
         self._balance = 0
-        return True
 
 
 class Sessions:
