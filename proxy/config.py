@@ -181,7 +181,7 @@ OPTIONS = (
         default="off",
         help="take connections that netfilter brings to --listen on their way to a broker, and answer in the "
         "broker's name: no address is rewritten, the client needs no other bootstrap; redirect needs no "
-        "right, tproxy needs CAP_NET_ADMIN (see tools/transparent.sh)",
+        "right, tproxy needs CAP_NET_RAW (rules: tools/deploy/transparent.sh)",
     ),
     Option(
         name="listen",

@@ -2,9 +2,10 @@
 
 With ``redirect`` (netfilter's REDIRECT) the kernel keeps the original destination and tells it for the
 socket; that needs no right. With ``tproxy`` the accepted socket has the original destination as its own
-address; a listener for that needs CAP_NET_ADMIN once, when it is made.
+address; a listener for that needs CAP_NET_RAW (or CAP_NET_ADMIN) once, when it is made.
 """
 
+import errno
 import socket
 import struct
 from contextlib import suppress
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.binding import Binding
+from proxy.config import ConfigError
 from proxy.routing import MAX_PORT, Address
 
 REDIRECT: Final = "redirect"
@@ -98,10 +100,18 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
     """Listen where the kernel brings clients to: loopback, or all addresses, of both IP versions.
 
     Raises:
-        OSError: the address can't be bound, or the right for ``tproxy`` is missing.
+        OSError: the address can't be bound.
+        ConfigError: the right for ``tproxy`` is missing.
     """
     prepare = _make_transparent if mode == TPROXY else None
-    sockets = binding.bind(address, prepare=prepare)
+    try:
+        sockets = binding.bind(address, prepare=prepare)
+    except PermissionError as error:
+        if mode != TPROXY or error.errno != errno.EPERM:  # EACCES: a port below 1024
+            raise
+        raise ConfigError(
+            "--transparent tproxy needs CAP_NET_RAW: start it with that (see docs/deploy.md), or use redirect"
+        ) from None
     other = _COUNTERPARTS.get(address.host)
     if other is not None:
         with suppress(OSError):  # no such IP version here

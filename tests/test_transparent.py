@@ -10,7 +10,7 @@ from proxy.connection import Connection
 from proxy.events import Passthrough
 from proxy.routing import Address
 from proxy.session.savings import Sessions
-from proxy.transparent import REDIRECT, is_own, leaving, listen
+from proxy.transparent import REDIRECT, TPROXY, is_own, leaving, listen
 from tests.playbook import answer, request
 from tests.shell import config
 
@@ -140,3 +140,12 @@ def test_an_address_is_own_or_not() -> None:
     assert is_own("127.0.0.1")
     assert not is_own("192.0.2.1")
     assert not is_own("2001:db8::1")
+
+
+def test_the_right_that_tproxy_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("socket.socket.setsockopt", refuse)
+    with pytest.raises(ConfigError, match="--transparent tproxy needs CAP_NET_RAW: "):
+        listen(Address("127.0.0.1", 0), TPROXY, Binding())
