@@ -136,7 +136,8 @@ def _overview(argv: Sequence[str]) -> int:
 
 def _missing(error: ModuleNotFoundError) -> int:
     """Say how to get what is not installed; whatever else is missing is a defect of ours."""
-    if (error.name or "").partition(".")[0] not in _OF_THE_EXTRA:
+    name = (error.name or "").partition(".")[0]
+    if name not in _OF_THE_EXTRA:
         raise error
-    sys.stderr.write(f"{PROGRAM}: {error.name} is not installed: pip install 'fetchgate[replay]'\n")
+    sys.stderr.write(f"{PROGRAM}: {name} is not installed: pip install 'fetchgate[replay]'\n")
     return EXIT_USAGE
