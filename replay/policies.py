@@ -102,12 +102,14 @@ class GatewayPolicy:
         return settled
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
-        """Settle what is open; the client leaves, if it was seen to."""
-        settled = self._settle(None)
+        """Settle what is open; the client leaves, if it was seen to: that changes what answers lead to."""
+        settled = []
         closing = Outcome(_no_exchange(end))
         if end.closed:
+            settled += self._settle(end.closed_time)
             self._connection.close_session(end.closed_time / _SECOND)
             self._forward(closing)
+        settled += self._settle(None)
         settled += [fetch.outcome for fetch in self._open]
         return settled, closing if closing.closes else None
 

@@ -99,17 +99,19 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
             return
         self.gate.connection.close_session(self.now)
         self.gate.settle(self.now)
+        self.compare(self.predict(self.clock + _MICROSECOND))
+
+    def predict(self, closed_time: int) -> list[Outcome]:
+        """What the engine makes of what the client saw, its leaving included."""
         engine = Engine("gateway")
         outcomes = [outcome for exchange in self.captured for outcome in engine.take(exchange)]
-        end = ConnectionEnd(
-            connection="c", client="c:1", broker="b:1", closed=True, closed_time=self.clock + _MICROSECOND
-        )
+        end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
         rest, ending = engine.end(end)
         outcomes += rest
         if ending.closing is not None:
             outcomes.append(ending.closing)
         assert ending.differing == 0
-        self.compare(outcomes)
+        return outcomes
 
     def compare(self, outcomes: list[Outcome]) -> None:
         left = [outcome for outcome in outcomes if not outcome.eligible and outcome.kind is not None]
@@ -154,3 +156,22 @@ TestPredictedEqualsMeasured = PredictedEqualsMeasured.TestCase
 TestPredictedEqualsMeasured.settings = hypothesis.settings(
     max_examples=EXAMPLES, stateful_step_count=25, deadline=None
 )
+
+
+def test_an_answer_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
+    """The session tells of a topic that is gone; had the client stayed, a new session would be asked for."""
+    history = PredictedEqualsMeasured()
+    history.begin(release="4.3.0", seed=0, version=16, topics=2)
+    history.poll(3, follows=True)
+    history.clock += 1000
+    asked, left, told = (history.clock + 1000 * step for step in (1, 2, 3))
+    frame = encode_request(history.request())
+    gate = history.gate
+    gate.connection.receive_client(framed(frame), asked / 1_000_000_000)
+    gate.connection.close_session(left / 1_000_000_000)
+    history.delete_topic("a")
+    (answer,) = unframed(gate.settle(told / 1_000_000_000))
+    history.captured.append(exchange(len(history.captured), frame, answer, (asked, told)))
+    outcomes = history.predict(left)
+    assert [outcomes[-2].incremental, outcomes[-2].full, outcomes[-2].sessionless] == [1, 0, 1]
+    history.compare(outcomes)
