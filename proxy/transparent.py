@@ -18,7 +18,6 @@ from proxy.routing import MAX_PORT, Address
 
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"
-MODES: Final = (REDIRECT, TPROXY)
 LOOPED: Final = -1
 """The number of connections that came to the gateway by themselves, or from itself: they go nowhere."""
 MOST: Final = 1024
