@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -31,7 +32,17 @@ def row(value: float, limit: float | None = None, *, least: bool = False) -> Row
     return Row(name="figure", unit="µs", values={"direct": 2.0, "gateway": value}, limit=limit, least=least)
 
 
+def measuring(table: Table) -> Callable[[Stage], list[Table]]:
+    return lambda _: [table]
+
+
 class TestFigures:
+    def test_what_replay_does_is_judged_as_the_gateway_is(self) -> None:
+        values = {"tshark": 50.0, "replay": 130.0}
+
+        assert Row(name="measure", unit="MB/s", values=values, limit=120, least=True).met
+        assert not Row(name="measure", unit="MB/s", values=values, limit=150, least=True).met
+
     @pytest.mark.parametrize(
         ("value", "least", "met"),
         [(1.1, False, True), (1.2, False, True), (1.3, False, False), (1.1, True, False), (1.2, True, True)],
@@ -312,6 +323,21 @@ class TestProgram:
         assert "| figure | µs | 2 | 3 | ≤ 2 | missed |" in page.read_text()
         told = json.loads(data.read_text())
         assert (told["seconds"], told["tables"][0]["rows"][0]["met"]) == (program.QUICK_SECONDS, False)
+
+    def test_parts_alone_replace_their_tables_in_a_page(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        page = tmp_path / "page.md"
+        monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
+        for title, value in (("First", 3.0), ("Second", 4.0), ("First", 5.0)):
+            table = Table(part="micro", title=title, rows=[row(value, 9.0)], notes=["a note"])
+            monkeypatch.setitem(program.PARTS, "micro", measuring(table))
+            program.main()
+
+        first, second = page.read_text().split("**First**")[1].split("**Second**")
+        assert "| 5 |" in first
+        assert "| 3 |" not in first
+        assert "| 4 |" in second
 
     def test_an_unknown_part_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "argv", ["bench", "--only", "nothing"])

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from tools.bench import bulk, drain, idle, latency, law6, memory, micro, operations, replay, tls, wire
-from tools.bench.figures import Table, document, markdown, show
+from tools.bench.figures import Table, document, markdown, sections, show
 from tools.bench.stage import Stage
 
 PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
@@ -53,7 +53,9 @@ def main() -> None:
         told = {"machine": machine(), "seconds": seconds, "tables": document(tables)}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     if options.markdown:
-        options.markdown.write_text(_page(tables, seconds))
+        kept = options.only and options.markdown.exists()
+        before = options.markdown.read_text() if kept else ""
+        options.markdown.write_text(_page(tables, seconds, before))
 
 
 def machine() -> str:
@@ -61,10 +63,12 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
-def _page(tables: list[Table], seconds: float) -> str:
+def _page(tables: list[Table], seconds: float, before: str) -> str:
+    """Write the page; tables that were not measured now stay as they are in the one before."""
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
     where = f"On {machine()}; windows of {seconds:.0f} s. "
-    return f"{head}{where}Ratios and bytes hold elsewhere, absolute times don't.\n\n{markdown(tables)}"
+    told = "\n\n".join((sections(before) | sections(markdown(tables))).values())
+    return f"{head}{where}Ratios and bytes hold elsewhere, absolute times don't.\n\n{told}\n"
 
 
 def _options() -> argparse.Namespace:
@@ -77,7 +81,12 @@ def _options() -> argparse.Namespace:
     extent.add_argument("--quick", action="store_true", help="small runs, for a look")
     extent.add_argument("--long", action="store_true", help="what takes minutes as well: a capture of 4 GB")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them as tables for a README")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="write them as a page; with --only, in place of those in it",
+    )
     return parser.parse_args()
 
 

@@ -1,5 +1,6 @@
 """What the benchmarks tell: rows with one value for each route, and the target of fetchgate's own."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -108,6 +109,12 @@ def markdown(tables: Sequence[Table]) -> str:
         lines += [_line(_cells(table, row)) for row in table.rows]
         lines += ["", *(f"{note}  " for note in table.notes), ""]
     return "\n".join(lines)
+
+
+def sections(page: str) -> dict[str, str]:
+    """Split what `markdown` wrote: by title, a table and its notes each."""
+    parts = re.split(r"^(?=\*\*)", page, flags=re.MULTILINE)
+    return {part.partition("\n")[0]: part.rstrip("\n") for part in parts if part.startswith("**")}
 
 
 def _line(cells: Sequence[str]) -> str:
