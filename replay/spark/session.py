@@ -1,5 +1,6 @@
 """A Spark session of our own: quiet, on loopback, with a folder that is gone when it ends."""
 
+import logging
 import os
 import shutil
 import signal
@@ -49,13 +50,25 @@ def session(master: str) -> Iterator[SparkSession]:
     """
     scratch = Path(tempfile.mkdtemp(prefix="fetchgate-spark-"))
     try:
-        context = _start(master, scratch)
-        try:
-            yield SparkSession(context)
-        finally:
-            _stop(context)
+        with _quiet():
+            context = _start(master, scratch)
+            try:
+                yield SparkSession(context)
+            finally:
+                _stop(context)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Give the root logger a handler: py4j would make it print a stack trace for a call that Ctrl-C ends."""
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def is_local(master: str) -> bool:

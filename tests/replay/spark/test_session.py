@@ -1,6 +1,7 @@
 """Spark as it is started: which Java it runs on, what it leaves behind, and the same report on any master."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -126,6 +127,16 @@ def held_back(reached: list[str]) -> None:
     with session._interrupt_later():
         os.kill(os.getpid(), signal.SIGINT)
         reached.append("java has started")
+
+
+def test_py4j_prints_no_stack_traces(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with session._quiet():
+        logging.error("KeyboardInterrupt while sending command.")  # noqa: LOG015 - as py4j does
+    assert logging.getLogger().handlers == []
+    assert capsys.readouterr().err == ""
 
 
 def test_an_interrupt_waits_until_java_has_started() -> None:
