@@ -13,8 +13,8 @@ help:  ## show the targets
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing fetchgate and what its tests run beside it into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,kafka]'
+	@echo "Installing fetchgate and what its tests run beside it into $(VENV): 1.2 GB, some minutes ..."
+	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,kafka]'
 	@touch $@
 
 check: $(STAMP)  ## format, lint, types, import rules and unit tests: under a minute

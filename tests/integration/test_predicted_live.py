@@ -1,6 +1,9 @@
 """Predicted equals measured, live: what the engine makes of a capture of the client's side is, to the byte,
 what the gateway counted on the broker's, and what the capture of the broker's side holds.
 
+A client pauses before it leaves. An answer that comes to the gateway when its client has gone is counted
+there and is in no capture of the client's side: nobody could predict it.
+
 `PREDICTED_SECONDS` makes each client read for longer (`make soak`).
 """
 
@@ -29,6 +32,8 @@ from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
 SECONDS = float(os.environ.get("PREDICTED_SECONDS", "6"))
+PARKED_SECONDS = 1.0
+"""For a fetch under way to be answered: both clients ask brokers to wait half a second at most."""
 TOPICS = ("predicted-a", "predicted-b")
 PARTITIONS = 24
 FETCH = ApiKey.FETCH
@@ -163,8 +168,12 @@ def librdkafka(bootstrap: str, group: str) -> None:
     while not (second.assignment() and first.assignment()) and time.monotonic() < end + 30:
         poll(first, second, seconds=0.1)
     poll(first, second, seconds=SECONDS / 4)
+    second.pause(second.assignment())
+    poll(first, second, seconds=PARKED_SECONDS)
     second.close()
     poll(first, seconds=SECONDS / 4)
+    first.pause(first.assignment())
+    poll(first, seconds=PARKED_SECONDS)
     first.close()
 
 
@@ -196,8 +205,12 @@ def aiokafka(bootstrap: str, group: str) -> None:
             await poll(first, seconds=0.1)
         second = joining.result()
         await poll(first, second, seconds=SECONDS / 4)
+        second.pause(*second.assignment())
+        await poll(first, second, seconds=PARKED_SECONDS)
         await asyncio.wait_for(second.stop(), 30)
         await poll(first, seconds=SECONDS / 4)
+        first.pause(*first.assignment())
+        await poll(first, seconds=PARKED_SECONDS)
         await asyncio.wait_for(first.stop(), 30)
 
     asyncio.run(both())
