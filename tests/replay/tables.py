@@ -23,22 +23,29 @@ CAPTURES = Path(__file__).parents[2] / "captures"
 NO_FILTERS = Filters(ports=[], hosts=[], clients=[], topics=[])
 
 
-def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
-    """The events of each pair of ports."""
-    batches: dict[bytes, list[pa.RecordBatch]] = defaultdict(list)
+def _batches(captures: Iterable[Path]) -> dict[bytes, list[pa.RecordBatch]]:
+    """The segments of each pair of ports; b"": the counts of the files."""
+    found: dict[bytes, list[pa.RecordBatch]] = defaultdict(list)
     for share in plan(expand(map(str, captures)), 1 << 30):
         for batch in read(share):
             for key in batch.column("connection").unique().to_pylist():
-                batches[key].append(batch.filter(pc.equal(batch.column("connection"), key)))
-    for key, found in batches.items():
+                found[key].append(batch.filter(pc.equal(batch.column("connection"), key)))
+    return found
+
+
+def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
+    """The events of each pair of ports."""
+    for key, found in _batches(captures).items():
         if key:
             yield list(read_exchanges(iter(found)))
 
 
 def table(choice: Choice, *captures: Path) -> pa.Table:
-    """The table of captures, but for what is told of the files."""
-    made = [batch for events in connections(*captures) for batch in rows(events, choice)]
-    return pa.Table.from_batches([*made, file_rows([], choice)])
+    """The table of captures."""
+    found = _batches(captures)
+    files = [line.decode() for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
+    made = [batch for own in found.values() for batch in rows(read_exchanges(iter(own)), choice)]
+    return pa.Table.from_batches([*made, file_rows(files, choice)])
 
 
 def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
@@ -48,7 +55,7 @@ def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
         yield {**row, **sums, "count": 1, "details": [row["detail"]] if row["detail"] else []}
 
 
-def measured(policy: Policy, *captures: Path) -> Report:
+def measured(policy: Policy, *captures: Path, price_per_gb: float | None = None) -> Report:
     """What `measure` reports of captures, made without Spark."""
-    about = About(version="0", policy=policy, filters=NO_FILTERS)
+    about = About(version="0", policy=policy, filters=NO_FILTERS, price_per_gb=price_per_gb)
     return report(single(table(Choice(policy=policy), *captures).to_pylist()), about)
