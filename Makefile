@@ -24,7 +24,7 @@ check: $(STAMP)  ## format, lint, types, import rules and unit tests: under a mi
 	$(BIN)/pytest -q -m 'not integration and not clients'
 
 test: check  ## everything that CI runs, real brokers and Python clients included
-	$(BIN)/pytest -q -m integration
+	$(BIN)/pytest -q -m 'integration and not soak' --durations 10
 
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo
@@ -34,6 +34,8 @@ clients: $(STAMP)  ## the matrix of clients in other languages
 
 soak: $(STAMP)  ## the same tests for as long as they deserve
 	$(BIN)/python -m tools.soak
+	$(BIN)/pytest -q -m soak
+	TRANSPARENT_LINK_RECORDS=50000 $(BIN)/pytest -q --timeout 900 -m integration -k slow_link tests/integration/test_transparent_live.py
 	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
 	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/test_expanded_equals_direct.py tests/replay/test_predicted_equals_measured.py
 
