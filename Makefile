@@ -40,7 +40,7 @@ soak: $(STAMP)  ## the same tests for as long as they deserve
 	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/test_expanded_equals_direct.py tests/replay/test_predicted_equals_measured.py
 
 bench: $(STAMP)  ## the figures of the README, side by side in one run
-	$(BIN)/python -m tools.bench
+	$(BIN)/python -m tools.bench --long
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .cache build *.egg-info
