@@ -40,7 +40,9 @@ _MAX_NAME: Final = 256
 _HEAD = Struct(">ihhi")  # length, api_key, api_version, correlation_id
 _HEAD_SIZE: Final = 12
 _ANSWER_HEAD_SIZE: Final = 8
-_MIN_LENGTH: Final = 8
+_MIN_LENGTH: Final = 10
+"""No request is shorter: a header is 10 bytes at least, and the one that is 8 (ControlledShutdown v0, v0) is
+followed by 4. PostgreSQL asks for encryption with a length of 8."""
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 _GSSAPI_TOKEN: Final = 0x60
 _FETCH: Final = int(ApiKey.FETCH)
@@ -344,10 +346,8 @@ class Connection:
 
     def _short_garbage(self, data: bytes) -> bool:
         """Whether the first few bytes already tell that no frame will come of them."""
-        if (
-            len(data) >= 4
-            and not 8 <= (length := int.from_bytes(data[:4], signed=True)) <= self._max_request_bytes
-        ):
+        length = int.from_bytes(data[:4], signed=True)
+        if len(data) >= 4 and not _MIN_LENGTH <= length <= self._max_request_bytes:
             self._unread("client", describe_length(data, length, self._max_request_bytes), data)
             return True
         return False
