@@ -7,7 +7,7 @@ import binascii
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,15 @@ from proxy.routing import Address
 from replay.capture.sources import InputError
 from replay.drive.loading import Wanted, load
 from replay.drive.mapping import OffsetPolicy, Overrides, nameless
-from replay.drive.report import DriveReport, render, render_plan, to_csv
+from replay.drive.report import (
+    FETCH,
+    DriveReport,
+    LeftOutRow,
+    left_out_rows,
+    render,
+    render_plan,
+    to_csv,
+)
 from replay.drive.running import Options, drive, plan
 from replay.drive.script import NAMES, READS, Script, name_of
 from replay.drive.wire import TargetError
@@ -58,8 +66,8 @@ examples:
   fetchgate replay drive morning.pcap --dry-run
       what it would send
 
-exit codes: 0 done; 1 the target could not be reached, or left requests without an answer; 2 wrong usage;
-3 done, but parts of the input could not be read
+exit codes: 0 done; 1 the target could not be reached, can be sent nothing of it, or left requests without an
+answer; 2 wrong usage; 3 done, but parts of the input could not be read
 """
 
 
@@ -252,7 +260,8 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
     if args.csv is not None and not _written(args.csv, to_csv(report)):
         return EXIT_FAILED
     if not report["planned"]:
-        return _complain("the target can be sent none of the requests; see what was left out", EXIT_FAILED)
+        why = f"none of the requests can be sent ({_most(report['left_out'])}); see what was left out"
+        return _complain(f"nothing to play: {why}", EXIT_FAILED)
     if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
     return EXIT_PARTLY if report["problems"] else EXIT_DONE
@@ -269,9 +278,15 @@ def _nothing(script: Script, problems: list[str]) -> int:
         else "no Kafka requests in the input"
     )
     if script.left_out:
-        most, _ = script.left_out.most_common(1)[0]
-        why += f" (most of them {name_of(most.api_key)}: {most.reason})"
+        why += f" (most of them {_most(left_out_rows(script.left_out))})"
     return _complain(f"nothing to play: {why}", EXIT_FAILED)
+
+
+def _most(left_out: Sequence[LeftOutRow]) -> str:
+    """Name the API and the reason of most requests that were left out; of fetches, where there are some."""
+    fetches = [row for row in left_out if row["api"] == FETCH]
+    most = max(fetches or left_out, key=lambda row: row["requests"])
+    return f"{most['api']}: {most['reason']}"
 
 
 def _tell_nameless(script: Script) -> None:

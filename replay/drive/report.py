@@ -112,6 +112,7 @@ class DriveReport(TypedDict):
     connection_errors: dict[str, int]
     figures: list[Figures]
     saving: SavingFigures | None
+    """None without --against, and where no fetch was to be played."""
     problems: list[str]
     """What of the input could not be read."""
 
@@ -296,6 +297,8 @@ def _saving(saving: SavingFigures) -> Text:
 
 def _notes(report: DriveReport) -> list[RenderableType]:
     lines = ["Interrupted."] if report["interrupted"] else []
+    if report["settings"]["against"] and report["planned"] and report["saving"] is None:
+        lines.append("No fetch was played, so there is no saving to tell.")
     if report["left_out"]:
         lines.append("Left out:")
     lines += [_left_out(row) for row in report["left_out"]]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final, TypedDict
 
+from proxy.protocol.api import ApiKey
 from proxy.routing import Address
 from replay.drive.mapping import OffsetPolicy, Overrides, asked, fetched
 from replay.drive.pacing import Ceiling, Pace
@@ -112,7 +113,8 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
         copies=options.copies,
         rounds=options.rounds,
     )
-    before = await scrape(options.admin) if options.admin is not None else None
+    fetches = any(step.api_key == ApiKey.FETCH for each in connections for step in each.steps)
+    before = await scrape(options.admin) if options.admin is not None and fetches else None
     interrupted = await _play(player, pace, options, progress)
     saving = None
     if before is not None and options.admin is not None:

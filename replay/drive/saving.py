@@ -19,6 +19,7 @@ SETTLE_SECONDS: Final = 0.2
 """So long the counters must stand still before they are taken to be final."""
 _MAX_SETTLES: Final = 25
 
+_REMEDY: Final = "--against reads the gateway's counters there: give the HOST:PORT of its --admin"
 _REQUESTS: Final = "fetchgate_fetch_request_bytes_total"
 _RESPONSES: Final = "fetchgate_fetch_response_bytes_total"
 _RECORDS: Final = "fetchgate_fetch_record_bytes_total"
@@ -111,7 +112,7 @@ async def scrape(admin: Address) -> Counters:
         reason = str(error)
     except (OSError, ValueError) as error:
         reason = reason_of(getattr(error, "reason", None) or error)
-    raise TargetError(f"--admin {admin}: {reason}")
+    raise TargetError(f"--admin {admin}: {reason}; {_REMEDY}")
 
 
 def _get(url: str) -> str:

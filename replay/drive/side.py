@@ -17,7 +17,7 @@ from replay.drive.mapping import (
     with_ids,
     without_creation,
 )
-from replay.drive.script import CapturedConnection, LeftOut, Step
+from replay.drive.script import READS, CapturedConnection, LeftOut, Step
 from replay.drive.sessions import Session, Sessions
 from replay.drive.tally import Tally
 from replay.drive.target import Place, Target
@@ -26,6 +26,7 @@ UNSPOKEN: Final = "the target does not speak version {}"
 ABSENT: Final = "the target has none of its partitions there"
 EARLIER: Final = "its session began before the capture"
 CREATES: Final = "it could make topics that the target lacks"
+NO_FETCH: Final = "no fetch is left that it could lead to"
 
 
 class Side:
@@ -114,6 +115,9 @@ def playable(
 ) -> tuple[list[CapturedConnection], Counter[LeftOut]]:
     """Leave out what some side can't be sent, so that all get the same.
 
+    Where no fetch is left for that, neither are the reads that lead to fetches: Metadata and the like alone
+    would look like a run that went well.
+
     Returns:
         The connections with what is left of them, and what was left out.
     """
@@ -129,4 +133,9 @@ def playable(
             else:
                 steps.append(step)
         kept.append(replace(connection, steps=steps))
+    rest = [step for connection in kept for step in connection.steps]
+    lost_fetches = any(each.api_key == ApiKey.FETCH for each in left_out)
+    if lost_fetches and all(step.api_key in READS - {ApiKey.FETCH} for step in rest):
+        left_out.update(LeftOut(step.api_key, NO_FETCH) for step in rest)
+        kept = [replace(connection, steps=[]) for connection in kept]
     return kept, left_out

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import UUID
 
@@ -54,6 +55,36 @@ def served(partitions: int = 100) -> Iterator[Served]:
     finally:
         found[0][1].call_soon_threadsafe(done.set)
         thread.join(10)
+
+
+@contextmanager
+def admin_endpoint() -> Iterator[str]:
+    """The counters of a gateway that counts nothing; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = "".join(
+                f"# TYPE fetchgate_fetch_{what}_bytes counter\n"
+                f'fetchgate_fetch_{what}_bytes_total{{side="{side}"}} 0.0\n'
+                for what in ("request", "response", "record")
+                for side in ("client", "broker")
+            ).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(10)
 
 
 def test_a_capture_is_played_and_told_as_json_and_as_a_table(
@@ -141,8 +172,67 @@ def test_a_target_without_the_topics_is_told(capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr()
     assert code == 1
     assert "322 Fetch: the target has none of its partitions there" in told.out
-    assert told.err == (
-        "fetchgate replay drive: the target can be sent none of the requests; see what was left out\n"
+    assert told.err == NONE_LEFT
+
+
+NONE_LEFT = (
+    "fetchgate replay drive: nothing to play: none of the requests can be sent (Fetch: the target has none "
+    "of its partitions there); see what was left out\n"
+)
+
+
+def test_what_leads_to_fetches_is_not_played_without_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Metadata and the like would pass; minutes of them, and a saving of nothing, would look like a run."""
+    with served() as target, served() as gate, admin_endpoint() as admin:
+        gate.broker.delete_topic("events")
+        addresses = ("--target", str(gate.address), "--against", str(target.address), "--admin", admin)
+        code = drive(LIBRDKAFKA, *addresses, "--speed", "max")
+        asked = len(gate.of(ApiKey.METADATA))
+
+    told = capsys.readouterr()
+    assert code == 1
+    assert told.err == NONE_LEFT
+    assert "Metadata: no fetch is left that it could lead to" in told.out
+    assert "0 of 0 requests played" in told.out
+    assert "saved" not in told.out
+    assert asked == 1, "by the look at what it has"
+    assert not gate.of(ApiKey.FETCH)
+
+
+def test_writes_that_are_named_are_played_without_fetches(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as target:
+        target.broker.delete_topic("events")
+        target.versions[ApiKey.HEARTBEAT] = (0, 4)
+        drive(LIBRDKAFKA, "--target", str(target.address), "--include", "Heartbeat", "--speed", "max")
+
+    assert target.of(ApiKey.HEARTBEAT)
+    assert "nothing to play" not in capsys.readouterr().err
+
+
+def test_a_run_without_fetches_tells_no_saving(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as target, served() as gate, admin_endpoint() as admin:
+        addresses = ("--target", str(gate.address), "--against", str(target.address), "--admin", admin)
+        code = drive(LIBRDKAFKA, *addresses, "--speed", "max", "--limit", "2")
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "2 of 2 requests played" in out
+    assert "No fetch was played, so there is no saving to tell." in out
+    assert "% of fetch bytes saved" not in out
+
+
+def test_against_without_the_gateways_admin_endpoint_is_one_line_with_the_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin = f"127.0.0.1:{free_ports(1)}"
+    with served() as target, served() as gate:
+        addresses = ("--target", str(gate.address), "--against", str(target.address), "--admin", admin)
+        code = drive(LIBRDKAFKA, *addresses, "--speed", "max")
+
+    assert code == 1
+    assert capsys.readouterr().err == (
+        f"fetchgate replay drive: --admin {admin}: Connection refused; --against reads the gateway's "
+        "counters there: give the HOST:PORT of its --admin\n"
     )
 
 

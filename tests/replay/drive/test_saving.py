@@ -21,6 +21,7 @@ fetchgate_fetch_response_bytes_total{side="broker"} 200.0
 fetchgate_fetch_record_bytes_total{side="client"} 20.0
 fetchgate_fetch_record_bytes_total{side="broker"} 30.0
 """
+REMEDY = "--against reads the gateway's counters there: give the HOST:PORT of its --admin"
 COUNTERS = Counters(
     client_request=1000, client_response=2000, broker_request=100, broker_response=200, broker_records=30
 )
@@ -85,9 +86,9 @@ async def test_what_is_no_admin_endpoint_is_told(answer: bytes, error: str) -> N
         with pytest.raises(TargetError) as raised:
             await scrape(Address(host, port))
 
-    assert str(raised.value) == f"--admin {host}:{port}: {error}"
+    assert str(raised.value) == f"--admin {host}:{port}: {error}; {REMEDY}"
 
 
 async def test_an_admin_endpoint_that_is_not_there_is_told() -> None:
-    with pytest.raises(TargetError, match=r"^--admin 127\.0\.0\.1:1: Connection refused$"):
+    with pytest.raises(TargetError, match=rf"^--admin 127\.0\.0\.1:1: Connection refused; {REMEDY}$"):
         await scrape(Address("127.0.0.1", 1))
