@@ -229,8 +229,13 @@ class Connection:
             self._closing = True
             self._fetches.close(silently=bool(self._client_left))
 
+    def broker_ended(self) -> None:
+        """Note that the broker says no more: what could have been the beginning of an answer is none."""
+        if self._foreign and self._broker_parts:
+            self._be_wire()
+
     def ended(self) -> None:
-        """Note that the broker connection is gone, and with it all that was in flight."""
+        """Note that both sides are gone, and with them all that was in flight."""
         self._fetches.end()
         # What is kept goes now: this object is part of a cycle, which may wait long for its collection.
         self._client_part = bytearray()
@@ -446,6 +451,14 @@ class Connection:
         if not self._foreign:
             self._fail(side, reason)
             return
+        self._be_wire(data)
+
+    def _be_wire(self, data: bytes = b"") -> None:
+        """Let all of it pass: it is not Kafka.
+
+        Args:
+            data: what the client has just said.
+        """
         self._foreign = False
         self._expected.clear()
         self._answers.clear()

@@ -337,6 +337,12 @@ class Link:
                 client's handshake is over.
         """
         self._broker = None
+        if self.phase < Phase.FINISHED:
+            try:
+                self.core.broker_ended()
+                self.pump()
+            except Exception as defect:  # noqa: BLE001 - as for the client
+                self._broken(defect)
         if self.phase is Phase.OPEN and isinstance(error, ssl.SSLError):
             self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}")
         if self.phase is Phase.OPEN:

@@ -121,6 +121,9 @@ class Wire:
         else:
             self.done = True
 
+    def broker_ended(self) -> None:
+        """Nothing is held."""
+
     def ended(self) -> None:
         self.has_ended = True
 

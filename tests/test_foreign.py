@@ -1,11 +1,21 @@
 """Transparent mode: connections that turn out not to be Kafka pass as they are, whoever speaks first."""
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
 import pytest
 
 from proxy.connection import Connection
 from proxy.events import Fault, Passthrough
+from proxy.measured import Measured
 from proxy.session.savings import Sessions
-from tests.playbook import Playbook, answer
+from tests.playbook import Playbook, answer, request
+from tests.shell import WireGateway, client, gateway, run
+
+BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)
 HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
@@ -83,3 +93,101 @@ def test_the_shortest_request_waits_for_its_answer(api_key: int) -> None:
     connection.receive_broker(answer(7, b"fine"), 0.0)
     assert client_gets(connection) == answer(7, b"fine")
     assert not connection.tally.passthrough
+
+
+# --- what the broker says tells -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [b"+", b"+OK\r\n", b"220 smtp.example ESMTP\r\n", b"\x4a\0\0\0\x0a8.4.0\0"])
+def test_a_server_that_speaks_first_passes(said: bytes) -> None:
+    connection = foreign()
+    for at in range(len(said)):
+        connection.receive_broker(said[at : at + 1], 0.0)
+        assert client_gets(connection) == said[at : at + 1]
+    connection.receive_client(request(3, 1, 7), 0.0)
+    assert broker_gets(connection) == request(3, 1, 7)
+    assert connection.tally.passthrough == {"not Kafka": 1}
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_what_a_broker_says_before_it_closes_reaches_the_client(size: int) -> None:
+    """A TLS port refuses a request in plain text with an alert of seven bytes."""
+    alert = bytes.fromhex("15030300020246")[:size]
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.receive_broker(alert, 0.0)
+    connection.broker_ended()
+    assert client_gets(connection) == alert
+    assert connection.fault is None
+    assert connection.tally.passthrough == {"not Kafka": 1}
+
+
+def test_a_broker_that_closes_without_a_word_tells_nothing() -> None:
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.broker_ended()
+    assert client_gets(connection) == b""
+    assert not connection.tally.passthrough
+
+
+def test_an_answer_cut_short_by_its_end_is_none() -> None:
+    """It is Kafka by then: what has come of the second answer may be the gateway's own."""
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7) + request(3, 1, 8), 0.0)
+    connection.receive_broker(answer(7) + answer(8)[:5], 0.0)
+    connection.broker_ended()
+    assert client_gets(connection) == answer(7)
+    assert not connection.tally.passthrough
+
+
+# --- between sockets ------------------------------------------------------------------------------
+
+
+class ForeignGateway(WireGateway):
+    """A gateway whose cores are those of transparent mode, without netfilter."""
+
+    def make_core(self, _reached_at: str, _measured: Measured) -> Connection:
+        return foreign()
+
+
+@asynccontextmanager
+async def through_gateway(serve: Serve) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect a client to a server by way of the gateway."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, gateway(f"127.0.0.1:{port}", ForeignGateway) as gate, client(gate.listen.port) as ends:
+        yield ends
+
+
+@BOTH_LOOPS
+def test_a_conversation_that_the_server_opens(plain: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"+OK\r\n")
+        assert await reader.readexactly(6) == b"QUIT\r\n"
+        writer.write(b"+OK\r\n")
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve) as (reader, writer):
+            assert await reader.readexactly(5) == b"+OK\r\n"
+            writer.write(b"QUIT\r\n")
+            assert await reader.read() == b"+OK\r\n"
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_a_refusal_of_a_few_bytes_arrives_before_the_end(plain: bool) -> None:
+    alert = bytes.fromhex("15030300020246")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(request(3, 1, 7)))
+        writer.write(alert)
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve) as (reader, writer):
+            writer.write(request(3, 1, 7))
+            assert await reader.read() == alert
+
+    run(scene(), plain=plain)
