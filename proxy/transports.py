@@ -149,6 +149,7 @@ class Link:
         "_deadline",
         "_held",
         "_host",
+        "_unheard",
         "_whole",
         "active_at",
         "asked_for",
@@ -175,6 +176,8 @@ class Link:
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
         self._held = 0
+        self._unheard: Address | None = None
+        """Where the broker is that has not said anything yet: whether it takes us can't be told before."""
         self._whole = (False, False)
         """Whether what is due to the client, and to the broker, is written as one: TLS makes a record of each
         piece."""
@@ -285,7 +288,7 @@ class Link:
     async def _connect(self) -> None:
         reason = "no address is known"
         for address in self._host.way_of(self):
-            self.broker_address = address  # what fails may fail before this task goes on
+            self.broker_address = self._unheard = address  # all may happen before this task goes on
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await self._host.loop.create_connection(
@@ -297,7 +300,6 @@ class Link:
                 reason = f"{address}: {reason_of(error)}"
                 continue
             if self.phase < Phase.FINISHED:
-                self._host.connected(self.node_id, address)
                 self.release_client(CONNECTING)
                 # uvloop may have read the client once before it could be told not to.
                 self.client_received(b"")
@@ -322,6 +324,9 @@ class Link:
     def broker_received(self, data: bytes) -> None:
         """Take bytes from the broker."""
         now = self.active_at = monotonic()
+        if self._unheard is not None:
+            self._host.connected(self.node_id, self._unheard)
+            self._unheard = None
         try:
             self.core.receive_broker(data, now)
             self.pump()

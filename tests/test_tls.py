@@ -499,6 +499,25 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
         run(scene(port))
 
 
+def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Keys) -> None:
+    """In TLS 1.3 each connection stands before it is refused: that is no sign of being reachable."""
+
+    async def scene(port: int) -> None:
+        async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
+            gate._seen_bootstrap = True
+            with capture_logs() as lines:
+                for _ in range(3):
+                    async with client(gate.listen.port) as (reader, writer):
+                        writer.write(b"x")
+                        assert await reader.read() == b""
+                    await until(lambda: not gate.links)
+            assert [line["event"] for line in lines] == ["bootstrap unreachable, trying again"]
+            assert gate.health().reasons[0] == "no broker is reachable"
+
+    with _wants_certificates(keys) as port:
+        run(scene(port))
+
+
 def test_a_client_that_leaves_amid_an_answer_is_no_trouble_of_the_broker(keys: Keys) -> None:
     async def scene() -> None:
         with capture_logs() as lines:

@@ -367,6 +367,22 @@ def test_bootstrap_addresses_are_tried_in_turn_and_the_one_that_answers_is_kept(
     run(scene())
 
 
+def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
+    """That a connection stands is no proof: its process may hang, or refuse us once TLS stands."""
+
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            gate._seen_bootstrap = True
+            async with client(gate.listen.port) as (reader, writer):
+                await until(lambda: gate.links and _link(gate).has_broker)
+                assert gate.health().reasons
+                writer.write(b"x")
+                await reader.readexactly(1)
+                assert not gate.health().reasons
+
+    run(scene())
+
+
 def test_a_broker_that_never_accepts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "CONNECT_SECONDS", 0.05)
 
