@@ -23,6 +23,8 @@ from replay.capture.exchange import Exchange
 Kind: TypeAlias = Literal["full", "incremental", "sessionless", "close"]
 TopicKey: TypeAlias = str | bytes
 """A topic's name, or its 16-byte id (v13 and later)."""
+Listed: TypeAlias = tuple[bytes, int, int]
+"""A topic element of a request: key, partitions, bytes."""
 
 NOT_UNDERSTOOD: Final = "not understood"
 UNPAIRED: Final = "unpaired"
@@ -129,6 +131,8 @@ class Fetch:
 
     outcome: Outcome
     request: FetchRequest
+    elements: list[Listed]
+    """Topic elements of the request."""
     answer: CapturedAnswer | None
 
     @property
@@ -166,7 +170,8 @@ def read_fetch(outcome: Outcome, repeated: Repeated) -> Fetch | None:
             body = request_header(exchange.request, 4)[4]
             request = parse_fetch_request(exchange.request, version, body)
             repeated.note_request(request)
-        _note_request(outcome, request)
+        elements = [*_listed(request)]
+        _note_request(outcome, request, elements)
         answer = None
         if exchange.response:
             answer = CapturedAnswer(exchange.response, version, request.isolation_level)
@@ -174,14 +179,14 @@ def read_fetch(outcome: Outcome, repeated: Repeated) -> Fetch | None:
     except ProtocolError:
         outcome.reason = NOT_UNDERSTOOD
         return None
-    return Fetch(outcome, request, answer)
+    return Fetch(outcome, request, elements, answer)
 
 
-def _note_request(outcome: Outcome, request: FetchRequest) -> None:
+def _note_request(outcome: Outcome, request: FetchRequest, elements: list[Listed]) -> None:
     outcome.kind = kind_of(request.session_id, request.session_epoch)
     outcome.session_id, outcome.session_epoch = request.session_id, request.session_epoch
     outcome.partitions_requested = request.partitions
-    outcome.listing_bytes = _listing_bytes(request)
+    outcome.listing_bytes = sum(size for _, _, size in elements)
 
 
 def _note_answer(outcome: Outcome, answer: CapturedAnswer) -> None:
@@ -191,15 +196,6 @@ def _note_answer(outcome: Outcome, answer: CapturedAnswer) -> None:
     outcome.record_bytes = answer.walk.record_bytes
     outcome.empty_entry_bytes = answer.empty_entry_bytes
     outcome.entry_bytes = answer.entry_bytes
-
-
-def _listing_bytes(request: FetchRequest) -> int:
-    topics, layout = request.topics, request.layout
-    if request.odd:
-        return 0
-    ends = len(topics.keys) if layout.flexible else 0
-    prefixes = sum(map(layout.prefix_size, topics.keys, topics.counts))
-    return prefixes + ends + topics.partitions * layout.request_entry
 
 
 def kind_of(session_id: int, epoch: int) -> Kind:
@@ -214,7 +210,7 @@ def kind_of(session_id: int, epoch: int) -> Kind:
 def share_captured(fetch: Fetch) -> None:
     """Tell each topic its share of what was captured."""
     outcome, layout = fetch.outcome, fetch.request.layout
-    for key, count, size in _listed(fetch.request):
+    for key, count, size in fetch.elements:
         share = outcome.topic(key, layout)
         share.request_bytes += size
         share.partitions_requested += count
@@ -228,8 +224,8 @@ def share_captured(fetch: Fetch) -> None:
 
 def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
     """Tell each topic its share of a request that goes to the broker."""
-    outcome.session_listing_bytes += _listing_bytes(sent)
     for key, count, size in _listed(sent):
+        outcome.session_listing_bytes += size
         share = outcome.topic(key, sent.layout)
         share.session_request_bytes += size
         share.session_partitions_requested += count
@@ -259,8 +255,8 @@ def share_whole(outcome: Outcome, answer: CapturedAnswer) -> None:
         share.session_partitions_answered += count
 
 
-def _listed(request: FetchRequest) -> Iterator[tuple[bytes, int, int]]:
-    """Give each element of a request: key, partitions, bytes."""
+def _listed(request: FetchRequest) -> Iterator[Listed]:
+    """Give each element of a request."""
     topics, layout = request.topics, request.layout
     if request.odd:
         return
