@@ -287,7 +287,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> Readable:
         reasons[end.reason or "no frame found after a gap"] += end.unframed_bytes
         reasons["frames that begin and do not end"] += end.partial_bytes
         reasons["frames without a header"] += end.headerless_bytes
-    unreadable = min(reasons.total(), whole)
+    unreadable = reasons.total()
     return Readable(
         readable_bytes=whole - unreadable,
         unreadable_bytes=unreadable,
