@@ -92,6 +92,7 @@ class Connection:
         "tally",
         "to_broker",
         "to_client",
+        "wire",
     )
 
     def __init__(
@@ -111,6 +112,8 @@ class Connection:
         """Set when the connection has to end; what `take_client` gives is still due."""
         self.held = 0
         """Bytes of answers kept until they are whole or their turn comes."""
+        self.wire = False
+        """It is not Kafka: all passes, and with it the end of what either side says."""
         self.events: list[Event] = []
         """What has happened and is not taken yet."""
         self.to_client: list[Buffer] = []
@@ -228,6 +231,11 @@ class Connection:
         if not self._closing:
             self._closing = True
             self._fetches.close(silently=bool(self._client_left))
+
+    def client_ended(self) -> None:
+        """Note that the client says no more: what could have been the beginning of a request is none."""
+        if self._foreign and self._client_part:
+            self._be_wire()
 
     def broker_ended(self) -> None:
         """Note that the broker says no more: what could have been the beginning of an answer is none."""
@@ -460,6 +468,7 @@ class Connection:
             data: what the client has just said.
         """
         self._foreign = False
+        self.wire = True
         self._expected.clear()
         self._answers.clear()
         self._half = None

@@ -13,9 +13,10 @@ holds back brokers while too many bytes of incomplete answers are in memory.
 import asyncio
 import socket
 import ssl
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol, cast
 
@@ -248,10 +249,19 @@ class Link:
     def client_ended(self) -> None:
         """Take the end of the client's stream; answers may still be on their way to it."""
         self._client_ended = True
-        if self.phase is Phase.FINISHED and self._client is not None:
+        if self.phase is Phase.OPEN:
+            self._tell(self.core.client_ended)
+            self._pass_end()
+        elif self.phase is Phase.FINISHED and self._client is not None:
             self._client.close()
-        else:
+
+    def _pass_end(self) -> None:
+        """Let the broker see the end of the client's stream; that of a Kafka client is the end of all."""
+        broker = self._broker
+        if not (self.core.wire and self.halves and (broker is None or broker.can_write_eof())):
             self.close_session("client closed")
+        elif broker is not None and not broker.is_closing():
+            broker.write_eof()
 
     def client_lost(self) -> None:
         """Take the end of the client's socket."""
@@ -320,6 +330,8 @@ class Link:
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         _keep_alive(transport)
         self.pump()
+        if self._client_ended:
+            self._pass_end()
 
     def broker_received(self, data: bytes) -> None:
         """Take bytes from the broker."""
@@ -343,11 +355,7 @@ class Link:
         """
         self._broker = None
         if self.phase < Phase.FINISHED:
-            try:
-                self.core.broker_ended()
-                self.pump()
-            except Exception as defect:  # noqa: BLE001 - as for the client
-                self._broken(defect)
+            self._tell(self.core.broker_ended)
         if self.phase is Phase.OPEN and isinstance(error, ssl.SSLError):
             self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}")
         if self.phase is Phase.OPEN:
@@ -395,6 +403,14 @@ class Link:
         elif self.phase is Phase.CLOSING and core.done:
             self.finish()
 
+    def _tell(self, word: Callable[[], None]) -> None:
+        """Tell the core what is neither side's bytes, and follow it."""
+        try:
+            word()
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - as for the client's bytes
+            self._broken(error)
+
     def close_session(self, reason: str, within: float = CLOSE_SECONDS) -> None:
         """Take no more from the client; finish what is in flight and close its session.
 
@@ -411,11 +427,7 @@ class Link:
             self.finish()
             return
         self._deadline = self._host.loop.call_later(within, self.finish)
-        try:
-            self.core.close_session(monotonic())
-            self.pump()
-        except Exception as error:  # noqa: BLE001 - as for the client
-            self._broken(error)
+        self._tell(partial(self.core.close_session, monotonic()))
 
     def finish(self) -> None:
         """Close both sockets once what has been written has left; a peer that does not take it is cut off.

@@ -85,6 +85,7 @@ class Wire:
     done: bool = False
     begun: bool = True
     busy: bool = False
+    wire: bool = False
     has_ended: bool = False
     fault: Fault | None = None
     client_id: str = "t"
@@ -120,6 +121,9 @@ class Wire:
             self.events.append(SessionClosed(session_id=7, reason="test"))
         else:
             self.done = True
+
+    def client_ended(self) -> None:
+        """Nothing is held."""
 
     def broker_ended(self) -> None:
         """Nothing is held."""

@@ -191,3 +191,22 @@ def test_a_refusal_of_a_few_bytes_arrives_before_the_end(plain: bool) -> None:
             assert await reader.read() == alert
 
     run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize("said", [HTTP, b"hi\n", b"\0\0\0\x0bhi"])
+def test_a_client_that_half_closes_still_gets_its_answer(said: bytes, plain: bool) -> None:
+    """Its end reaches the server, and so does what could have been the beginning of a request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == said
+        writer.write(b"answer")
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve) as (reader, writer):
+            writer.write(said)
+            writer.write_eof()
+            assert await reader.read() == b"answer"
+
+    run(scene(), plain=plain)
