@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import base64
-import binascii
 import json
 import sys
 from collections import Counter
@@ -15,9 +14,9 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from proxy.protocol.primitives import UUID_BYTES
 from proxy.routing import Address
 from replay.capture.sources import InputError
+from replay.drive import values
 from replay.drive.loading import Wanted, load
 from replay.drive.mapping import OffsetPolicy, Overrides, nameless
 from replay.drive.report import (
@@ -30,7 +29,7 @@ from replay.drive.report import (
     to_csv,
 )
 from replay.drive.running import Options, drive, plan
-from replay.drive.script import NAMES, READS, Script, name_of
+from replay.drive.script import Script, name_of
 from replay.drive.wire import TargetError
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
@@ -43,8 +42,6 @@ EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_PARTLY: Final = 3
-
-_INT32: Final = 0x7FFF_FFFF
 
 DESCRIPTION: Final = """\
 Play the captured requests against a live gateway or broker, each captured connection on one of its own, in
@@ -77,16 +74,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("inputs", nargs="+", metavar="FILE", help="captures, as inspect takes them")
-    parser.add_argument("--target", type=_address, metavar="HOST:PORT", help="a gateway or a broker")
+    parser.add_argument("--target", type=values.address, metavar="HOST:PORT", help="a gateway or a broker")
     parser.add_argument(
         "--against",
-        type=_address,
+        type=values.address,
         metavar="HOST:PORT",
         help="a broker; the same requests go to both, and --target is a gateway whose saving is measured",
     )
     parser.add_argument(
         "--admin",
-        type=_address,
+        type=values.address,
         default=Address("127.0.0.1", 9464),
         metavar="HOST:PORT",
         help="with --against: the gateway's admin endpoint (default: 127.0.0.1:9464)",
@@ -103,27 +100,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_when(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speed",
-        type=_speed,
+        type=values.speed,
         default=1.0,
         metavar="N|max",
         help="times the captured speed, or max: as fast as answers allow (default: 1)",
     )
-    parser.add_argument("--rate", type=_positive, metavar="N", help="at most so many requests a second")
+    parser.add_argument("--rate", type=values.positive, metavar="N", help="at most so many requests a second")
     parser.add_argument(
         "--connections",
-        type=_count,
+        type=values.count,
         default=1,
         metavar="N",
         help="so many for each captured one (default: 1)",
     )
     parser.add_argument(
-        "--loop", type=_count, default=1, metavar="N", help="play it so many times, one after another"
+        "--loop", type=values.count, default=1, metavar="N", help="play it so many times, one after another"
     )
-    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N requests of the capture")
-    parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="send nothing after so long")
+    parser.add_argument(
+        "--limit", type=values.count, metavar="N", help="only the first N requests of the capture"
+    )
+    parser.add_argument(
+        "--duration", type=values.positive, metavar="SECONDS", help="send nothing after so long"
+    )
     parser.add_argument(
         "--longest-wait",
-        type=_positive,
+        type=values.positive,
         metavar="SECONDS",
         help="where the capture is silent for longer, wait only so long",
     )
@@ -131,12 +132,15 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--max-wait", type=_natural, metavar="MS", help="what fetches say; 0: answered at once, idle or not"
+        "--max-wait",
+        type=values.natural,
+        metavar="MS",
+        help="what fetches say; 0: answered at once, idle or not",
     )
-    parser.add_argument("--min-bytes", type=_natural, metavar="N", help="what fetches say")
+    parser.add_argument("--min-bytes", type=values.natural, metavar="N", help="what fetches say")
     parser.add_argument(
         "--offsets",
-        type=_offsets,
+        type=values.offsets,
         default=OffsetPolicy.LATEST,
         metavar="HOW",
         help="latest (default): shifted, each partition so that the highest captured offset is the target's "
@@ -145,7 +149,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--include",
-        type=_apis,
+        type=values.apis,
         action="append",
         default=[],
         metavar="API[,...]",
@@ -153,7 +157,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--topic-id",
-        type=_named_id,
+        type=values.named_id,
         action="append",
         default=[],
         metavar="ID=NAME",
@@ -161,7 +165,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--client", action="append", default=[], metavar="ID", help="only this client id's")
     parser.add_argument(
-        "--port", type=_port, action="append", default=[], metavar="N", help="only this port's"
+        "--port", type=values.port, action="append", default=[], metavar="N", help="only this port's"
     )
 
 
@@ -303,72 +307,3 @@ def _say(text: str) -> None:
 def _complain(text: str, code: int) -> int:
     _say(text)
     return code
-
-
-def _address(text: str) -> Address:
-    try:
-        return Address.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _positive(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return found
-
-
-def _speed(text: str) -> float | None:
-    return None if text == "max" else _positive(text)
-
-
-def _natural(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _count(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _port(text: str) -> int:
-    return _whole(text, 1, 0xFFFF)
-
-
-def _whole(text: str, lowest: int, highest: int = _INT32) -> int:
-    if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= highest:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
-    return int(text)
-
-
-def _offsets(text: str) -> OffsetPolicy:
-    try:
-        return OffsetPolicy(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(OffsetPolicy)}") from None
-
-
-def _apis(text: str) -> list[int]:
-    known = {name.lower(): key for key, name in NAMES.items()}
-    found = []
-    for name in filter(None, (part.strip() for part in text.split(","))):
-        if name.lower() not in known:
-            writes = ", ".join(sorted(NAMES[key] for key in NAMES.keys() - READS))
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {writes}")
-        found.append(known[name.lower()])
-    return found
-
-
-def _named_id(text: str) -> tuple[bytes, str]:
-    """Read ID=NAME; the id as Kafka writes it (22 characters of base 64) or as 32 hexadecimal digits."""
-    id_, equals, name = text.partition("=")
-    try:
-        found = bytes.fromhex(id_) if len(id_) == 2 * UUID_BYTES else base64.urlsafe_b64decode(id_ + "==")
-    except (ValueError, binascii.Error):
-        found = b""
-    if not equals or not name or len(found) != UUID_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not ID=NAME, as in BsAPo2xmQ2aMgzxXyzGHmA=orders")
-    return found, name

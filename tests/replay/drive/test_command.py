@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -287,15 +286,11 @@ def test_a_file_that_is_no_capture_is_told_and_the_others_are_played(
     [
         (["--target", "nowhere"], "argument --target: 'nowhere' has no port; write HOST:PORT"),
         (["--speed", "0"], "argument --speed: '0' is not above 0"),
-        (["--speed", "fast"], "argument --speed: 'fast' is no number"),
-        (["--speed", "nan"], "argument --speed: 'nan' is not above 0"),
         (["--rate", "-1"], "argument --rate: '-1' is not above 0"),
-        (["--connections", "0"], "argument --connections: '0' is no whole number from 1 to 2147483647"),
         (["--loop", "1.5"], "argument --loop: '1.5' is no whole number from 1 to 2147483647"),
+        (["--connections", "0"], "argument --connections: '0' is no whole number from 1 to 2147483647"),
         (["--max-wait", "-5"], "argument --max-wait: '-5' is no whole number from 0 to 2147483647"),
-        (["--max-wait", "inf"], "argument --max-wait: 'inf' is no whole number from 0 to 2147483647"),
         (["--topic-id", "events"], "argument --topic-id: 'events' is not ID=NAME"),
-        (["--topic-id", "AAAA=events"], "argument --topic-id: 'AAAA=events' is not ID=NAME"),
         (["--include", "Fetsch"], "argument --include: 'Fetsch' is none of AddOffsetsToTxn, "),
         (["--offsets", "newest"], "argument --offsets: 'newest' is none of keep, clamp, earliest, latest"),
         (["--port", "70000"], "argument --port: '70000' is no whole number from 1 to 65535"),
@@ -307,14 +302,3 @@ def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest
 
     assert left.value.code == 2
     assert error in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["BsAPo2xmQ2aMgzxXyzGHmA", "06c00fa36c6643668c833c57cb318798"])
-def test_a_topic_id_is_written_as_kafka_writes_it_or_in_hex(text: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-
-    [(found, name)] = parser.parse_args([LIBRDKAFKA, "--topic-id", f"{text}=orders=x"]).topic_id
-
-    assert (len(found), name) == (16, "orders=x")
-    assert UUID(bytes=found).hex.startswith("06c00fa36c66")

@@ -1,0 +1,93 @@
+"""The values of `drive`'s options, read from text.
+
+Each function raises `argparse.ArgumentTypeError`, which names the text and what would be right.
+"""
+
+import argparse
+import base64
+import binascii
+from typing import Final
+
+from proxy.protocol.primitives import UUID_BYTES
+from proxy.routing import Address
+from replay.drive.mapping import OffsetPolicy
+from replay.drive.script import NAMES, READS
+
+_INT32: Final = 0x7FFF_FFFF
+
+
+def address(text: str) -> Address:
+    """Read HOST:PORT."""
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def positive(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return found
+
+
+def speed(text: str) -> float | None:
+    """Read a number above 0, or `max`, which is None."""
+    return None if text == "max" else positive(text)
+
+
+def natural(text: str) -> int:
+    """Read a whole number from 0."""
+    return _whole(text, 0)
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1."""
+    return _whole(text, 1)
+
+
+def port(text: str) -> int:
+    """Read a port."""
+    return _whole(text, 1, 0xFFFF)
+
+
+def _whole(text: str, lowest: int, highest: int = _INT32) -> int:
+    if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= highest:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
+    return int(text)
+
+
+def offsets(text: str) -> OffsetPolicy:
+    """Read the name of a policy."""
+    try:
+        return OffsetPolicy(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(OffsetPolicy)}") from None
+
+
+def apis(text: str) -> list[int]:
+    """Read names of APIs, however they are written in capitals; give their keys."""
+    known = {name.lower(): key for key, name in NAMES.items()}
+    found = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name.lower() not in known:
+            writes = ", ".join(sorted(NAMES[key] for key in NAMES.keys() - READS))
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {writes}")
+        found.append(known[name.lower()])
+    return found
+
+
+def named_id(text: str) -> tuple[bytes, str]:
+    """Read ID=NAME; the id as Kafka writes it (22 characters of base 64) or as 32 hexadecimal digits."""
+    id_, equals, name = text.partition("=")
+    try:
+        found = bytes.fromhex(id_) if len(id_) == 2 * UUID_BYTES else base64.urlsafe_b64decode(id_ + "==")
+    except (ValueError, binascii.Error):
+        found = b""
+    if not equals or not name or len(found) != UUID_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=NAME, as in BsAPo2xmQ2aMgzxXyzGHmA=orders")
+    return found, name

@@ -1,0 +1,63 @@
+"""Values of options: what they mean, and what is said of those that mean nothing."""
+
+import argparse
+from collections.abc import Callable
+
+import pytest
+
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from replay.drive import values
+from replay.drive.mapping import OffsetPolicy
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (values.address, "[::1]:9092", Address("::1", 9092)),
+        (values.positive, "0.5", 0.5),
+        (values.speed, "max", None),
+        (values.speed, "10", 10.0),
+        (values.natural, "0", 0),
+        (values.count, "2147483647", 2_147_483_647),
+        (values.port, "65535", 65_535),
+        (values.offsets, "clamp", OffsetPolicy.CLAMP),
+        (values.apis, "produce, OFFSETCOMMIT,", [ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT]),
+        (values.apis, "", []),
+    ],
+)
+def test_a_value_is_read(read: Callable[[str], object], text: str, value: object) -> None:
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "error"),
+    [
+        (values.address, "kafka", "'kafka' has no port; write HOST:PORT"),
+        (values.positive, "inf", "'inf' is not above 0"),
+        (values.speed, "fast", "'fast' is no number"),
+        (values.speed, "nan", "'nan' is not above 0"),
+        (values.natural, "inf", "'inf' is no whole number from 0 to 2147483647"),
+        (values.natural, "\u0663", "'\u0663' is no whole number from 0 to 2147483647"),
+        (values.count, "2147483648", "'2147483648' is no whole number from 1 to 2147483647"),
+        (values.port, "0", "'0' is no whole number from 1 to 65535"),
+        (values.offsets, "", "'' is none of keep, clamp, earliest, latest"),
+        (values.apis, "Produce,Fetch it", "'Fetch it' is none of AddOffsetsToTxn, "),
+        (values.named_id, "=orders", "'=orders' is not ID=NAME, as in BsAPo2xmQ2aMgzxXyzGHmA=orders"),
+        (values.named_id, "AAAA=orders", "'AAAA=orders' is not ID=NAME"),
+        (values.named_id, "BsAPo2xmQ2aMgzxXyzGHmA", "'BsAPo2xmQ2aMgzxXyzGHmA' is not ID=NAME"),
+        (values.named_id, "BsAPo2xmQ2aMgzxXyzGHmA=", "'BsAPo2xmQ2aMgzxXyzGHmA=' is not ID=NAME"),
+        (values.named_id, f"{32 * 'x'}=orders", "is not ID=NAME"),
+    ],
+)
+def test_what_means_nothing_is_named(read: Callable[[str], object], text: str, error: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as raised:
+        read(text)
+    assert error in str(raised.value)
+
+
+@pytest.mark.parametrize("id_", ["BsAPo2xmQ2aMgzxXyzGHmA", "06c00fa36c6643668c833c57cb318798"])
+def test_a_topic_id_is_written_as_kafka_writes_it_or_in_hex(id_: str) -> None:
+    expected = bytes.fromhex("06c00fa36c6643668c833c57cb318798")
+
+    assert values.named_id(f"{id_}=orders=x") == (expected, "orders=x")
