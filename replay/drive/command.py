@@ -17,8 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from proxy.routing import Address
 from replay.capture.sources import InputError
 from replay.drive import values
+from replay.drive.asked import nameless
 from replay.drive.loading import Wanted, load
-from replay.drive.mapping import OffsetPolicy, Overrides, nameless
+from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.report import (
     FETCH,
     DriveReport,

@@ -11,7 +11,8 @@ from typing import Final, TypedDict
 
 from proxy.protocol.api import ApiKey
 from proxy.routing import Address
-from replay.drive.mapping import OffsetPolicy, Overrides, asked, fetched
+from replay.drive.asked import asked, fetched
+from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
 from replay.drive.report import (

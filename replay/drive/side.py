@@ -7,8 +7,8 @@ from typing import Final
 
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
+from replay.drive.asked import Asked
 from replay.drive.mapping import (
-    Asked,
     FetchMapping,
     OffsetPolicy,
     Overrides,

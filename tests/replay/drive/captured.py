@@ -72,3 +72,11 @@ def script(
             maker.take(exchange)
         maker.take(capture.end())
     return maker.finish(longest_wait=longest_wait, limit=limit)
+
+
+def one(*frames: bytes) -> Script:
+    """A script of these requests, on one connection."""
+    capture = Capture()
+    for number, frame in enumerate(frames):
+        capture.say(frame, number)
+    return script(capture)

@@ -5,24 +5,22 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from replay.drive.asked import asked
 from replay.drive.mapping import (
     FetchMapping,
     MappedFetch,
     OffsetPolicy,
     Overrides,
     Topic,
-    asked,
     bounds_of,
-    fetched,
     most_leading,
-    nameless,
     with_ids,
     without_creation,
 )
-from replay.drive.script import Script, ScriptMaker, Step
+from replay.drive.script import ScriptMaker, Step
 from tests.frames import VERSIONS, Exchange, fetch, live, topic_id
 from tests.model import wire
-from tests.replay.drive.captured import Capture, request, script
+from tests.replay.drive.captured import Capture, one, request, script
 from tools.kafka import raw
 
 HERE = b"\xee" * 16
@@ -44,13 +42,6 @@ def topic(
         earliest=np.full(partitions, low, np.int64),
         latest=np.full(partitions, high, np.int64),
     )
-
-
-def one(*frames: bytes) -> Script:
-    capture = Capture()
-    for number, frame in enumerate(frames):
-        capture.say(frame, number)
-    return script(capture)
 
 
 def steps(*frames: bytes) -> list[Step]:
@@ -245,18 +236,9 @@ def test_max_wait_and_min_bytes_can_be_told(version: int) -> None:
     assert (changed.max_wait_ms, changed.min_bytes, changed.max_bytes) == (0, 65_536, 52_428_800)
 
 
-def test_a_topic_id_without_a_name_is_told() -> None:
-    found = one(fetch(13, ("t", 0), ("u", 0)), fetch(11, ("x", 0)))
-    found.topics[topic_id("t")] = "t"
+def test_what_a_connection_fetches_tells_its_broker() -> None:
+    found = {"t": {0, 2}, "u": {1}}
 
-    assert nameless(found) == [topic_id("u")]
-
-
-def test_the_partitions_of_a_connection_tell_its_broker() -> None:
-    (connection,) = one(fetch(11, ("t", 0), ("t", 2)), fetch(13, ("u", 1))).connections
-    found = fetched(connection, names_of("u"))
-
-    assert found == {"t": {0, 2}, "u": {1}}
     assert most_leading(found, {"t": topic(leaders=(1, 1, 2)), "u": topic(leaders=(3, 2, 3))}) == 2
     assert most_leading(found, {"t": topic(leaders=(-1, -1, -1))}) is None
     assert most_leading({"t": {99}}, {"t": topic()}) is None
