@@ -17,7 +17,8 @@ from proxy.protocol.fetch_request import (
 from proxy.protocol.fetch_response import answer_head
 from proxy.protocol.primitives import ProtocolError
 from proxy.repeated import Repeated
-from replay.broker import CapturedAnswer, Element
+from replay.answer import CapturedAnswer
+from replay.broker import Element
 from replay.capture.exchange import Exchange
 
 Kind: TypeAlias = Literal["full", "incremental", "sessionless", "close"]

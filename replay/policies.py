@@ -24,7 +24,8 @@ from proxy.protocol.primitives import encode_count
 from proxy.rewriting import clamped
 from proxy.session.handler import Delta, FetchSessionHandler
 from proxy.session.savings import Sessions
-from replay.broker import SESSION_ID, CapturedAnswer, CapturedBroker, joined
+from replay.answer import CapturedAnswer, joined
+from replay.broker import SESSION_ID, CapturedBroker
 from replay.capture.exchange import ConnectionEnd, Exchange
 from replay.outcome import (
     NOT_UNDERSTOOD,
