@@ -7,6 +7,7 @@ import pytest
 
 from replay.cli import main
 from tests.replay.capture import crafting
+from tests.replay.truths import truth
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -19,23 +20,23 @@ def _inspect(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 
 @pytest.mark.parametrize("name", ["librdkafka-100p", "librdkafka-midstream", "java-100p", "many-clients-any"])
 def test_counts_are_those_of_the_truth(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    truth = json.loads((CAPTURES / f"{name}.truth.json").read_text())
+    true = truth(name)
     code, found = _inspect(capsys, str(CAPTURES / f"{name}.pcap"))
     assert code == 0
-    assert found["packets"] == truth["capture"]["packets"]
-    assert found["first_time"] == truth["capture"]["first_ts_ns"]
-    assert found["last_time"] == truth["capture"]["last_ts_ns"]
-    assert [list(map(int, one["link_types"])) for one in found["files"]] == [truth["capture"]["link_types"]]
-    assert found["ports"] == {"33192": truth["totals"]["connections"]}
+    assert found["packets"] == true["capture"]["packets"]
+    assert found["first_time"] == true["capture"]["first_ts_ns"]
+    assert found["last_time"] == true["capture"]["last_ts_ns"]
+    assert [list(map(int, one["link_types"])) for one in found["files"]] == [true["capture"]["link_types"]]
+    assert found["ports"] == {"33192": true["totals"]["connections"]}
     connections = found["connections"]
-    assert sum(one["client_bytes"] for one in connections) == truth["totals"]["request_stream_bytes"]
+    assert sum(one["client_bytes"] for one in connections) == true["totals"]["request_stream_bytes"]
     fetches = [one["fetch"] for one in connections if one["fetch"]]
-    assert sum(one["partitions"] for one in fetches) == truth["fetch"]["partitions_requested"]
+    assert sum(one["partitions"] for one in fetches) == true["fetch"]["partitions_requested"]
     kinds: dict[str, int] = {}
     for one in fetches:
         for kind, count in one["kinds"].items():
             kinds[kind] = kinds.get(kind, 0) + count
-    assert kinds == {_KINDS[kind]: count for kind, count in truth["fetch"]["kinds"].items()}
+    assert kinds == {_KINDS[kind]: count for kind, count in true["fetch"]["kinds"].items()}
 
 
 _KINDS = {

@@ -4,12 +4,10 @@ The whole way but for Spark: files, segments, streams, frames, exchanges, engine
 """
 
 import gzip
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import zstandard
@@ -17,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replay.capture.exchange import Exchange, is_cut
-from replay.report.model import Fetch, Report
+from replay.report.model import Report
 from replay.savings import Policy
 from tests.replay.capture import crafting
 from tests.replay.capture.crafting import CAPTURES, NAMES, Frame
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.tables import connections, measured
+from tests.replay.truths import assert_true, truth
 
 _SYN_FIN_RST = 7
 
@@ -89,11 +88,6 @@ def written(folder: Path, files: Sequence[bytes]) -> list[Path]:
     return paths
 
 
-def truth(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CAPTURES / f"{name}.truth.json").read_text())
-    return found
-
-
 @cache
 def undisturbed(name: str, policy: Policy) -> Report:
     return measured(policy, CAPTURES / f"{name}.pcap")
@@ -102,48 +96,7 @@ def undisturbed(name: str, policy: Policy) -> Report:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_truth_comes_out(name: str, form: str, tmp_path: Path) -> None:
-    report, true = measured("always", *written(tmp_path, FORMS[form](name))), truth(name)
-    found, fetch, unpaired = report["input"], true["fetch"], true["unpaired"]
-
-    assert_adds_up(report)
-    assert found["connections"] == true["totals"]["connections"]
-    assert found["exchanges"] == true["totals"]["exchanges_paired"]
-    assert found["gaps"] == true["gaps"]["count"]
-    assert found["unpaired_requests"] == unpaired["requests_without_response"]
-    assert found["unpaired_responses"] == unpaired["responses_without_request"]
-    assert found["problems"] == []
-    assert report["fetch"]["actual"] == {
-        "requests": fetch["fetch_requests"],
-        "responses": fetch["fetch_responses"],
-        "request_bytes": fetch["fetch_request_bytes"],
-        "response_bytes": fetch["fetch_response_bytes"],
-        "record_bytes": fetch["record_bytes"],
-        "partitions_requested": fetch["partitions_requested"],
-        "partitions_answered": fetch["partitions_returned"],
-    }
-    check_sessions(report["fetch"], true.get("what_if_sessions"), interleaved=name == "many-clients-any")
-
-
-def check_sessions(fetch: Fetch, if_: dict[str, Any] | None, *, interleaved: bool) -> None:
-    """Check what sessions would have cost; a capture of nothing but native sessions has no such truth.
-
-    The truth keeps entries in the order seen, a broker in the session's order: where topics interleave, the
-    bytes of topic elements may differ, by 0.5 % at most.
-    """
-    if if_ is None:
-        assert fetch["eligible"]["exchanges"] == fetch["saved_bytes"] == 0
-        return
-    assert fetch["eligible"] == {
-        "exchanges": if_["eligible_fetches"],
-        "request_bytes": if_["request_bytes_seen"],
-        "response_bytes": if_["response_bytes_seen"],
-        "record_bytes": if_["record_bytes"],
-    }
-    sessions: dict[str, Any] = {**fetch["sessions"]}
-    for figure in ("full", "incremental", "added", "altered", "forgotten"):
-        assert sessions[figure] == if_[figure]
-    for figure in ("request_bytes", "response_bytes"):
-        assert sessions[figure] == pytest.approx(if_[figure], rel=0.005 if interleaved else 0)
+    assert_true(measured("always", *written(tmp_path, FORMS[form](name))), name)
 
 
 @pytest.mark.parametrize("form", sorted(FORMS.keys() - {SHUFFLED}))

@@ -1,4 +1,3 @@
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,13 +15,9 @@ from replay.capture.exchanges import Connections, Event
 from replay.capture.segments import read as read_segments
 from replay.capture.sources import expand, plan
 from tests.replay.capture.packets_of import CAPTURES, NAMES, Row, packets, read, resized
+from tests.replay.truths import truth
 
 SEGMENT = 1448
-
-
-def _truth(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CAPTURES / f"{name}.truth.json").read_text())
-    return found
 
 
 def _split(events: Iterable[Event]) -> tuple[list[Exchange], list[ConnectionEnd]]:
@@ -67,7 +62,7 @@ _COUNTED = ("requests", "responses", "unanswered", "request_bytes", "response_by
 
 
 def _check_truth(name: str, events: list[Event], *, untouched: bool) -> None:
-    truth = _truth(name)
+    true = truth(name)
     exchanges, ends = _split(events)
     totals: dict[str, Any] = {
         "connections": len(ends),
@@ -87,19 +82,19 @@ def _check_truth(name: str, events: list[Event], *, untouched: bool) -> None:
         )
         totals["cut_segments"] = 0
         totals["segments_out_of_order_or_repeated"] = totals["segments_repeated"]
-        assert totals == truth["totals"]
+        assert totals == true["totals"]
     else:
-        assert totals == {key: truth["totals"][key] for key in totals}
-    assert truth["gaps"]["count"] == sum(end.gaps for end in ends)
-    unpaired = truth["unpaired"]
+        assert totals == {key: true["totals"][key] for key in totals}
+    assert true["gaps"]["count"] == sum(end.gaps for end in ends)
+    unpaired = true["unpaired"]
     assert unpaired["requests_without_response"] == sum(not one.response_bytes for one in exchanges)
     assert unpaired["responses_without_request"] == sum(not one.request_bytes for one in exchanges)
     told = {
         key: {name: counts[name] for name in (*_COUNTED, "versions")}
-        for key, counts in truth["exchanges"].items()
+        for key, counts in true["exchanges"].items()
     }
     assert _by_key(exchanges) == told
-    _check_connections(truth["connections"], exchanges, ends)
+    _check_connections(true["connections"], exchanges, ends)
 
 
 def _check_connections(
@@ -264,4 +259,4 @@ def test_most_exchanges_survive_light_losses() -> None:
     rows = [one for one in resized(packets("many-clients-any"), SEGMENT) if rng.random() > 0.01]
     exchanges, _ = _split(read(rows))
     paired = sum(one.request_bytes > 0 < one.response_bytes for one in exchanges)
-    assert paired > 0.95 * _truth("many-clients-any")["totals"]["exchanges_paired"]
+    assert paired > 0.95 * truth("many-clients-any")["totals"]["exchanges_paired"]
