@@ -1,12 +1,16 @@
 """Real brokers and gateways for every folder of tests, started when a test first asks for them."""
 
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
 
 from tests.integration.gateway import GatewayProcess
+from tools import debian
 from tools.kafka import LATEST, Broker, Cluster
+
+os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first
 
 _gateways: list[GatewayProcess] = []
 

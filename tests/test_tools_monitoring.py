@@ -138,7 +138,7 @@ def test_panels_do_not_lie_on_each_other() -> None:
 PROMTOOL: Final = shutil.which("promtool")
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: python -m tools.debian fetches it")
 @pytest.mark.parametrize(
     "command", [["check", "rules", ALERTS.name], ["test", "rules", ALERT_TESTS.name]], ids=" ".join
 )
@@ -149,7 +149,7 @@ def test_promtool_finds_nothing(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: python -m tools.debian fetches it")
 def test_promtool_takes_every_panel(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel{number}", "expr": expression.replace("$__rate_interval", "5m")}

@@ -155,7 +155,7 @@ def _kept_records(run: Run) -> bool:
 
 def _seen_by_tcpdump(run: Run) -> Path:
     if run.tcpdump is None:
-        pytest.skip("tcpdump is not installed, or this user may not use it")
+        pytest.skip("no tcpdump here: python -m tools.debian fetches it; or this user may not use it")
     return run.tcpdump
 
 

@@ -85,7 +85,7 @@ def missing(*programs: str) -> str:
     """Say what this machine lacks for namespaces with these programs; nothing when all is there."""
     lacking = [program for program in ("ip", *programs) if shutil.which(program) is None]
     if lacking:
-        return f"no {', '.join(lacking)} here"
+        return f"no {', '.join(lacking)} here: python -m tools.debian fetches nft and ip"
     try:
         with Namespace() as place:
             if "nft" in programs:
