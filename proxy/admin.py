@@ -15,9 +15,9 @@ from urllib.parse import parse_qsl
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.metrics import exposition, registry
-from proxy.server import Gateway
-from proxy.state import MAX_LISTED, document
+from proxy.account import health_of
+from proxy.metrics import exposition
+from proxy.state import MAX_LISTED, Asked, document
 
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
@@ -30,11 +30,10 @@ Answer = tuple[HTTPStatus, str, bytes]
 class Admin:
     """Answers for one gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Asked) -> None:
         self._gateway = gateway
         self._servers: list[asyncio.Server] = []
         self._open: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
-        self._collectors = registry(gateway)
         self._routes: dict[str, Callable[[str], Awaitable[Answer]]] = {
             "/livez": self._live,
             "/readyz": self._ready,
@@ -87,15 +86,18 @@ class Admin:
         return await route(query) if route else _text(HTTPStatus.NOT_FOUND)
 
     async def _live(self, _query: str) -> Answer:
+        """Say that the event loops turn: this one, and that of each worker."""
+        if (await self._gateway.tell_standing()).silent:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE)
         return HTTPStatus.OK, "text/plain", b"alive\n"
 
     async def _ready(self, _query: str) -> Answer:
-        health = self._gateway.health()
+        health = health_of(await self._gateway.tell_standing())
         status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(status, {"state": health.state, "reasons": health.reasons})
 
     async def _metrics(self, _query: str) -> Answer:
-        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(self._collectors)
+        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.tell_account())
 
     async def _state(self, query: str) -> Answer:
         """Give the state; ``?connections=N`` lists no more than N of them."""

@@ -54,13 +54,11 @@ class Books:
                 add(totals.setdefault(node_id, Tally()), tally)
         return totals
 
-    def all_measured(self) -> Measured:
-        """Add up what was measured with all brokers."""
-        total = Measured()
+    def all_measured(self) -> dict[NodeId, Measured]:
+        """Give what was measured with each broker, all of it counted."""
         for measured in self._measured.values():
             measured.settle()
-            total.add(measured)
-        return total
+        return self._measured
 
     def sample(self, now: float, opened: Open) -> None:
         """Take the sums of which the history is made.
@@ -74,11 +72,14 @@ class Books:
             for _, tally in part:
                 _sum(sums, tally)
         self.history.note(now, sums)
-        for node_id, measured in self._measured.items():
-            measured.settle()
+        for node_id, measured in self.all_measured().items():
             fetch, other = measured.broker_fetch, measured.broker_other
             answers = self._answers.setdefault(node_id, History())
             answers.note(now, (fetch.count, fetch.total, other.count, other.total))
+
+    def all_answer_seconds(self) -> dict[NodeId, tuple[float | None, float | None]]:
+        """Tell `answer_seconds` of all brokers."""
+        return {node_id: self.answer_seconds(node_id) for node_id in self._answers}
 
     def answer_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
         """Tell how long a broker took of late, in the mean: for fetches, and for others; None: none came."""

@@ -7,8 +7,8 @@ not before. What is learned can be kept in a file: after a restart the listeners
 import json
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,27 +16,48 @@ from structlog.typing import FilteringBoundLogger
 
 from proxy.binding import Binding
 from proxy.logs import reason_of
-from proxy.routing import BY_NAME, MAX_PORT, Address, BrokerPorts, advertised
+from proxy.routing import BY_NAME, MAX_PORT, Address, Broker, BrokerPorts, advertised
 
 GONE_SECONDS: Final = 300.0
 """A broker that the cluster has not named for so long loses its listener; a restart takes less."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Broker:
-    """A broker as the cluster names it, and where clients find it."""
+class Directory(ABC):
+    """The brokers that are known, and where clients are told that they are.
 
-    node_id: int
-    address: Address
-    listener: Address | None
-    """None: there is no port for it by the rule."""
-    problem: str = ""
-    """Why it has no listener; nothing when it has."""
-    missing_since: float | None = None
-    """Since when the cluster does not name it."""
+    Args:
+        listen: where the bootstrap listener is.
+        advertise: the host that clients are told, or nothing.
+    """
+
+    def __init__(self, listen: Address, advertise: str) -> None:
+        self._listen = listen
+        self._advertise = advertise
+        self.known: dict[int, Broker] = {}
+
+    @abstractmethod
+    def learn(self, node_id: int, address: Address) -> Broker:
+        """Take note of where a broker is; it has a listener then, or a problem."""
+
+    def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
+        """Tell a client where a broker is (a `proxy.protocol.addresses.Resolve`, but for `reached_at`)."""
+        if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
+            return None
+        broker = self.learn(node_id, Address(host, port))
+        if broker.listener is None or broker.problem:
+            return None
+        told = advertised(
+            broker.listener, listen=self._listen, advertise=self._advertise, reached_at=reached_at
+        )
+        return told.host, told.port
+
+    @property
+    def problems(self) -> list[str]:
+        """Say which brokers are left out of the answers, and why."""
+        return [broker.problem for broker in self.known.values() if broker.problem]
 
 
-class Brokers:
+class Brokers(Directory):
     """All brokers by node id.
 
     Args:
@@ -65,9 +86,8 @@ class Brokers:
         shares: bool = False,
         binding: Binding,
     ) -> None:
+        super().__init__(listen, advertise)
         self._rule = rule
-        self._listen = listen
-        self._advertise = advertise
         self._serve = serve
         self._stop = stop
         self._log = log
@@ -77,19 +97,6 @@ class Brokers:
         self._shared = Address(listen.host, rule.template_port)
         self._sharing = self._shared == listen
         """Whether the shared port is served: that of the bootstrap listener is."""
-        self.known: dict[int, Broker] = {}
-
-    def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Tell a client where a broker is (a `proxy.protocol.addresses.Resolve`, but for `reached_at`)."""
-        if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
-            return None
-        broker = self.learn(node_id, Address(host, port))
-        if broker.listener is None or broker.problem:
-            return None
-        told = advertised(
-            broker.listener, listen=self._listen, advertise=self._advertise, reached_at=reached_at
-        )
-        return told.host, told.port
 
     def learn(self, node_id: int, address: Address) -> Broker:
         """Take note of where a broker is, and open its listener if it is new."""
@@ -130,11 +137,6 @@ class Brokers:
         for broker in self.known.values():
             if broker.problem and broker.listener is not None:
                 self._open(broker)
-
-    @property
-    def problems(self) -> list[str]:
-        """Say which brokers are left out of the answers, and why."""
-        return [broker.problem for broker in self.known.values() if broker.problem]
 
     def load(self) -> None:
         """Open the listeners of the brokers that were known before the restart."""

@@ -5,7 +5,7 @@ brokers. No client id is one: it is the client's to choose; `/state` has them.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from itertools import accumulate
 from typing import Final
@@ -14,11 +14,10 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from proxy.account import STATES, Account, Counts, Process, Standing
 from proxy.books import NodeId, add, saved_bytes
 from proxy.events import FetchKind, SideTally, Tally
 from proxy.measured import Distribution, Measured
-from proxy.server import STATES, Gateway
-from proxy.transports import BUDGET, PEER_FULL
 
 VERSION: Final = version("fetchgate")
 MAX_REASONS: Final = 50
@@ -31,138 +30,126 @@ _EVICTED: Final = 70
 Sides = tuple[tuple[str, SideTally], tuple[str, SideTally]]
 
 
-class GatewayCollector(Collector):
-    """Reads a gateway whenever Prometheus scrapes."""
+class _Told(Collector):
+    """An account as Prometheus' collectors give it."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, account: Account) -> None:
+        self._account = account
 
     def collect(self) -> Iterator[Metric]:
         """Give all metrics of the gateway."""
-        by_broker = self._gateway.tallies()
-        tally = Tally()
-        for part in by_broker.values():
-            add(tally, part)
+        account = self._account
+        counts, standing = account.counts, account.standing
+        tally = counts.total()
         sides: Sides = (("client", tally.client), ("broker", tally.broker))
+        info = GaugeMetricFamily("fetchgate_build_info", "Which fetchgate this is.", labels=["version"])
+        info.add_metric([VERSION], 1)
+        yield info
         yield from _bytes(sides)
         yield from _fetches(sides)
         yield from _reasons(tally)
-        yield from self._connections()
-        yield from self._sessions()
-        yield from self._limits()
-        yield from self._brokers(by_broker)
-        yield from _distributions(self._gateway.books.all_measured(), self._gateway.books.loop_lag)
+        yield from _connections(counts)
+        yield from _sessions(counts)
+        yield from _health(account)
+        yield from _limits(standing)
+        yield from _brokers(account)
+        yield from _distributions(counts.all_measured(), counts.loop_lag)
+        yield from _workers(counts.processes)
         yield from _client_facing_half()
 
-    def _connections(self) -> Iterator[Metric]:
-        gateway = self._gateway
-        links = gateway.links
-        standing = GaugeMetricFamily("fetchgate_connections", "Open connections.", labels=["side"])
-        standing.add_metric(["client"], len(links))
-        standing.add_metric(["broker"], sum(link.has_broker for link in links))
-        yield standing
-        yield CounterMetricFamily(
-            "fetchgate_connections_accepted", "Connections taken from clients.", value=gateway.accepted
-        )
-        turned = CounterMetricFamily(
-            "fetchgate_connections_turned_away",
-            "Connections that the gateway itself closed: at a limit, leaving, without a request, idle.",
-            labels=["reason"],
-        )
-        for reason, count in gateway.turned_away.items():
-            turned.add_metric([reason], count)
-        yield turned
-        faults = CounterMetricFamily(
-            "fetchgate_faults", "Connections ended by a peer's fault.", labels=["side"]
-        )
-        for side, count in gateway.faults.items():
-            faults.add_metric([side], count)
-        yield faults
-        yield GaugeMetricFamily(
-            "fetchgate_inflight_bytes", "Bytes held until an answer is complete.", value=gateway.budget.total
-        )
-        paused = GaugeMetricFamily(
-            "fetchgate_paused_connections",
-            "Connections of which this side is not read.",
-            labels=["side", "reason"],
-        )
-        paused.add_metric(
-            ["client", "broker_full"], sum(link.client_holds & PEER_FULL != 0 for link in links)
-        )
-        paused.add_metric(
-            ["broker", "client_full"], sum(link.broker_holds & PEER_FULL != 0 for link in links)
-        )
-        paused.add_metric(["broker", "budget"], sum(link.broker_holds & BUDGET != 0 for link in links))
-        yield paused
 
-    def _sessions(self) -> Iterator[Metric]:
-        gateway = self._gateway
-        in_session = [link.core for link in gateway.links if link.core.session_id]
-        sessions = GaugeMetricFamily(
-            "fetchgate_fetch_sessions", "Fetch sessions of the gateway.", labels=["side"]
-        )
-        sessions.add_metric(["client"], 0)
-        sessions.add_metric(["broker"], len(in_session))
-        yield sessions
-        partitions = GaugeMetricFamily(
-            "fetchgate_fetch_session_partitions", "Partitions in these sessions.", labels=["side"]
-        )
-        partitions.add_metric(["client"], 0)
-        partitions.add_metric(["broker"], sum(core.session_partitions for core in in_session))
-        yield partitions
-        yield GaugeMetricFamily(
-            "fetchgate_sessions_enabled", "Whether --sessions is on.", value=int(gateway.sessions.on)
-        )
-        health = gateway.health()
-        yield GaugeMetricFamily("fetchgate_ready", "Whether clients can be served.", value=int(health.ready))
-        states = GaugeMetricFamily("fetchgate_state", "1 for the state that it is in.", labels=["state"])
-        for state in STATES:
-            states.add_metric([state], int(state == health.state))
-        yield states
+def _connections(counts: Counts) -> Iterator[Metric]:
+    links = counts.links.values()
+    standing = GaugeMetricFamily("fetchgate_connections", "Open connections.", labels=["side"])
+    standing.add_metric(["client"], sum(each.connections for each in links))
+    standing.add_metric(["broker"], sum(each.reached for each in links))
+    yield standing
+    yield CounterMetricFamily(
+        "fetchgate_connections_accepted", "Connections taken from clients.", value=counts.accepted
+    )
+    turned = CounterMetricFamily(
+        "fetchgate_connections_turned_away",
+        "Connections that the gateway itself closed: at a limit, leaving, without a request, idle.",
+        labels=["reason"],
+    )
+    for reason, count in counts.turned_away.items():
+        turned.add_metric([reason], count)
+    yield turned
+    faults = CounterMetricFamily("fetchgate_faults", "Connections ended by a peer's fault.", labels=["side"])
+    for side, count in counts.faults.items():
+        faults.add_metric([side], count)
+    yield faults
+    paused = GaugeMetricFamily(
+        "fetchgate_paused_connections",
+        "Connections of which this side is not read.",
+        labels=["side", "reason"],
+    )
+    for (side, reason), count in counts.paused.items():
+        paused.add_metric([side, reason], count)
+    yield paused
 
-    def _limits(self) -> Iterator[Metric]:
-        gateway = self._gateway
-        yield GaugeMetricFamily(
-            "fetchgate_session_slots_held",
-            "Slots at brokers that are held or asked for.",
-            value=gateway.sessions.held,
-        )
-        yield GaugeMetricFamily(
-            "fetchgate_session_slots_limit", "--max-sessions.", value=gateway.sessions.max_sessions
-        )
-        yield GaugeMetricFamily(
-            "fetchgate_inflight_limit_bytes", "--max-inflight-bytes.", value=gateway.budget.limit
-        )
 
-        yield GaugeMetricFamily(
-            "fetchgate_connections_limit", "--max-connections.", value=gateway.max_connections
-        )
+def _sessions(counts: Counts) -> Iterator[Metric]:
+    links = counts.links.values()
+    sessions = GaugeMetricFamily(
+        "fetchgate_fetch_sessions", "Fetch sessions of the gateway.", labels=["side"]
+    )
+    sessions.add_metric(["client"], 0)
+    sessions.add_metric(["broker"], sum(each.sessions for each in links))
+    yield sessions
+    partitions = GaugeMetricFamily(
+        "fetchgate_fetch_session_partitions", "Partitions in these sessions.", labels=["side"]
+    )
+    partitions.add_metric(["client"], 0)
+    partitions.add_metric(["broker"], sum(each.session_partitions for each in links))
+    yield partitions
 
-    def _brokers(self, tallies: dict[NodeId, Tally]) -> Iterator[Metric]:
-        """Tell brokers apart: who refuses, who evicts, who can't be reached."""
-        gateway = self._gateway
-        ids = sorted(id_ for id_ in {*tallies, *gateway.brokers.known} if id_ is not None)
-        called: dict[NodeId, str] = {
-            id_: gateway.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]
-        }
-        called |= {None: "bootstrap"}
-        connections = dict.fromkeys(called.values(), 0)
-        unreachable, together = connections.copy(), {name: Tally() for name in connections}
-        for id_ in (*ids, None):
-            name = called.get(id_, "other")
-            add(together.setdefault(name, Tally()), tallies.get(id_, Tally()))
-            unreachable[name] = unreachable.get(name, 0) + bool(gateway.trouble_of(id_))
-        for link in gateway.links:
-            name = called.get(link.node_id, "other")
-            connections[name] = connections.get(name, 0) + link.has_broker
-        yield _by_broker("connections", "Open connections to the broker.", connections)
-        yield _by_broker("unreachable", "Brokers to which the last try failed.", unreachable)
-        saved = {name: saved_bytes(tally) for name, tally in together.items()}
-        yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
-        refusals = {name: tally.refusals for name, tally in together.items()}
-        yield _counted_by_broker("session_refusals", "Asked for a session, got none.", refusals)
-        evictions = {name: tally.session_errors[_EVICTED] for name, tally in together.items()}
-        yield _counted_by_broker("session_evictions", "Sessions given to others (error 70).", evictions)
+
+def _health(account: Account) -> Iterator[Metric]:
+    health = account.health
+    yield GaugeMetricFamily("fetchgate_ready", "Whether clients can be served.", value=int(health.ready))
+    states = GaugeMetricFamily("fetchgate_state", "1 for the state that it is in.", labels=["state"])
+    for state in STATES:
+        states.add_metric([state], int(state == health.state))
+    yield states
+
+
+def _limits(standing: Standing) -> Iterator[Metric]:
+    """Tell what is reached of each limit."""
+    for name, text, value in (
+        ("sessions_enabled", "Whether --sessions is on.", int(standing.sessions_on)),
+        ("session_slots_held", "Slots at brokers that are held or asked for.", standing.slots_held),
+        ("session_slots_limit", "--max-sessions.", standing.max_sessions),
+        ("inflight_bytes", "Bytes held until an answer is complete.", standing.held_bytes),
+        ("inflight_limit_bytes", "--max-inflight-bytes.", standing.max_inflight_bytes),
+        ("connections_limit", "--max-connections.", standing.max_connections),
+    ):
+        yield GaugeMetricFamily(f"fetchgate_{name}", text, value=value)
+
+
+def _brokers(account: Account) -> Iterator[Metric]:
+    """Tell brokers apart: who refuses, who evicts, who can't be reached."""
+    tallies, troubles = account.counts.tallies, account.standing.troubles
+    ids = sorted(id_ for id_ in {*tallies, *account.standing.brokers} if id_ is not None)
+    names: dict[NodeId, str] = {id_: account.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]}
+    names |= {None: "bootstrap"}
+    reached = dict.fromkeys(names.values(), 0)
+    unreachable, together = reached.copy(), {name: Tally() for name in reached}
+    for id_ in (*ids, None):
+        name = names.get(id_, "other")
+        add(together.setdefault(name, Tally()), tallies.get(id_, Tally()))
+        unreachable[name] = unreachable.get(name, 0) + bool(troubles.of(id_))
+    for id_, links in account.counts.links.items():
+        name = names.get(id_, "other")
+        reached[name] = reached.get(name, 0) + links.reached
+    yield _by_broker("connections", "Open connections to the broker.", reached)
+    yield _by_broker("unreachable", "Brokers to which the last try failed.", unreachable)
+    saved = {name: saved_bytes(tally) for name, tally in together.items()}
+    yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
+    refusals = {name: tally.refusals for name, tally in together.items()}
+    yield _counted_by_broker("session_refusals", "Asked for a session, got none.", refusals)
+    evictions = {name: tally.session_errors[_EVICTED] for name, tally in together.items()}
+    yield _counted_by_broker("session_evictions", "Sessions given to others (error 70).", evictions)
 
 
 def _by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
@@ -275,6 +262,21 @@ def _fill(family: HistogramMetricFamily, label: str | None, distribution: Distri
     family.add_metric([label] if label else [], list(seen), distribution.total)
 
 
+def _workers(processes: Sequence[Process]) -> Iterator[Metric]:
+    """Tell the processes that serve clients apart; there is one without --workers."""
+    connections = GaugeMetricFamily(
+        "fetchgate_worker_connections", "Open connections of clients.", labels=["worker"]
+    )
+    cpu = CounterMetricFamily("fetchgate_worker_cpu_seconds", "CPU time taken.", labels=["worker"])
+    resident = GaugeMetricFamily("fetchgate_worker_resident_bytes", "Memory taken.", labels=["worker"])
+    for process in processes:
+        worker = [str(process.number)]
+        connections.add_metric(worker, process.connections)
+        cpu.add_metric(worker, process.cpu_seconds)
+        resident.add_metric(worker, process.resident_bytes)
+    yield from (connections, cpu, resident)
+
+
 def _client_facing_half() -> Iterator[Metric]:
     """KIP-227's own metrics; clients' native sessions pass through, so the gateway keeps none for clients."""
     yield GaugeMetricFamily(
@@ -300,23 +302,10 @@ def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
     return [*common, ("other", rest)] if rest else common
 
 
-def registry(gateway: Gateway) -> CollectorRegistry:
-    """Make what ``/metrics`` shows: the gateway, the process, the garbage collector."""
+def exposition(account: Account) -> bytes:
+    """Write all metrics in Prometheus' text format: the gateway, this process, its garbage collector."""
     collectors = CollectorRegistry()
-    collectors.register(GatewayCollector(gateway))
-    collectors.register(_BuildInfo())
+    collectors.register(_Told(account))
     ProcessCollector(registry=collectors)
     GCCollector(registry=collectors)
-    return collectors
-
-
-class _BuildInfo(Collector):
-    def collect(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily("fetchgate_build_info", "Which fetchgate this is.", labels=["version"])
-        info.add_metric([VERSION], 1)
-        yield info
-
-
-def exposition(collectors: CollectorRegistry) -> bytes:
-    """Write all metrics in Prometheus' text format."""
     return generate_latest(collectors)

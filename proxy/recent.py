@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from proxy.events import (
@@ -88,12 +88,23 @@ class Happenings:
             text: what happened.
             warning: it is something to look at.
         """
-        alike = (kept for kept in self._kept if kept.kind == kind and at - kept.at < TOGETHER_SECONDS)
-        count = 1
+        self._keep(Happening(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
+
+    def add(self, other: "Happenings") -> None:
+        """Put in what happened elsewhere, in the order of time."""
+        both = sorted((*self._kept, *other), key=lambda happening: happening.at)
+        self._kept.clear()
+        for happening in both:
+            self._keep(happening)
+
+    def _keep(self, last: Happening) -> None:
+        alike = (
+            kept for kept in self._kept if kept.kind == last.kind and last.at - kept.at < TOGETHER_SECONDS
+        )
         if (before := next(alike, None)) is not None:
-            count += before.count
+            last = replace(last, count=last.count + before.count)
             self._kept.remove(before)
-        self._kept.append(Happening(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning, count=count))
+        self._kept.append(last)
 
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:

@@ -3,11 +3,29 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
 
 from proxy import logs
 from proxy.config import Config, ConfigError, changes, with_live
-from proxy.server import TICK_SECONDS, Gateway
+from proxy.serving import TICK_SECONDS
 from proxy.tls import stamp
+
+
+class Reloaded(Protocol):
+    """What takes the options: a gateway, in one process or in several."""
+
+    log: FilteringBoundLogger
+
+    def follow_files(self) -> None:
+        """Read files again that have changed."""
+
+    def reconfigure(self, config: Config) -> None:
+        """Take the options that apply at once."""
+
+    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
+        """Keep what happened, in words."""
 
 
 class Reloader:
@@ -21,7 +39,7 @@ class Reloader:
     """
 
     def __init__(
-        self, gateway: Gateway, config: Config, load: Callable[[], Config], file: str | None
+        self, gateway: Reloaded, config: Config, load: Callable[[], Config], file: str | None
     ) -> None:
         self.config = config
         """What counts now; what needs a restart stays in it as it was, for the next reload to tell."""

@@ -10,6 +10,11 @@ MAX_PORT = 65535
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names what an operator may write, binds nothing
 BY_NAME = -3
 """The number of the listener that brokers share, which are told apart by the name that a client asks for."""
+LOOPED = -1
+"""Transparent mode: the number of connections that came to the gateway by themselves, or from itself: they go
+nowhere."""
+OTHERS = -2
+"""Transparent mode: the number of destinations beyond those that are told apart."""
 _PLACEHOLDER = "{id}"
 _NODE_ID = "(0|[1-9][0-9]{0,9})"
 
@@ -41,6 +46,21 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Broker:
+    """A broker as the cluster names it, and where clients find it; or, in transparent mode, a destination."""
+
+    node_id: int
+    """Kafka's id; of a destination the gateway's own number, from 0: what Kafka's id is it does not know."""
+    address: Address
+    listener: Address | None = None
+    """None: there is no port for it by the rule, or none is wanted."""
+    problem: str = ""
+    """Why it has no listener; nothing when it has, or needs none."""
+    missing_since: float | None = None
+    """Since when the cluster does not name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,7 @@ async def _start_admin(gateway: Gateway, admin: Admin, bind: Callable[[], list[s
     try:
         await admin.start(bind())
     except OSError as error:
-        if not gateway.shares or error.errno != EADDRINUSE:
+        if not gateway.config.reuse_port or error.errno != EADDRINUSE:
             raise
         gateway.log.info("the admin endpoint waits until the other gateway leaves")
         gateway.spawn(_wait_for_admin(admin, bind))
@@ -199,7 +199,7 @@ async def _until_stopped(gateway: Gateway, options: Reloader) -> None:
     loop.add_signal_handler(signal.SIGHUP, options.reload)
     await stop.wait()
     within = options.config.drain_timeout
-    log.info("draining", connections=len(gateway.links), timeout_seconds=within)
+    log.info("draining", connections=gateway.standing().connections, timeout_seconds=within)
     drained = loop.create_task(gateway.drain(within))
     impatient = loop.create_task(again.wait())
     await asyncio.wait({drained, impatient}, return_when=asyncio.FIRST_COMPLETED)

@@ -2,27 +2,26 @@
 
 import asyncio
 import json
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from math import isinf
 from time import monotonic, time
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from proxy.account import Account, Standing, WithBroker
 from proxy.books import (
     BROKER_BYTES,
     BROKER_FETCHES,
     CLIENT_BYTES,
     CLIENT_FETCHES,
-    Books,
     NodeId,
-    add,
     fetch_bytes,
     saved_bytes,
 )
 from proxy.events import FetchKind, SideTally, Tally
 from proxy.measured import Distribution, Measured
 from proxy.metrics import VERSION
-from proxy.server import Gateway
+from proxy.recent import Happening, History
 from proxy.transports import HOLDS, Link
 
 MAX_LISTED: Final = 2000
@@ -33,83 +32,102 @@ _EVICTED: Final = 70
 """FETCH_SESSION_ID_NOT_FOUND."""
 
 
-async def document(gateway: Gateway, most: int = MAX_LISTED) -> bytes:
-    """Describe a gateway as JSON; other connections are served while a long list is written.
+class Asked(Protocol):
+    """A gateway as its admin endpoint asks it: one process, or several together."""
+
+    async def tell_standing(self) -> Standing:
+        """Tell how it stands."""
+
+    async def tell_account(self) -> Account:
+        """Tell everything but the connections one by one."""
+
+    async def tell_connections(self, most: int) -> list[str]:
+        """Describe the connections that moved most bytes, each as `connections` does."""
+
+
+async def document(gateway: Asked, most: int = MAX_LISTED) -> bytes:
+    """Describe a gateway as JSON.
 
     Args:
         gateway: whose state it is.
         most: how many connections are listed.
     """
-    head = json.dumps(overview(gateway))
-    links = sorted(gateway.links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:most]
+    head = json.dumps(overview(await gateway.tell_account()))
+    listed = await gateway.tell_connections(most)
+    return f'{head[:-1]}, "connections": [{", ".join(listed)}]}}\n'.encode()
+
+
+async def connections(links: Collection[Link], most: int) -> list[str]:
+    """Describe the connections that moved most bytes, each as JSON, the one that moved most first.
+
+    Others are served while a long list is written.
+    """
     parts = []
-    for at in range(0, len(links), _AT_ONCE):
-        parts += [json.dumps(_connection(link)) for link in links[at : at + _AT_ONCE]]
+    listed = sorted(links, key=moved, reverse=True)[:most]
+    for at in range(0, len(listed), _AT_ONCE):
+        parts += [json.dumps(_connection(link)) for link in listed[at : at + _AT_ONCE]]
         await asyncio.sleep(0)
-    return f'{head[:-1]}, "connections": [{", ".join(parts)}]}}\n'.encode()
+    return parts
 
 
-def overview(gateway: Gateway) -> dict[str, Any]:
+def moved(link: Link) -> int:
+    """Tell how many bytes went to a client."""
+    return link.core.tally.client.bytes_out
+
+
+def overview(account: Account) -> dict[str, Any]:
     """Describe a gateway without its connections."""
-    health, tallies = gateway.health(), gateway.tallies()
-    total = Tally()
-    for tally in tallies.values():
-        add(total, tally)
-    links: defaultdict[NodeId, list[Link]] = defaultdict(list)
-    for link in gateway.links:
-        links[link.node_id].append(link)
-
-    def with_broker(node_id: NodeId) -> dict[str, Any]:
-        return _with_broker(gateway.books, node_id, tallies.get(node_id, Tally()), links[node_id])
-
+    standing, counts, health = account.standing, account.counts, account.health
     return {
         "version": VERSION,
         "time": round(time(), 3),
-        "uptime_seconds": round(monotonic() - gateway.started_at, 3),
+        "uptime_seconds": round(account.uptime_seconds, 3),
         "state": health.state,
         "reasons": health.reasons,
-        "listen": str(gateway.listen),
+        "listen": str(standing.listen),
+        "workers": [asdict(process) for process in counts.processes],
         "sessions": {
-            "on": gateway.sessions.on,
-            "off_for": sorted(gateway.sessions.off_for),
-            "held": gateway.sessions.held,
-            "max": gateway.sessions.max_sessions,
+            "on": standing.sessions_on,
+            "off_for": sorted(standing.sessions_off_for),
+            "held": standing.slots_held,
+            "max": standing.max_sessions,
         },
-        "inflight_bytes": gateway.budget.total,
-        "max_inflight_bytes": gateway.budget.limit,
-        "totals": _tally(total),
-        "added": _added(gateway.books.all_measured()),
-        "recent": _recent(gateway.books),
-        "events": [
-            {
-                "at": round(each.at, 3),
-                "kind": each.kind,
-                "text": each.text,
-                "count": each.count,
-                "warning": each.warning,
-            }
-            for each in gateway.books.happenings
-        ],
+        "inflight_bytes": standing.held_bytes,
+        "max_inflight_bytes": standing.max_inflight_bytes,
+        "totals": _tally(counts.total()),
+        "added": _added(counts.all_measured()),
+        "recent": _recent(account.history),
+        "events": [_event(happening) for happening in counts.happenings],
         "bootstrap": {
-            "addresses": [str(address) for address in gateway.targets(None)],
-            "listener": str(gateway.listen),
-            "problem": gateway.trouble_of(None),
-            **with_broker(None),
+            "addresses": [str(address) for address in standing.bootstrap],
+            "listener": str(standing.listen),
+            "problem": standing.troubles.of(None),
+            **_with_broker(account, None),
         },
         "brokers": [
             {
-                "id": broker.node_id,
+                "id": node_id,
                 "address": str(broker.address),
                 "listener": str(broker.listener) if broker.listener else None,
-                "problem": broker.problem or gateway.trouble_of(broker.node_id),
-                **with_broker(broker.node_id),
+                "problem": broker.problem or standing.troubles.of(node_id),
+                **_with_broker(account, node_id),
             }
-            for broker in gateway.known()
+            for node_id, broker in sorted(standing.brokers.items())
         ],
-        "connections_open": len(gateway.links),
-        "connections_accepted": gateway.accepted,
-        "connections_max": gateway.max_connections,
-        "connections_turned_away": gateway.turned_away,
+        "connections_open": standing.connections,
+        "connections_accepted": counts.accepted,
+        "connections_max": standing.max_connections,
+        "connections_turned_away": counts.turned_away,
+    }
+
+
+def _event(happening: Happening) -> dict[str, Any]:
+    return {
+        "at": round(happening.at, 3),
+        "kind": happening.kind,
+        "text": happening.text,
+        "count": happening.count,
+        "warning": happening.warning,
     }
 
 
@@ -151,9 +169,8 @@ def _seconds(distribution: Distribution) -> dict[str, Any]:
     }
 
 
-def _recent(books: Books) -> dict[str, Any]:
+def _recent(history: History) -> dict[str, Any]:
     """Tell what crossed the gateway in each of the last intervals, the latest last."""
-    history = books.history
     return {
         "seconds": [round(seconds, 3) for seconds in history.seconds],
         "client_bytes": history.column(CLIENT_BYTES),
@@ -165,14 +182,15 @@ def _recent(books: Books) -> dict[str, Any]:
     }
 
 
-def _with_broker(books: Books, node_id: NodeId, tally: Tally, links: list[Link]) -> dict[str, Any]:
+def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
     """Tell what goes on with one broker, or with the bootstrap."""
-    held = [link.core.session_partitions for link in links if link.core.session_id]
-    fetch, other = books.answer_seconds(node_id)
+    links = account.counts.links.get(node_id, WithBroker())
+    tally = account.counts.tallies.get(node_id, Tally())
+    fetch, other = account.answer_seconds.get(node_id, (None, None))
     return {
-        "connections": len(links),
-        "sessions": len(held),
-        "session_partitions": sum(held),
+        "connections": links.connections,
+        "sessions": links.sessions,
+        "session_partitions": links.session_partitions,
         "refusals": tally.refusals,
         "evictions": tally.session_errors[_EVICTED],
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},

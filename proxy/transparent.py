@@ -9,21 +9,16 @@ import errno
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.binding import Binding
 from proxy.config import ConfigError
-from proxy.routing import MAX_PORT, Address
+from proxy.routing import MAX_PORT, OTHERS, Address, Broker
 
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"
-LOOPED: Final = -1
-"""The number of connections that came to the gateway by themselves, or from itself: they go nowhere."""
 MOST: Final = 1024
 """Destinations that are told apart; connections to more are served all the same, and counted together."""
-OTHERS: Final = -2
-"""The number of destinations beyond `MOST`."""
 
 _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::", "::": "0.0.0.0"}  # noqa: S104 - the operator's word
 """REDIRECT leads to loopback, or to the address of the device, in the IP version of the connection."""
@@ -31,17 +26,6 @@ _SO_ORIGINAL_DST: Final = 80
 """linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST is the same number."""
 _IPV6_TRANSPARENT: Final = 75
 _IP_TRANSPARENT: Final = 19
-
-
-@dataclass(slots=True, kw_only=True)
-class Destination:
-    """An address to which clients connect, as `proxy.listeners.Broker` is in explicit mode."""
-
-    node_id: int
-    """The gateway's own number for it, from 0: what Kafka's id is it does not know before anyone asks."""
-    address: Address
-    listener: Address | None = None
-    problem: str = ""
 
 
 class Destinations:
@@ -54,18 +38,12 @@ class Destinations:
     def __init__(self, mode: str) -> None:
         self._mode = mode
         self._numbers: dict[Address, int] = {}
-        self.known: dict[int, Destination] = {}
+        self.known: dict[int, Broker] = {}
 
     @property
     def problems(self) -> list[str]:
         """Nothing is left out of any answer: none is touched."""
         return []
-
-    def load(self) -> None:
-        """Nothing is kept."""
-
-    def retry(self) -> None:
-        """Nothing waits for a listener."""
 
     def of(self, shown: Any) -> tuple[int, Address]:
         """Return the number of a connection's destination, and the destination.
@@ -82,17 +60,49 @@ class Destinations:
             meant = own if self._mode == TPROXY else original_destination(sock)
         finally:
             sock.detach()
-        return self._number(meant), meant
+        return self.number(meant), meant
 
-    def _number(self, address: Address) -> int:
+    def number(self, address: Address) -> int:
+        """Return the number of a destination; one that is new gets the next."""
         number = self._numbers.get(address)
         if number is None:
             number = len(self._numbers)
             if number >= MOST:
                 return OTHERS
             self._numbers[address] = number
-            self.known[number] = Destination(node_id=number, address=address)
+            self.known[number] = Broker(node_id=number, address=address)
         return number
+
+
+class Ways:
+    """Which of this machine's ports the gateway's own connections to brokers come from, and where they go.
+
+    Args:
+        cells: two bytes for each port, by IP version; processes that share them know each other's ways.
+    """
+
+    CELLS: Final = 2 * (MAX_PORT + 1)
+
+    __slots__ = ("_ports",)
+
+    def __init__(self, cells: memoryview | None = None) -> None:
+        self._ports = memoryview(bytearray(2 * self.CELLS)).cast("H") if cells is None else cells
+
+    def __contains__(self, way: tuple[int, Address]) -> bool:
+        return self._ports[self._place(way)] == way[1].port
+
+    def add(self, way: tuple[int, Address]) -> None:
+        """Note from which port to where a connection goes; the port must be bound already."""
+        self._ports[self._place(way)] = way[1].port
+
+    def discard(self, way: tuple[int, Address]) -> None:
+        """Forget a way."""
+        self._ports[self._place(way)] = 0
+
+    @staticmethod
+    def _place(way: tuple[int, Address]) -> int:
+        port, address = way
+        return port + (MAX_PORT + 1) * (":" in address.host)
 
 
 def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:

@@ -250,8 +250,10 @@ class WireGateway(Gateway):
     def make_core(self, _reached_at: str, _measured: Measured) -> Connection:
         return cast("Connection", Wire(closing=self.closing))
 
-    async def _follow_cluster(self) -> None:
+    def open(self) -> None:
         """Ask nobody: a stub that only echoes has no Metadata."""
+        self.front.work = list  # type: ignore[method-assign]  # a front without work
+        super().open()
 
 
 @asynccontextmanager

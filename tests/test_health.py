@@ -1,6 +1,7 @@
 """Reasons that `/readyz` gives, beyond those of the bootstrap and the listeners."""
 
-from proxy.server import Gateway, Health
+from proxy.account import Health
+from proxy.server import Gateway
 
 from .shell import gateway, run, stub_cluster, until
 

@@ -15,10 +15,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from proxy import reloading, server
+from proxy import reloading, serving
+from proxy.account import Health
 from proxy.config import load
 from proxy.reloading import Reloader
-from proxy.server import Gateway, Health
+from proxy.server import Gateway
 from tools.kafka.ports import free_ports
 
 from .shell import (
@@ -52,7 +53,7 @@ def _log_defaults() -> Iterator[None]:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at files and at connections often."""
     monkeypatch.setattr(reloading, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
 
 
 def _reloader(gate: Gateway, bootstrap: str, file: Path) -> Reloader:

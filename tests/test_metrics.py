@@ -4,11 +4,12 @@ from typing import cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.account import STATES
 from proxy.events import FetchKind, Tally
-from proxy.metrics import MAX_BROKERS, MAX_REASONS, VERSION, bounded, exposition, registry
-from proxy.routing import Address
-from proxy.server import STATES, Gateway
-from proxy.transparent import LOOPED, OTHERS, Destinations
+from proxy.metrics import MAX_BROKERS, MAX_REASONS, VERSION, bounded, exposition
+from proxy.routing import LOOPED, OTHERS, Address
+from proxy.server import Gateway
+from proxy.transparent import Destinations
 from proxy.transports import BUDGET, PEER_FULL
 
 from .shell import Wire, client, gateway, run, stub_broker, until
@@ -17,7 +18,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def _scrape(gate: Gateway) -> Samples:
-    text = exposition(registry(gate)).decode()
+    text = exposition(gate.account()).decode()
     families = text_string_to_metric_families(text)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -190,7 +191,7 @@ def test_brokers_are_told_apart_up_to_a_bound() -> None:
 def test_state_and_limits_show() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, max_sessions="7") as gate:
-            gate.sessions.held = 3
+            assert all(gate.sessions.take() for _ in range(3))
             samples = _scrape(gate)
             states = {name: _value(samples, "fetchgate_state", state=name) for name in STATES}
             assert states == {"starting": 1, "ready": 0, "degraded": 0, "draining": 0}
@@ -210,7 +211,7 @@ def test_a_scrape_has_no_more_series_than_there_are_things_to_tell() -> None:
                 writer.write(b"hello")
                 await reader.readexactly(5)
                 assert len(_scrape(gate)) == before, "none for a connection"
-            assert before < 250
+            assert before < 260
 
     run(scene())
 
@@ -219,7 +220,7 @@ def test_destinations_are_told_by_their_address() -> None:
     async def scene() -> None:
         async with gateway("", transparent="redirect") as gate:
             assert isinstance(gate.brokers, Destinations)
-            number = gate.brokers._number(Address("10.0.0.7", 9092))
+            number = gate.brokers.number(Address("10.0.0.7", 9092))
             gate.books.closed(number, Tally(refusals=1))
             gate.books.closed(LOOPED, Tally(refusals=2))
             gate.books.closed(OTHERS, Tally(refusals=4))

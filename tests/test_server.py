@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from proxy import server
+from proxy import front, serving
+from proxy.account import Health
 from proxy.books import add
 from proxy.bootstrap import Cluster
 from proxy.budget import STALL_SECONDS
@@ -17,7 +18,7 @@ from proxy.events import SideTally, Tally
 from proxy.listeners import Brokers
 from proxy.protocol.api import ApiKey
 from proxy.routing import Address
-from proxy.server import Gateway, Health
+from proxy.server import Gateway
 from tools.kafka.ports import free_ports
 
 from .shell import answer, client, frame, gateway, metadata, request, run, stub_cluster, until
@@ -42,7 +43,7 @@ def test_it_is_ready_once_the_cluster_was_asked_and_its_listeners_are_open() -> 
 
 
 def test_an_unreachable_bootstrap_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(front, "RETRY_SECONDS", (0.02, 0.05))
 
     async def scene() -> None:
         port = free_ports()
@@ -61,8 +62,8 @@ def test_an_unreachable_bootstrap_is_tried_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_bootstrap_that_goes_away_degrades_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RETRY_SECONDS", (0.02, 0.05))
-    monkeypatch.setattr(server, "REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(front, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(front, "REFRESH_SECONDS", 0.02)
 
     async def scene() -> None:
         port = free_ports()
@@ -78,7 +79,7 @@ def test_a_bootstrap_that_goes_away_degrades_and_comes_back(monkeypatch: pytest.
 
 
 def test_a_broker_whose_port_is_taken_degrades_until_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(front, "TICK_SECONDS", 0.02)
 
     async def scene() -> None:
         port = free_ports(4)
@@ -304,7 +305,7 @@ def test_the_switch_turns_for_all_connections_at_once() -> None:
 
 
 def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.02)
 
     async def scene() -> None:
         async with (
@@ -336,11 +337,10 @@ async def _closed(reader: asyncio.StreamReader) -> bool:
 def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
     async def scene() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
-            gate._bootstrap_answered(
-                Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
-            )
-            assert gate.targets(5) == (Address("a", 1),)
             assert isinstance(gate.brokers, Brokers)
+            answer = Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
+            gate.front._answered(answer, gate.brokers)
+            assert gate.targets(5) == (Address("a", 1),)
             gate.brokers.resolve("127.0.0.1", 5, "b", 2)
             assert gate.targets(5) == (Address("b", 2),)
             assert gate.targets(6) == ()

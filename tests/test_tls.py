@@ -10,13 +10,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import cast
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from proxy import running, server
+from proxy import running
+from proxy import serving as shell
 from proxy.bootstrap import BootstrapError, ask
 from proxy.captures import Capture, Files
 from proxy.cli import main
@@ -489,11 +491,11 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
             await ask(Address("127.0.0.1", port), BrokerTls(config(bootstrap="k:1", **keys.to_broker())))
         assert str(caught.value) == f"127.0.0.1:{port}: {line}"
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
-            gate._troubles.clear()
+            gate.reach.troubles.reached(None, monotonic())
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"x")
                 assert await reader.read() == b""
-            await until(lambda: gate._troubles.get(None) == f"127.0.0.1:{port}: {line}")
+            await until(lambda: gate.reach.troubles.of(None) == f"127.0.0.1:{port}: {line}")
 
     with _wants_certificates(keys) as port:
         run(scene(port))
@@ -681,7 +683,7 @@ def _shown(writer: asyncio.StreamWriter) -> str:
 def test_a_new_certificate_is_for_new_connections(
     keys: Keys, own: Pair, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(shell, "TICK_SECONDS", 0.02)
     options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
 
     async def scene() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.metrics import exposition, registry
+from proxy.metrics import exposition
 from tests.shell import gateway, run, stub_broker
 
 ROOT: Final = Path(__file__).parent.parent
@@ -43,7 +43,7 @@ def series() -> Series:
             tally.passthrough["one partition"] = 1
             gate.books.closed(1, tally)
             await asyncio.sleep(0)
-            text = exposition(registry(gate)).decode()
+            text = exposition(gate.account()).decode()
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     labels = found.setdefault(sample.name, {})

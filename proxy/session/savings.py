@@ -5,6 +5,7 @@ full forms would have cost, window by window, and a session that costs more rest
 that all connections of a process share are here as well.
 """
 
+from collections.abc import MutableSequence
 from typing import Final
 
 WINDOW_SECONDS: Final = 10.0
@@ -64,40 +65,60 @@ class Savings:
 
 
 class Sessions:
-    """The switch for sessions and the broker slots that one process takes, shared by its connections.
+    """The switch for sessions and the broker slots that one gateway takes, shared by its connections.
 
     Args:
         max_sessions: slots that may be held at brokers at one time.
         on: whether fetches are turned into sessions at all.
         off_for: client ids whose fetches pass as they are.
+        slots: those that each process of the gateway holds or asks for; all see the same.
+        own: the place in `slots` of this process, which alone changes it.
     """
 
-    __slots__ = ("crowded", "held", "max_sessions", "off_for", "on")
+    __slots__ = ("_own", "_slots", "crowded", "max_sessions", "off_for", "on")
 
-    def __init__(self, *, max_sessions: int, on: bool = True, off_for: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        *,
+        max_sessions: int,
+        on: bool = True,
+        off_for: frozenset[str] = frozenset(),
+        slots: MutableSequence[int] | None = None,
+        own: int = 0,
+    ) -> None:
         self.max_sessions = max_sessions
         self.on = on
         self.off_for = off_for
-        self.held = 0
-        """Slots held or being asked for."""
         self.crowded = False
         """The process holds as many bytes of answers as it may: fetches go without sessions, so that their
         answers stream."""
+        self._slots = [0] if slots is None else slots
+        self._own = own
 
     def __repr__(self) -> str:
         return f"<Sessions held={self.held}/{self.max_sessions} on={self.on}>"
+
+    @property
+    def held(self) -> int:
+        """Give the slots that the gateway holds or asks for."""
+        return sum(self._slots)
 
     def allowed(self, client_id: str) -> bool:
         """Whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
 
     def take(self) -> bool:
-        """Take a slot if one is left."""
-        if self.held >= self.max_sessions:
-            return False
-        self.held += 1
-        return True
+        """Take a slot if one is left.
+
+        It is taken first and then seen whether it is one too many: of two processes that ask for the last one
+        at the same time both may go without, never both have it.
+        """
+        self._slots[self._own] += 1
+        if self.held <= self.max_sessions:
+            return True
+        self.release()
+        return False
 
     def release(self) -> None:
         """Give a slot back."""
-        self.held -= 1
+        self._slots[self._own] -= 1
