@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import Any, Self
 
 import psutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -44,15 +44,38 @@ def fill(address: str, topic: str, records: int, partitions: int, size: int) -> 
 
 
 class Bystander:
-    """A confluent-kafka consumer through the gateway, and a producer that writes for it to the broker."""
+    """A confluent-kafka consumer through the gateway, and a producer that writes for it to the broker.
 
-    def __init__(self, produce_at: str, consume_at: str, topic: str) -> None:
+    Args:
+        produce_at: where the producer connects.
+        consume_at: where the consumer connects.
+        topic: its name; it has `PARTITIONS` and nobody else writes into it.
+        rate: records a second.
+        settings: more of librdkafka's, for both.
+    """
+
+    def __init__(
+        self,
+        produce_at: str,
+        consume_at: str,
+        topic: str,
+        *,
+        rate: float = RECORDS_PER_SECOND,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.topic = topic
         self.offsets: dict[int, list[int]] = {}
+        self.values: list[bytes] = []
+        """What was read, in the order in which it came."""
         self.produced = 0
+        """Records that the broker has acknowledged."""
         self.errors: list[str] = []
+        self._rate = rate
+        self._sent = 0
+        self._enough = threading.Event()
         self._ends = threading.Event()
-        self._producer = Producer({"bootstrap.servers": produce_at, "linger.ms": 0, "log_level": 0})
+        both: dict[str, Any] = {"log_level": 0, **(settings or {})}
+        self._producer = Producer({"bootstrap.servers": produce_at, "linger.ms": 0} | both)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": consume_at,
@@ -62,8 +85,8 @@ class Bystander:
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 100,
                 "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
             }
+            | both
         )
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         self._threads = [threading.Thread(target=work) for work in (self._produce, self._consume)]
@@ -74,6 +97,7 @@ class Bystander:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._enough.set()
         self._ends.set()
         for thread in self._threads:
             thread.join()
@@ -90,13 +114,21 @@ class Bystander:
         for partition, offsets in self.offsets.items():
             assert offsets == list(range(len(offsets))), f"partition {partition}"
 
+    def finish(self) -> None:
+        """Write no more, wait for the rest, and check that each record was written once and read once."""
+        self._enough.set()
+        self._threads[0].join()
+        assert self.produced == self._sent, self.errors[-3:]
+        until(lambda: self.read >= self.produced, f"{self.read} read of {self.produced}; {self.errors[-3:]}")
+        assert sorted(self.values) == sorted(map(_value, range(self._sent)))
+
     def _produce(self) -> None:
-        while not self._ends.wait(1 / RECORDS_PER_SECOND):
-            self._producer.produce(
-                self.topic, b"x" * 200, partition=self.produced % PARTITIONS, on_delivery=self._written
-            )
+        while not self._enough.wait(1 / self._rate):
+            value, partition = _value(self._sent), self._sent % PARTITIONS
+            self._producer.produce(self.topic, value, partition=partition, on_delivery=self._written)
+            self._sent += 1
             self._producer.poll(0)
-        self._producer.flush(10)
+        self._producer.flush(30)
 
     def _written(self, problem: KafkaError | None, _message: object) -> None:
         if problem is None:
@@ -114,7 +146,12 @@ class Bystander:
                 if partition is None or offset is None:
                     continue
                 self.offsets.setdefault(partition, []).append(offset)
+                self.values.append(message.value() or b"")
         self._consumer.close()
+
+
+def _value(number: int) -> bytes:
+    return f"{number:<200}".encode()
 
 
 class Scene:

@@ -1,5 +1,9 @@
-"""The gateway leaves under load, or another takes its place: on a real broker, and clients lose nothing."""
+"""The gateway leaves under load, or another takes its place: on a real broker, and clients lose nothing.
 
+`CONNECTIONS_SECONDS` has connections come and go for longer (`make soak`).
+"""
+
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -11,12 +15,14 @@ import pytest
 
 from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
 from tests.integration.bystander import Bystander, until
+from tests.integration.faulty import reset
 from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher
 from tests.integration.gateway import GatewayProcess
 from tests.integration.producing import Producer
 from tests.model.wire import FetchResponse
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
+from tools.kafka.raw import API_VERSIONS, frame, request
 
 TOPIC = "drained"
 PARTITIONS = 12
@@ -25,9 +31,13 @@ SLOTS = 64
 CLIENTS = 1000
 IN_SESSION = 64
 DRAIN_SECONDS = 20
-IDLE = 2000
+CONNECTIONS, SESSIONS = 2000, 16
 ROUNDS, LEVEL = 7, 4
-"""Of idle connections, and the one from which on the gateway must not grow."""
+"""Of connections that come and go, and the one from which on the gateway must not grow."""
+ROUNDS_SECONDS = float(os.environ.get("CONNECTIONS_SECONDS", "0"))
+"""Rounds go on at least for so long."""
+LOADS, LOAD_RATE, SUCCESSORS = 3, 100, 3
+"""Producers with a consumer each, records a second of each, and gateways that follow the first."""
 EARLY, LATE = 3, 2
 """Records written while all fetches are parked, and once all have been answered."""
 
@@ -146,26 +156,29 @@ def _take_over(old: GatewayProcess, new: GatewayProcess) -> None:
 
 def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path: Path) -> None:
     """Produce and consume through gateways that follow each other: no error, no record lost or doubled."""
-    topic = "taken-over"
+    topics = [f"taken-over-{number}" for number in range(LOADS)]
     with Admin(broker.address) as admin:
-        admin.create_topic(topic, partitions=BYSTANDER_PARTITIONS)
+        for topic in topics:
+            admin.create_topic(topic, partitions=BYSTANDER_PARTITIONS)
     options = ("--reuse-port", "on", "--state", str(tmp_path / "state.json"))
     with ExitStack() as stack:
         gateway = stack.enter_context(GatewayProcess(broker.address, *options))
-        load = stack.enter_context(Bystander(gateway.address, gateway.address, topic))
-        load.check()
-        for _ in range(2):
+        at = gateway.address
+        loads = [stack.enter_context(Bystander(at, at, topic, rate=LOAD_RATE)) for topic in topics]
+        for load in loads:
+            load.check()
+        for _ in range(SUCCESSORS):
             new = stack.enter_context(Successor(gateway))
             _take_over(gateway, new)
-            load.check()
+            for load in loads:
+                load.check()
             gateway = new
-        produced = load.produced
-        load.check()
-        assert load.errors == []
-    assert load.read >= produced
+        for load in loads:
+            load.finish()
+            assert load.errors == []
 
 
-def test_idle_connections_leave_nothing_behind(broker: Broker) -> None:
+def test_connections_leave_nothing_behind(broker: Broker) -> None:
     """2,000 at a time, with a connection to the broker each: memory finds its level and stays there."""
     with GatewayProcess(broker.address) as gateway:
         process = psutil.Process(gateway.pid)
@@ -173,16 +186,37 @@ def test_idle_connections_leave_nothing_behind(broker: Broker) -> None:
         def descriptors() -> int:
             return int(process.num_fds())
 
-        before, resident = descriptors(), []
-        for _ in range(ROUNDS):
-            with ExitStack() as stack:
-                for _ in range(IDLE):
-                    stack.enter_context(socket.create_connection((gateway.host, gateway.port)))
-                until(lambda: _standing(gateway) == IDLE, "not all are connected")
+        resident: list[int] = []
+        before = descriptors()
+        began = time.monotonic()
+        while len(resident) < ROUNDS or time.monotonic() < began + ROUNDS_SECONDS:
+            _come_and_go(gateway)
             until(lambda: descriptors() <= before + 1, "file descriptors are left")  # one may ask /state
             resident.append(process.memory_info().rss)
         assert resident[-1] - resident[LEVEL] < 1 << 20
         assert _standing(gateway) == 0
+        assert gateway.state()["sessions"]["held"] == 0
+
+
+def _come_and_go(gateway: GatewayProcess) -> None:
+    """Connect all of them, have each ask and some be in a session, and leave, some in disorder."""
+    hello = frame(request(API_VERSIONS, 0, b"", "comes and goes", 1))
+    with ExitStack() as stack:
+        for number in range(SESSIONS):
+            client = stack.enter_context(Fetcher(gateway.address, TOPIC, PARTITIONS, client_id=f"g-{number}"))
+            client.hello().fetches(FETCHES_TO_SESSION)
+        peers = [
+            stack.enter_context(socket.create_connection((gateway.host, gateway.port)))
+            for _ in range(CONNECTIONS - SESSIONS)
+        ]
+        for peer in peers:
+            peer.sendall(hello)
+        for peer in peers:
+            assert peer.recv(4, socket.MSG_WAITALL)  # the rest is left unread
+        assert _standing(gateway) == CONNECTIONS
+        assert gateway.state()["sessions"]["held"] == SESSIONS
+        for peer in peers[::3]:
+            reset(peer)
 
 
 def _standing(gateway: GatewayProcess) -> float:
