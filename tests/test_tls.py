@@ -506,7 +506,7 @@ def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Ke
 
     async def scene(port: int) -> None:
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
-            gate._seen_bootstrap = True
+            gate.reach.answered = True
             with capture_logs() as lines:
                 for _ in range(3):
                     async with client(gate.listen.port) as (reader, writer):

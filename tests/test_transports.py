@@ -372,7 +372,7 @@ def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            gate._seen_bootstrap = True
+            gate.reach.answered = True
             async with client(gate.listen.port) as (reader, writer):
                 await until(lambda: gate.links and _link(gate).has_broker)
                 assert gate.health().reasons
