@@ -34,7 +34,7 @@ class Binding:
 
         Args:
             address: where.
-            prepare: takes each socket before it is bound.
+            prepare: takes each socket, before it is bound unless it was handed over.
 
         Raises:
             OSError: an IP is taken, or none could be bound.
@@ -43,7 +43,7 @@ class Binding:
         failure: OSError | None = None
         for family, at in _resolved(address):
             try:
-                bound.append(self._inherited(family, at) or self._bound(family, at, prepare))
+                bound.append(self._inherited(family, at, prepare) or self._bound(family, at, prepare))
             except OSError as error:
                 failure = error
                 if error.errno not in _UNUSABLE:
@@ -54,13 +54,19 @@ class Binding:
             raise failure
         return bound
 
-    def _inherited(self, family: int, at: Any) -> socket.socket | None:
+    def _inherited(self, family: int, at: Any, prepare: Prepare | None) -> socket.socket | None:
         """Give a copy of the socket that listens there: closing it ends only ours."""
         for sock in self.inherited:
             if sock.family == family and sock.getsockname()[:2] == at[:2]:
                 copy = sock.dup()
-                keep_alive(copy)
-                copy.setblocking(False)
+                try:
+                    if prepare is not None:
+                        prepare(copy)
+                    keep_alive(copy)
+                    copy.setblocking(False)
+                except OSError:
+                    copy.close()
+                    raise
                 return copy
         return None
 

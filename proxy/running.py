@@ -23,6 +23,7 @@ from proxy.metrics import VERSION
 from proxy.reloading import Reloader
 from proxy.routing import Address
 from proxy.server import Gateway
+from proxy.systemd import tell_ready
 from proxy.tls import BrokerTls, ClientTls
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
@@ -197,6 +198,7 @@ async def _until_stopped(gateway: Gateway, options: Reloader) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping)
     loop.add_signal_handler(signal.SIGHUP, options.reload)
+    tell_ready(os.environ)
     await stop.wait()
     within = options.config.drain_timeout
     log.info("draining", connections=gateway.standing().connections, timeout_seconds=within)

@@ -2,7 +2,7 @@
 
 With ``redirect`` (netfilter's REDIRECT) the kernel keeps the original destination and tells it for the
 socket; that needs no right. With ``tproxy`` the accepted socket has the original destination as its own
-address; a listener for that needs CAP_NET_RAW (or CAP_NET_ADMIN) once, when it is made.
+address; a listener for that needs CAP_NET_RAW (or CAP_NET_ADMIN) once, when it is made; systemd can make it.
 """
 
 import errno
@@ -119,7 +119,8 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
         if mode != TPROXY or error.errno != errno.EPERM:  # EACCES: a port below 1024
             raise
         raise ConfigError(
-            "--transparent tproxy needs CAP_NET_RAW: start it with that (see docs/deploy.md), or use redirect"
+            "--transparent tproxy needs CAP_NET_RAW: start it with that, or give systemd's socket"
+            " Transparent=yes (see docs/deploy.md), or use redirect"
         ) from None
     other = _COUNTERPARTS.get(address.host)
     if other is not None:
@@ -129,10 +130,15 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
 
 
 def _make_transparent(sock: socket.socket) -> None:
-    if sock.family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, 1)
-    else:
-        sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+    level, option = (
+        (socket.IPPROTO_IPV6, _IPV6_TRANSPARENT)
+        if sock.family == socket.AF_INET6
+        else (socket.SOL_IP, _IP_TRANSPARENT)
+    )
+    if not sock.getsockopt(
+        level, option
+    ):  # a socket of systemd's with Transparent=yes is: no right is needed
+        sock.setsockopt(level, option, 1)
 
 
 def leaving(address: Address) -> socket.socket:

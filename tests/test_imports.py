@@ -31,6 +31,7 @@ SHELL = frozenset(
         "server",
         "serving",
         "state",
+        "systemd",
         "tls",
         "transparent",
         "transports",

@@ -14,6 +14,7 @@ from proxy.transparent import REDIRECT, TPROXY, is_own, leaving, listen
 from tests.playbook import answer, request
 from tests.shell import config
 
+IP_TRANSPARENT = 19
 TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)
 HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
 
@@ -149,3 +150,37 @@ def test_the_right_that_tproxy_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("socket.socket.setsockopt", refuse)
     with pytest.raises(ConfigError, match="--transparent tproxy needs CAP_NET_RAW: "):
         listen(Address("127.0.0.1", 0), TPROXY, Binding())
+
+
+@pytest.fixture
+def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody make a socket transparent."""
+    own = socket.socket.setsockopt
+
+    def refuse(sock: socket.socket, level: int, option: int, value: int) -> None:
+        if (level, option) == (socket.SOL_IP, IP_TRANSPARENT):
+            raise PermissionError(1, "Operation not permitted")
+        own(sock, level, option, value)
+
+    monkeypatch.setattr("socket.socket.setsockopt", refuse)
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_a_socket_of_systemd_s_that_clients_could_not_come_to_is_refused() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as ours,
+        pytest.raises(ConfigError, match="give systemd's socket Transparent=yes"),
+    ):
+        listen(Address(*ours.getsockname()), TPROXY, Binding(inherited=[ours]))
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_a_transparent_socket_of_systemd_s_needs_no_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as ours:
+        monkeypatch.setattr(
+            "socket.socket.getsockopt",
+            lambda _, level, option: (level, option) == (socket.SOL_IP, IP_TRANSPARENT),
+        )
+        (sock,) = listen(Address(*ours.getsockname()), TPROXY, Binding(inherited=[ours]))
+        with sock:
+            assert sock.getsockname() == ours.getsockname()

@@ -53,6 +53,7 @@ class GatewayProcess:
         self._command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap]
         self._command += ["--listen", self.address, "--admin", self.admin, *options]
         self._ready = ready
+        self._files: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -84,7 +85,12 @@ class GatewayProcess:
         """
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._files,
             )
         reaper.watch(self.pid)
         page = "/readyz" if self._ready else "/livez"
