@@ -1,7 +1,7 @@
 """Transparent mode on netfilter: clients know nothing of the gateway, and nothing that passes is rewritten.
 
 The sidecar's place: client and gateway share a network namespace, brokers are in another. The rules are those
-of tools/deploy/transparent.sh. All of it lives in namespaces that this module makes.
+of tools/deploy/transparent.sh. All of it lives in namespaces that the tests make.
 """
 
 import os
@@ -10,174 +10,54 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Program, Run, assert_same_records
+from tests.clients.runner import KAFKA_PYTHON, assert_same_records
 from tests.integration.bystander import until
 from tests.integration.fetching import Fetcher, contents
-from tests.integration.producing import Producer
-from tests.integration.sidecar import READ_ONLY, USER, Shipped, Sidecar, confined
+from tests.integration.namespaces import (
+    BROKER_PORT,
+    BUSY,
+    FETCHES,
+    HOSTS,
+    LACKING,
+    LAST_PORT,
+    MODES,
+    PARTITIONS,
+    PORT,
+    SLOW_HOST,
+    SLOW_PORT,
+    TOPIC,
+    Place,
+    address_of,
+    counted,
+    fetches,
+    fetching,
+    payloads,
+    place,
+    produce,
+    quiet,
+)
+from tests.integration.sidecar import READ_ONLY, USER, Shipped, confined
 from tests.test_deploy import environment_of, pod_of, rendered
 from tools.certificates import Authority
-from tools.kafka import Broker
 from tools.kafka.admin import Admin
-from tools.netns import Namespace, missing, veth
-from tools.netns.counters import Counters, Crossed
+from tools.netns import Namespace, veth
 from tools.netns.lossy import Link
+from tools.netns.rules import SCRIPT
 
-LACKING: Final = missing("nft", "setpriv")
+__all__ = ["place"]  # a fixture
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
 DEPLOY: Final = Path(__file__).parents[2] / "tools" / "deploy"
-SCRIPT: Final = str(DEPLOY / "transparent.sh")
-PORT, SLOW_PORT, OTHER_PORT = 9092, 9093, 9094
-HOSTS: Final = {"IPv4": "10.79.0.2", "IPv6": "fd79::2"}
-SLOW_HOST: Final = "10.80.0.2"
-TOPIC, PARTITIONS, BUSY = "transparent", 60, 3
-FETCHES: Final = 15
 ONE_ANSWER: Final = 50 * PARTITIONS
 """More bytes than a full answer of idle partitions has."""
-MODES: Final = ("redirect", "tproxy")
 LINK_RECORDS: Final = int(os.environ.get("TRANSPARENT_LINK_RECORDS", "300"))
 """Over the link that loses packets; `make soak` has more of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the tests happen."""
-
-    near: Namespace
-    """Of client and gateway."""
-    far: Namespace
-    """Of the brokers."""
-    wire: Counters
-    """What crosses between the two."""
-    inner: Counters
-    """What the client and the gateway say to each other."""
-
-    def produce(self, values: list[bytes]) -> None:
-        with self.far.inside(), closing(Producer("127.0.0.1", BROKER_PORT)) as producer:
-            for partition in range(BUSY):
-                producer.produce(TOPIC, partition, values)
-
-    @contextmanager
-    def rules(self, mode: str, *, user: int = USER, to: int = 19092) -> Iterator[None]:
-        ports = f"{PORT}-{OTHER_PORT}"
-        options = ["--mode", mode, "--ports", ports, "--to", str(to), "--user", str(user)]
-        self.near.run(SCRIPT, "up", *options)
-        try:
-            yield
-        finally:
-            self.near.run(SCRIPT, "down")
-
-    @contextmanager
-    def sidecar(self, mode: str, *options: str, user: int = USER) -> Iterator[Sidecar]:
-        rights = ("net_raw",) if mode == "tproxy" else ()
-        listen = () if "--listen" in options else ("--listen", "127.0.0.1:19092")
-        with Sidecar(
-            self.near, "--transparent", mode, *listen, *options, rights=rights, user=user
-        ) as sidecar:
-            yield sidecar
-
-    def consumer(self, address: str, program: Program = CONFLUENT) -> Run:
-        with self.near.inside():
-            return Run(program, address, assign={TOPIC: PARTITIONS})
-
-
-BROKER_PORT, CONTROLLER_PORT = 19192, 19193
-
-
-def far_broker() -> Broker:
-    names = {
-        "PLAINTEXT": f"127.0.0.1:{BROKER_PORT}",
-        "V4": f"{HOSTS['IPv4']}:{PORT}",
-        "V6": f"[{HOSTS['IPv6']}]:{PORT}",
-        "SLOW": f"{SLOW_HOST}:{SLOW_PORT}",
-    }
-    told = ",".join(f"{name}://{address}" for name, address in names.items())
-    bound = told.replace(SLOW_HOST, "0.0.0.0") + f",CONTROLLER://127.0.0.1:{CONTROLLER_PORT}"
-    return Broker(
-        port=BROKER_PORT,
-        voters={1: CONTROLLER_PORT},
-        properties={
-            "listeners": bound,
-            "advertised.listeners": told,
-            "listener.security.protocol.map": ",".join(
-                f"{name}:PLAINTEXT" for name in (*names, "CONTROLLER")
-            ),
-        },
-    )
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    with ExitStack() as stack:
-        near, far = stack.enter_context(Namespace()), stack.enter_context(Namespace())
-        veth(near, far, "wire", [("10.79.0.1/24", "10.79.0.2/24"), ("fd79::1/64", "fd79::2/64")])
-        broker = far_broker()
-        with far.inside():
-            stack.enter_context(broker)
-            with Admin(broker.address) as admin:
-                admin.create_topic(TOPIC, partitions=PARTITIONS)
-        place = Place(
-            near=near,
-            far=far,
-            wire=Counters(near, "wire", {PORT, OTHER_PORT}),
-            inner=Counters(near, "lo", {PORT, OTHER_PORT, 19092}),
-        )
-        place.produce([b"%d" % number for number in range(100)])
-        yield place
-
-
-def counted(sidecar: Sidecar, side: str) -> tuple[int, int]:
-    """Bytes toward the broker and back, on a side of the gateway."""
-    towards = {"client": ("in", "out"), "broker": ("out", "in")}[side]
-    out, back = (
-        int(sidecar.metric("fetchgate_bytes_total", side=side, direction=direction)) for direction in towards
-    )
-    return out, back
-
-
-def payloads(crossed: tuple[Crossed, Crossed]) -> tuple[int, int]:
-    return crossed[0].payload, crossed[1].payload
-
-
-def fetching(place: Namespace, family: str) -> Fetcher:
-    with place.inside():
-        return Fetcher(f"{HOSTS[family]}:{PORT}", TOPIC, PARTITIONS)
-
-
-def retransmitted(place: Place) -> int:
-    """Segments that were sent again on either end, by the kernel's own count."""
-    total = 0
-    for namespace in (place.near, place.far):
-        told = namespace.run("cat", "/proc/net/snmp").stdout
-        names, values = (line.split() for line in told.splitlines() if line.startswith("Tcp:"))
-        total += int(values[names.index("RetransSegs")])
-    return total
-
-
-@contextmanager
-def plain_tcp(place: Place) -> Iterator[None]:
-    """Have headers of one size, and nothing sent twice for impatience (SACK, tail loss probes)."""
-    for namespace in (place.near, place.far):
-        namespace.run("sysctl", "-qw", "net.ipv4.tcp_sack=0", "net.ipv4.tcp_early_retrans=0")
-    yield
-    for namespace in (place.near, place.far):
-        namespace.run("sysctl", "-qw", "net.ipv4.tcp_sack=1", "net.ipv4.tcp_early_retrans=3")
-
-
-def quiet(sidecar: Sidecar) -> None:
-    until(lambda: not sidecar.state()["connections_open"], "connections stay open")
-
-
-def address_of(family: str, port: int = PORT) -> str:
-    return f"[{HOSTS[family]}]:{port}" if family == "IPv6" else f"{HOSTS[family]}:{port}"
 
 
 @pytest.mark.parametrize("family", HOSTS)
@@ -185,13 +65,13 @@ def address_of(family: str, port: int = PORT) -> str:
 def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
     place: Place, mode: str, family: str
 ) -> None:
-    with plain_tcp(place), place.sidecar(mode) as sidecar, place.rules(mode):
+    with place.plain_tcp(), place.sidecar(mode) as sidecar, place.rules(mode):
         place.wire.reset()
         place.inner.reset()
-        again = retransmitted(place)
+        again = place.retransmitted()
         with place.consumer(address_of(family)) as through:
             until(lambda: fetches(sidecar) >= FETCHES, "no fetches")
-            place.produce([b"later"])
+            produce(place, [b"later"])
             until(lambda: fetches(sidecar) >= 2 * FETCHES, "no more fetches")
             linked = [each for each in sidecar.state()["connections"] if each["session_id"]]
             assert [each["broker_address"] for each in linked] == [address_of(family)]
@@ -205,7 +85,7 @@ def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
         # What a client says last may come to a closed door, and so may what it is answered last.
         assert 0 <= inner[0] - client[0] <= ONE_ANSWER, (inner, client)
         assert 0 <= client[1] - inner[1] <= ONE_ANSWER, (inner, client)
-        if retransmitted(place) == again:
+        if place.retransmitted() == again:
             assert wire == broker
         assert sum(wire) < 0.3 * sum(inner), (wire, inner)
         assert sidecar.state()["state"] == "ready", sidecar.state()["reasons"]
@@ -215,13 +95,6 @@ def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
         direct.stop()
     assert_same_records(direct, through)
     assert through.errors() == direct.errors() == []
-
-
-def fetches(sidecar: Sidecar) -> float:
-    return sum(
-        sidecar.metric("fetchgate_fetches_total", side="client", kind=kind)
-        for kind in ("sessionless", "full", "incremental")
-    )
 
 
 def test_a_client_with_sessions_of_its_own_passes(place: Place) -> None:
@@ -242,7 +115,7 @@ def echo(
     """Serve one connection: say a greeting, then everything back."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with place.inside():
-        server = socket.create_server((host, OTHER_PORT), family=family)
+        server = socket.create_server((host, LAST_PORT), family=family)
 
     def serve() -> None:
         accepted, _ = server.accept()
@@ -259,7 +132,7 @@ def echo(
     assert not thread.is_alive()
 
 
-def connect(place: Namespace, host: str, port: int = OTHER_PORT) -> socket.socket:
+def connect(place: Namespace, host: str, port: int = LAST_PORT) -> socket.socket:
     with place.inside():
         return socket.create_connection((host, port), timeout=30)
 
@@ -375,7 +248,7 @@ def test_a_slow_link_that_loses_packets(place: Place, mode: str) -> None:
         with place.consumer(f"{SLOW_HOST}:{SLOW_PORT}") as through:
             before = len(through.of("record"))
             for number in range(LINK_RECORDS // 10):
-                place.produce([b"%d-%d" % (number, each) * 100 for each in range(10)])
+                produce(place, [b"%d-%d" % (number, each) * 100 for each in range(10)])
             with place.far.inside(), Admin(f"127.0.0.1:{BROKER_PORT}") as admin:
                 ends = admin.offsets(TOPIC)
             through.wait_ends({(TOPIC, partition): offset for partition, offset in ends.items()})

@@ -128,6 +128,10 @@ class Broker:
         """Where the broker itself listens for an additional listener."""
         return self._ports[listener]
 
+    def configure(self, properties: Properties) -> None:
+        """Set properties over those that it was made with, before its first start."""
+        self._properties |= properties
+
     def log(self) -> str:
         """Give what the broker logged: warnings and errors."""
         return (self.folder / "broker.log").read_text(errors="replace")
