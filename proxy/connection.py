@@ -1,28 +1,24 @@
 """One client and the broker connection that is its own: bytes from either side in, bytes out. Sans-IO.
 
-A broker answers in order, so each request that will be answered is remembered in two queues: that of the
-broker, which tells what the next frame from it answers, and that of the client, in which answers leave. They
-differ only while a fetch is repeated: later answers then wait for it.
-
 What is not understood passes byte for byte; only frames are told apart. The core never raises for a peer's
 fault: `Connection.fault` says why the connection has to end.
 """
 
-from collections import deque
 from struct import Struct
 from typing import Final
 
+from proxy.answers import Answers
 from proxy.events import ClientNamed, Event, Fault, Passthrough, Tally
 from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.fetches import Fetches
 from proxy.measured import Measured, Meter
-from proxy.protocol import addresses, api_versions
+from proxy.protocol import api_versions
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.primitives import ProtocolError
-from proxy.requests import READ_WITHIN, TLS_HANDSHAKE, describe_length, wants_answer
-from proxy.rewriting import clamped, readdressed
+from proxy.requests import READ_WITHIN, TLS_HANDSHAKE, describe_length, named, shown, wants_answer
+from proxy.rewriting import Rewriting
 from proxy.session.partitions import PartitionTable
 from proxy.session.savings import Sessions
 
@@ -32,11 +28,6 @@ MAX_IN_FLIGHT: Final = 1024
 """Unanswered requests of one client; at more it is not read."""
 _MAX_FETCH_REQUEST: Final = 1 << 20
 """A fetch request beyond this passes unread: some 31,000 partitions."""
-_MAX_HELD_ANSWER: Final = 1 << 28
-"""An answer with addresses that is larger passes unread."""
-_MAX_PROBE_ANSWER: Final = 1 << 16
-_MAX_NAME: Final = 256
-"""What is kept of a name that a client gives itself."""
 _HEAD = Struct(">ihhi")  # length, api_key, api_version, correlation_id
 _HEAD_SIZE: Final = 12
 _ANSWER_HEAD_SIZE: Final = 8
@@ -69,7 +60,6 @@ class Connection:
         "_client_need",
         "_client_part",
         "_closing",
-        "_expected",
         "_fetches",
         "_foreign",
         "_half",
@@ -80,13 +70,11 @@ class Connection:
         "_now",
         "_opaque",
         "_probed",
-        "_repeating",
-        "_resolve",
+        "_rewriting",
         "_waiting",
         "client_id",
         "events",
         "fault",
-        "held",
         "software_name",
         "software_version",
         "tally",
@@ -110,8 +98,6 @@ class Connection:
         self.software_version = ""
         self.fault: Fault | None = None
         """Set when the connection has to end; what `take_client` gives is still due."""
-        self.held = 0
-        """Bytes of answers kept until they are whole or their turn comes."""
         self.wire = False
         """It is not Kafka: all passes, and with it the end of what either side says."""
         self.events: list[Event] = []
@@ -119,17 +105,14 @@ class Connection:
         self.to_client: list[Buffer] = []
         self.to_broker: list[Buffer] = []
         """Bytes that are due and not taken yet."""
-        self._resolve = resolve
         self._foreign = foreign
         self._max_request_bytes = max_request_bytes
-        self._answers: deque[Exchange] = deque()
-        self._expected: deque[Exchange] = deque()
+        self._answers = Answers()
         self._client_part = bytearray()
         self._client_need = 0
         self._client_left = 0
         self._broker_parts = b""
         self._broker_left = 0
-        self._repeating = 0
         self._opaque = False
         self._closing = False
         self._probed = False
@@ -143,9 +126,12 @@ class Connection:
         self._fetches = Fetches(
             sessions=sessions, resolve=resolve, tally=self.tally, events=self.events, send=self._send
         )
+        self._rewriting = Rewriting(resolve, self._fetches.eligibility, self.events)
 
     def __repr__(self) -> str:
-        return f"<Connection {self.client_id!r} in_flight={len(self._answers)} {self._fetches.handler!r}>"
+        return (
+            f"<Connection {self.client_id!r} in_flight={len(self._answers.owed)} {self._fetches.handler!r}>"
+        )
 
     # What the shell asks
 
@@ -155,7 +141,8 @@ class Connection:
         if self._closing:
             return False
         # What goes to the broker on our own account waits for the end of a frame that is being passed.
-        return bool(self._client_left) or (not self._repeating and len(self._answers) < MAX_IN_FLIGHT)
+        answers = self._answers
+        return self._client_left > 0 or (not answers.repeating and len(answers.owed) < MAX_IN_FLIGHT)
 
     @property
     def done(self) -> bool:
@@ -163,7 +150,8 @@ class Connection:
         if not self._closing:
             return False
         # A request of which the end never came is not answered.
-        return not self._expected or (bool(self._client_left) and self._expected[0] is self._half)
+        expected = self._answers.expected
+        return not expected or (bool(self._client_left) and expected[0] is self._half)
 
     @property
     def begun(self) -> bool:
@@ -173,7 +161,12 @@ class Connection:
     @property
     def busy(self) -> bool:
         """Whether the client waits for an answer."""
-        return bool(self._answers)
+        return bool(self._answers.owed)
+
+    @property
+    def held(self) -> int:
+        """Bytes of answers kept until they are whole or their turn comes."""
+        return self._answers.held
 
     @property
     def fetch_version(self) -> int:
@@ -250,9 +243,7 @@ class Connection:
         self._broker_parts = b""
         self.to_client, self.to_broker, self._waiting = [], [], []
         self._answers.clear()
-        self._expected.clear()
         self._half = None
-        self.held = 0
 
     # From the client
 
@@ -332,24 +323,24 @@ class Connection:
             if len(data) < size:
                 self._client_need = size
                 return 0
-            self._named(data[:size], version)
+            self._name(data[:size], version)
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS]:
                 self._refuse(data[8:12])
                 return size
         elif api_key == ApiKey.FETCH:
             self._fetches.count_unread(size, version, "not looked into")
-        exchange = Exchange(api_key, version, data[8:12], self._becomes(api_key, version))
+        exchange = Exchange(api_key, version, data[8:12], self._rewriting.becomes(api_key, version))
+        answers = self._answers
         if answered:
-            self._answers.append(exchange)
-            self._expected.append(exchange)
+            answers.owed.append(exchange)
+            answers.expected.append(exchange)
             exchange.sent_at = self._now
         self._begin_frame(data, size)
         self._half = exchange if answered and self._client_left else None
-        if api_key >> 8 == _GSSAPI_TOKEN and len(self._expected) == 1 and not self._begun:
+        if api_key >> 8 == _GSSAPI_TOKEN and len(answers.expected) == 1 and not self._begun:
             # 0.9 clients begin with a bare GSSAPI token.
             self._go_opaque("GSSAPI token")
-            self._expected.clear()
-            self._answers.clear()
+            answers.clear()
         elif api_key == ApiKey.SASL_HANDSHAKE and version == 0:
             # From here on tokens travel without Kafka's framing, in both directions, until the broker is
             # satisfied.
@@ -370,13 +361,6 @@ class Connection:
         self.to_broker.append(data if len(data) <= size else data[:size])
         self._client_left = max(size - len(data), 0)
 
-    def _becomes(self, api_key: int, version: int) -> Becomes:
-        if api_key == ApiKey.API_VERSIONS:
-            return Becomes.REWRITTEN
-        if self._resolve is not None and version <= addresses.REWRITTEN.get(api_key, -1):
-            return Becomes.REWRITTEN
-        return Becomes.PASSED
-
     def _fetch(self, data: bytes, size: int, version: int) -> int:
         if len(data) < size:
             self._client_need = size
@@ -390,15 +374,15 @@ class Connection:
                 _, _, _, client_id, body = request_header(frame, 4)
             except ProtocolError:
                 exchange.becomes = Becomes.PASSED
-                self._answers.append(exchange)
+                self._answers.owed.append(exchange)
                 self._fetches.count_unread(size, version, "not understood")
                 self._send(exchange, frame)
                 return size
             self._header, self._header_version = frame[_HEAD_SIZE:body], version
-            self.client_id = self.client_id or _name(client_id)
+            self.client_id = self.client_id or shown(client_id)
             if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
-        self._answers.append(exchange)
+        self._answers.owed.append(exchange)
         body = _HEAD_SIZE + len(self._header)
         self._fetches.request(exchange, frame, body, self.client_id, self._now)
         return size
@@ -417,20 +401,17 @@ class Connection:
 
     def _put(self, exchange: Exchange, frame: bytes) -> None:
         exchange.sent_at = self._now
-        self._expected.append(exchange)
+        self._answers.expected.append(exchange)
         self.to_broker.append(frame)
 
-    def _named(self, frame: bytes, version: int) -> None:
+    def _name(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""
         try:
-            _, _, _, client_id, body = request_header(frame, 4)
-            software = api_versions.read_client_software(frame, body)[0] if version >= 3 else None
+            self.client_id, software = named(frame, version)
         except ProtocolError:
             return
-        self.client_id = _name(client_id)
         if software is not None:
-            self.software_name = _name(software.name.encode())
-            self.software_version = _name(software.version.encode())
+            self.software_name, self.software_version = software.name, software.version
         self.events.append(
             ClientNamed(
                 client_id=self.client_id,
@@ -445,9 +426,9 @@ class Connection:
         It does as a broker without that version does: the client asks again with one that both know.
         """
         exchange = Exchange(ApiKey.API_VERSIONS, 0, correlation_id, Becomes.OURS)
-        self._answers.append(exchange)
-        self._to(exchange, [api_versions.refusal(correlation_id)])
-        self._let_go(exchange)
+        self._answers.owed.append(exchange)
+        self.to_client += self._answers.in_turn(exchange, [api_versions.refusal(correlation_id)])
+        self.to_client += self._answers.ended(exchange)
 
     def _go_opaque(self, reason: str) -> None:
         self._opaque = True
@@ -469,7 +450,6 @@ class Connection:
         """
         self._foreign = False
         self.wire = True
-        self._expected.clear()
         self._answers.clear()
         self._half = None
         self._go_opaque("TLS" if data.startswith(TLS_HANDSHAKE) else "not Kafka")
@@ -496,13 +476,14 @@ class Connection:
         if self._broker_parts:
             data = self._broker_parts + data
             self._broker_parts = b""
+        expected = self._answers.expected
         at = 0
         while at < len(data):
             if not self._broker_left:
-                if not self._expected and self._opaque:
+                if not expected and self._opaque:
                     self.to_client.append(data[at:])
                     return
-                if len(data) - at < _ANSWER_HEAD_SIZE and (self._expected or not self._foreign):
+                if len(data) - at < _ANSWER_HEAD_SIZE and (expected or not self._foreign):
                     self._broker_parts = data[at:]
                     return
                 if not self._answer_begins(data[at : at + _ANSWER_HEAD_SIZE]):
@@ -512,15 +493,15 @@ class Connection:
             left = self._broker_left
             chunk = data if at == 0 and len(data) <= left else data[at : at + left]
             self._broker_left = left - len(chunk)
-            self._answer(self._expected[0], chunk, last=not self._broker_left)
+            self._answer(expected[0], chunk, last=not self._broker_left)
             at += len(chunk)
 
     def _records_pass(self, data: bytes) -> bool:
         """Pass on bytes that lie within the records of an answer: most of what a catching-up client gets."""
-        exchange = self._expected[0]
+        exchange, owed = self._answers.expected[0], self._answers.owed
         walk, size = exchange.walk, len(data)
-        passes = exchange.passed_on and not exchange.chunks and self._answers and self._answers[0] is exchange
-        if exchange.becomes is not Becomes.WALKED or walk is None or not passes or not walk.hop(size):
+        passes = exchange.passed_on and not exchange.chunks and owed and owed[0] is exchange
+        if walk is None or not passes or not walk.hop(size):
             return False
         exchange.received += size
         exchange.passed_on += size
@@ -532,12 +513,13 @@ class Connection:
 
     def _answer_begins(self, data: bytes) -> bool:
         length = int.from_bytes(data[:4], signed=True)
+        expected = self._answers.expected
         if length < 4:
             self._unread("broker", f"an answer of {length} bytes")
-        elif not self._expected:
+        elif not expected:
             self._unread("broker", "an answer that nothing asked for")
-        elif data[4:8] != self._expected[0].correlation_id:
-            asked = int.from_bytes(self._expected[0].correlation_id, signed=True)
+        elif data[4:8] != expected[0].correlation_id:
+            asked = int.from_bytes(expected[0].correlation_id, signed=True)
             got = int.from_bytes(data[4:8], signed=True)
             self._unread("broker", f"an answer to request {got} where {asked} is due")
         else:
@@ -555,31 +537,33 @@ class Connection:
         pieces: list[Buffer]
         if becomes in _FETCHED:
             pieces = self._fetches.receive(exchange, chunk, last=last, now=self._now)
-        elif becomes is Becomes.PASSED:
+        elif becomes is _PASSED:
             pieces = [chunk]
-            if exchange.api_key == ApiKey.FETCH:
+            if exchange.api_key == _FETCH:
                 self.tally.broker.fetch_response_bytes += len(chunk)
                 self.tally.client.fetch_response_bytes += len(chunk)
         elif becomes is Becomes.REWRITTEN:
-            pieces = self._rewritten(exchange, chunk, last=last)
+            pieces = self._rewriting.receive(exchange, chunk, left=self._broker_left)
         else:
-            pieces = self._ours(exchange, chunk, last=last)
-        self.held += exchange.held - held
+            pieces = []
+            self._take_ours(exchange, chunk, last=last)
+        self._answers.held += exchange.held - held
         if pieces:
-            self._to(exchange, pieces)
+            self.to_client += self._answers.in_turn(exchange, pieces)
         if last:
-            self._answered(exchange)
+            self._end_answer(exchange)
 
-    def _to(self, exchange: Exchange, pieces: list[Buffer]) -> None:
-        if self._answers and self._answers[0] is exchange:
-            self.to_client += pieces
+    def _take_ours(self, exchange: Exchange, chunk: bytes, *, last: bool) -> None:
+        """Take the answer to what the gateway itself asked."""
+        if exchange.api_key == ApiKey.FETCH:
+            self.tally.broker.fetch_response_bytes += len(chunk)
         else:
-            exchange.out += pieces
-            self.held += sum(map(len, pieces))
+            self._rewriting.learn(exchange, chunk, last=last)
 
-    def _answered(self, exchange: Exchange) -> None:
+    def _end_answer(self, exchange: Exchange) -> None:
         """End an answer: have it again, or let it and what waited for it go."""
-        self._expected.popleft()
+        answers = self._answers
+        answers.expected.popleft()
         repeat, exchange.repeat = exchange.repeat, None
         if exchange.api_key == _FETCH:
             self._meter.fetched(exchange, self._now, again=repeat is not None)
@@ -587,61 +571,14 @@ class Connection:
             self._meter.answered(exchange)
         if repeat is not None:
             if exchange.attempts == 1:
-                self._repeating += 1
+                answers.repeating += 1
             repeat()
             return
         if exchange.attempts:
-            self._repeating -= 1
-        self._let_go(exchange)
-
-    def _let_go(self, exchange: Exchange) -> None:
-        """Let an answer that is whole go, and those that waited for it."""
-        exchange.answered = True
-        answers = self._answers
-        while answers and answers[0].answered:
-            answers.popleft()
-            if answers and answers[0].out:
-                self.to_client += answers[0].out
-                self.held -= sum(map(len, answers[0].out))
-                answers[0].out = []
-
-    def _rewritten(self, exchange: Exchange, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Hold an answer until it is whole, then put our addresses or version ranges into it."""
-        if 4 + self._broker_left + exchange.received > _MAX_HELD_ANSWER:
-            exchange.becomes = Becomes.PASSED
-            pieces: list[Buffer] = [*exchange.chunks, chunk]
-            exchange.let_go()
-            return pieces
-        exchange.chunks.append(chunk)
-        exchange.held += len(chunk)
-        if not last:
-            return []
-        frame = b"".join(exchange.chunks)
-        exchange.let_go()
-        if exchange.api_key == ApiKey.API_VERSIONS:
-            pieces, self._fetches.eligibility.features = clamped(frame, exchange.version)
-            return pieces
-        try:
-            return readdressed(frame, exchange.api_key, exchange.version, self._resolve)
-        except ProtocolError:
-            self.events.append(Passthrough(reason="an answer with addresses was not understood"))
-            return [frame]
-
-    def _ours(self, exchange: Exchange, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Take the answer to what the gateway itself asked."""
-        if exchange.api_key == ApiKey.FETCH:
-            self.tally.broker.fetch_response_bytes += len(chunk)
-        elif exchange.received <= _MAX_PROBE_ANSWER:
-            exchange.chunks.append(chunk)
-            if last:
-                _, self._fetches.eligibility.features = clamped(b"".join(exchange.chunks), exchange.version)
-        return []
+            answers.repeating -= 1
+        if waited := answers.ended(exchange):
+            self.to_client += waited
 
 
+_PASSED: Final = Becomes.PASSED
 _FETCHED: Final = (Becomes.WALKED, Becomes.EXPANDED)  # hashing a member takes a call, comparing it none
-
-
-def _name(client_id: bytes | None) -> str:
-    """Return what a client calls itself, fit to be shown: a terminal may obey what is not printable."""
-    text = (client_id or b"")[:_MAX_NAME].decode(errors="replace")
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

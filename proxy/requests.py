@@ -1,14 +1,17 @@
-"""What the first bytes of a request tell, before the rest has come. Sans-IO."""
+"""What requests other than fetches tell: some of it before they are whole. Sans-IO."""
 
 from typing import Final
 
 from proxy.protocol import produce
 from proxy.protocol.api import request_header
+from proxy.protocol.api_versions import ClientSoftware, read_client_software
 from proxy.protocol.primitives import ProtocolError, Truncated
 
 READ_WITHIN: Final = 1 << 17
 """What is looked for in a request other than a fetch lies within this many bytes."""
 TLS_HANDSHAKE: Final = b"\x16\x03"
+_MAX_NAME: Final = 256
+"""What is kept of a name that a client gives itself."""
 
 
 def wants_answer(data: bytes, size: int) -> bool | None:
@@ -40,3 +43,23 @@ def describe_length(data: bytes, length: int, most: int) -> str:
     if length > most:
         return f"a request of {length} bytes; max_request_bytes is {most}"
     return f"a request of {length} bytes"
+
+
+def named(frame: bytes, version: int) -> tuple[str, ClientSoftware | None]:
+    """Return the client id and, from v3 on, the software that an ApiVersions request names, as `shown`.
+
+    Raises:
+        ProtocolError: it is not what that version says.
+    """
+    _, _, _, client_id, body = request_header(frame, 4)
+    if version < 3:
+        return shown(client_id), None
+    software, _ = read_client_software(frame, body)
+    name, of_version = shown(software.name.encode()), shown(software.version.encode())
+    return shown(client_id), ClientSoftware(name=name, version=of_version)
+
+
+def shown(name: bytes | None) -> str:
+    """Return what a client calls itself, fit to be shown: a terminal may obey what is not printable."""
+    text = (name or b"")[:_MAX_NAME].decode(errors="replace")
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -1,8 +1,10 @@
-"""What is told by the first bytes of a request."""
+"""What is told by requests other than fetches, and by the first bytes of one."""
 
 import pytest
 
-from proxy.requests import READ_WITHIN, describe_length, wants_answer
+from proxy.protocol.api_versions import ClientSoftware
+from proxy.protocol.primitives import ProtocolError
+from proxy.requests import READ_WITHIN, describe_length, named, shown, wants_answer
 from tests.playbook import request
 
 
@@ -38,3 +40,18 @@ def test_a_produce_that_tells_nothing_is_taken_as_answered() -> None:
 )
 def test_lengths_that_no_broker_takes(data: bytes, length: int, reason: str) -> None:
     assert describe_length(data, length, 1000) == reason
+
+
+def test_a_client_names_itself_and_from_3_on_its_software() -> None:
+    assert named(request(18, 2, 1), 2) == ("c", None)
+    software = b"\0" + b"\x05java" + b"\x064.3.0" + b"\0"
+    assert named(request(18, 3, 1, software), 3) == ("c", ClientSoftware(name="java", version="4.3.0"))
+    with pytest.raises(ProtocolError):
+        named(request(18, 3, 1, software[:-3]), 3)
+
+
+def test_names_are_shown_without_what_a_terminal_obeys() -> None:
+    assert shown(None) == ""
+    assert shown("größe".encode()) == "größe"
+    assert shown(b"\x1b[2J\xff") == "\ufffd[2J\ufffd"
+    assert shown(b"a" * 300) == "a" * 256

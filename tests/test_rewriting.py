@@ -2,8 +2,13 @@
 
 import pytest
 
+from proxy.eligibility import Eligibility
+from proxy.events import Event, Passthrough
+from proxy.exchange import Becomes, Buffer, Exchange
+from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import ProtocolError
-from proxy.rewriting import clamped, readdressed
+from proxy.rewriting import Rewriting, clamped, readdressed
+from proxy.session.savings import Sessions
 from tests.playbook import answer, api_versions
 
 METADATA = 3
@@ -49,3 +54,72 @@ def test_api_versions_are_cut_and_read() -> None:
 def test_api_versions_that_are_not_understood_pass() -> None:
     told = answer(1, b"nonsense")
     assert clamped(told, 3) == ([told], None)
+
+
+# --- as they come ---------------------------------------------------------------------------------
+
+
+class Scene:
+    """One connection's answers, rewritten."""
+
+    def __init__(self, resolve: Resolve | None = gateway) -> None:
+        self.eligibility = Eligibility(Sessions(max_sessions=1))
+        self.events: list[Event] = []
+        self.rewriting = Rewriting(resolve, self.eligibility, self.events)
+
+    def receive(self, exchange: Exchange, frame: bytes, chunk: int) -> bytes:
+        got: list[Buffer] = []
+        for at in range(0, len(frame), chunk):
+            piece = frame[at : at + chunk]
+            exchange.received += len(piece)
+            got += self.rewriting.receive(exchange, piece, left=len(frame) - exchange.received)
+        assert (exchange.held, exchange.chunks) == (0, [])
+        return b"".join(got)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+def test_an_answer_is_held_until_it_is_whole(chunk: int) -> None:
+    scene, exchange = Scene(), Exchange(METADATA, 0, b"\0\0\0\7", Becomes.REWRITTEN)
+    assert scene.receive(exchange, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
+    assert scene.events == []
+
+
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_an_answer_that_is_not_understood_passes_and_is_told(chunk: int) -> None:
+    scene, exchange = Scene(), Exchange(METADATA, 0, b"\0\0\0\7", Becomes.REWRITTEN)
+    assert scene.receive(exchange, answer(7, b"nonsense"), chunk) == answer(7, b"nonsense")
+    assert scene.events == [Passthrough(reason="an answer with addresses was not understood")]
+
+
+def test_an_answer_too_large_to_be_held_passes() -> None:
+    scene, exchange = Scene(), Exchange(METADATA, 0, b"\0\0\0\7", Becomes.REWRITTEN)
+    exchange.received = 8
+    assert scene.rewriting.receive(exchange, b"\x20\0\0\0head", left=1 << 29) == [b"\x20\0\0\0head"]
+    assert exchange.becomes is Becomes.PASSED
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "resolve", "becomes"),
+    [
+        (18, 0, None, Becomes.REWRITTEN),
+        (METADATA, 0, gateway, Becomes.REWRITTEN),
+        (METADATA, 99, gateway, Becomes.PASSED),
+        (METADATA, 0, None, Becomes.PASSED),
+        (12, 0, gateway, Becomes.PASSED),
+    ],
+)
+def test_what_becomes_of_an_answer(
+    api_key: int, version: int, resolve: Resolve | None, becomes: Becomes
+) -> None:
+    assert Scene(resolve).rewriting.becomes(api_key, version) is becomes
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_what_the_broker_can_is_learned_from_what_the_gateway_asked(chunk: int) -> None:
+    scene, exchange = Scene(), Exchange(18, 0, b"\0\0\0\0", Becomes.OURS)
+    _, told = api_versions("4.3")
+    for at in range(0, len(told), chunk):
+        piece = told[at : at + chunk]
+        exchange.received += len(piece)
+        scene.rewriting.learn(exchange, piece, last=exchange.received == len(told))
+    assert scene.eligibility.features == clamped(told, 0)[1]
