@@ -15,8 +15,9 @@ bytes, time and ids come in as arguments, bytes and events go out.
 - **budget** (sans-IO): which brokers are not read while too many bytes of answers are held.
 - **measured, books, recent** (sans-IO): what is measured, what is counted by broker, what happened of late.
 - **capturing, cutting** (sans-IO): what passes, as pcap records, and what may be left out of them.
-- **server, transports, listeners, binding, transparent, tls, bootstrap, captures, admin, state, metrics,
-  logs, config, reloading, running, cli**: the shell; the only modules that touch sockets, clocks and files.
+- **server, transports, sockets, listeners, binding, transparent, tls, bootstrap, captures, admin, state,
+  metrics, logs, config, reloading, running, cli**: the shell; the only modules that touch sockets, clocks and
+  files.
 - **dashboard**: ``fetchgate top``: a pure view of ``/state``, and the loop that keeps it live.
 
 Imports go one way: protocol <- session <- connection <- server <- cli. When in doubt, a connection is a wire.

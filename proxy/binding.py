@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.routing import Address
-from proxy.transports import keep_alive
+from proxy.sockets import keep_alive
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients come back at once when a gateway has left."""

@@ -15,8 +15,9 @@ from proxy.capturing import BROKER
 from proxy.config import Config
 from proxy.front import Front
 from proxy.serving import Serving
+from proxy.sockets import ClientProtocol
 from proxy.tls import HANDSHAKE_SECONDS
-from proxy.transports import ClientProtocol, Link
+from proxy.transports import Link
 
 
 class Gateway(Serving):

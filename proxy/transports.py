@@ -1,9 +1,8 @@
 """One client's two sockets and the core between them. Everything happens inside the event loop's callbacks.
 
-A `Link` owns a core (`proxy.connection.Connection`), the client's transport and the broker's. What a socket
-delivers lands in one buffer shared by the process, is copied out once, and goes to the core; what the core
-then has due is written at once. No task, future or coroutine is made per frame; a link makes one task, to
-connect.
+A `Link` owns a core (`proxy.connection.Connection`) and an `End` for each socket. What a socket delivers goes
+to the core; what the core then has due is written at once. No task, future or coroutine is made per frame; a
+link makes one task, to connect.
 
 Back-pressure: a side is read while nothing holds it back (`HOLDS`). A peer that does not read fills its write
 buffer, which holds back the other side; the core holds back a client that is too far ahead; `proxy.budget`
@@ -11,14 +10,12 @@ holds back brokers while too many bytes of incomplete answers are in memory.
 """
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from enum import IntEnum
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -31,14 +28,9 @@ from proxy.logs import reason_of, write_event
 from proxy.measured import Measured
 from proxy.routing import Address
 from proxy.session.savings import Sessions
+from proxy.sockets import RECEIVE_BYTES, WRITE_HIGH_WATER, BrokerProtocol, End, keep_alive_of
 from proxy.tls import asked_for
 
-RECEIVE_BYTES: Final = 262_144
-_RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
-"""What every socket of the process receives into; nothing stays in it after the callback."""
-
-WRITE_HIGH_WATER: Final = 1_048_576
-"""Bytes waiting for one peer from which on the other side is not read."""
 CONNECT_SECONDS: Final = 10.0
 """For one address of a broker."""
 UNREACHABLE_SECONDS: Final = 0.5
@@ -143,21 +135,18 @@ class Link:
     """A client connection, its broker connection and the core between the two."""
 
     __slots__ = (
-        "_broker",
-        "_client",
         "_client_ended",
         "_core_holds",
         "_deadline",
         "_held",
         "_host",
         "_unheard",
-        "_whole",
         "active_at",
         "asked_for",
+        "broker",
         "broker_address",
-        "broker_holds",
+        "client",
         "client_address",
-        "client_holds",
         "core",
         "held_changed_at",
         "last_error",
@@ -171,17 +160,14 @@ class Link:
 
     def __init__(self, host: Host, node_id: int | None) -> None:
         self._host = host
-        self._client: asyncio.Transport | None = None
-        self._broker: asyncio.Transport | None = None
+        self.client = End(CONNECTING)
+        self.broker = End()
         self._client_ended = False
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
         self._held = 0
         self._unheard: Address | None = None
         """Where the broker is that has not said anything yet: whether it takes us can't be told before."""
-        self._whole = (False, False)
-        """Whether what is due to the client, and to the broker, is written as one: TLS makes a record of each
-        piece."""
         self.asked_for = ""
         """The server name in the client's TLS handshake."""
         self.core: Connection
@@ -192,8 +178,6 @@ class Link:
         """Transparent mode: from which port to where the broker connection goes."""
         self.client_address = ""
         self.broker_address: Address | None = None
-        self.client_holds = CONNECTING
-        self.broker_holds = 0
         self.held_changed_at = 0.0
         self.last_event = ""
         self.last_error = ""
@@ -215,14 +199,12 @@ class Link:
             self.phase = Phase.STRUCK
             transport.abort()
             return
-        self._client = transport
+        self.client.connected(transport)
         # uvloop begins to read after this callback, whatever is said here; the core keeps what comes before
         # the pause.
         self._host.loop.call_soon(self._pause_until_connected)
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.client_address = _name(transport.get_extra_info("peername"))
         self.asked_for = asked_for(transport)
-        self._whole = (not transport.can_write_eof(), False)
         self.node_id = self._host.arrived(self, transport.get_extra_info("socket"))
         self.measured = self._host.measured(self.node_id)
         own = _host_of(transport.get_extra_info("sockname"))
@@ -231,8 +213,8 @@ class Link:
         self._host.spawn(self._connect())
 
     def _pause_until_connected(self) -> None:
-        if self.client_holds and self._client is not None and not self._client.is_closing():
-            self._client.pause_reading()
+        if self.client.holds:
+            self.client.pause()
 
     def client_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -252,12 +234,12 @@ class Link:
         if self.phase is Phase.OPEN:
             self._tell(self.core.client_ended)
             self._pass_end()
-        elif self.phase is Phase.FINISHED and self._client is not None:
-            self._client.close()
+        elif self.phase is Phase.FINISHED and self.client.transport is not None:
+            self.client.transport.close()
 
     def _pass_end(self) -> None:
         """Let the broker see the end of the client's stream; that of a Kafka client is the end of all."""
-        broker = self._broker
+        broker = self.broker.transport
         if not (self.core.wire and self.halves and (broker is None or broker.can_write_eof())):
             self.close_session("client closed")
         elif broker is not None and not broker.is_closing():
@@ -265,33 +247,21 @@ class Link:
 
     def client_lost(self) -> None:
         """Take the end of the client's socket."""
-        self._client = None
-        self.release_broker(PEER_FULL)
+        self.client.transport = None
+        self.broker.release(PEER_FULL)
         self.close_session("client closed")
         self._strike_off()
 
     def client_full(self, full: bool) -> None:
         """Take note whether the client's write buffer is beyond its high-water mark."""
         if full:
-            self.hold_broker(PEER_FULL)
-            self.hold_client(OWN_FULL)  # what the gateway itself answers must be taken, too
+            self.broker.hold(PEER_FULL)
+            self.client.hold(OWN_FULL)  # what the gateway itself answers must be taken, too
         else:
-            self.release_broker(PEER_FULL)
-            self.release_client(OWN_FULL)
+            self.broker.release(PEER_FULL)
+            self.client.release(OWN_FULL)
         self.count_held()
         self._host.budget.settle()
-
-    def hold_client(self, why: int) -> None:
-        """Stop reading the client."""
-        if not self.client_holds and self._client is not None and not self._client.is_closing():
-            self._client.pause_reading()
-        self.client_holds |= why
-
-    def release_client(self, why: int) -> None:
-        """Read the client again once nothing else holds it back."""
-        held_back, self.client_holds = self.client_holds, self.client_holds & ~why
-        if held_back and not self.client_holds and self._client is not None and not self._client.is_closing():
-            self._client.resume_reading()
 
     # -- the broker's side ---------------------------------------------------------------------------------
 
@@ -310,7 +280,7 @@ class Link:
                 reason = f"{address}: {reason_of(error)}"
                 continue
             if self.phase < Phase.FINISHED:
-                self.release_client(CONNECTING)
+                self.client.release(CONNECTING)
                 # uvloop may have read the client once before it could be told not to.
                 self.client_received(b"")
             return
@@ -325,10 +295,8 @@ class Link:
         if self.phase >= Phase.FINISHED:
             transport.abort()
             return
-        self._broker = transport
-        self._whole = (self._whole[0], not transport.can_write_eof())
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        _keep_alive(transport)
+        self.broker.connected(transport)
+        keep_alive_of(transport)
         self.pump()
         if self._client_ended:
             self._pass_end()
@@ -342,6 +310,8 @@ class Link:
         try:
             self.core.receive_broker(data, now)
             self.pump()
+            if self.core.held or self._held:
+                self.count_held()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._broken(error)
         self.measured.responses.append(monotonic() - now)
@@ -353,7 +323,7 @@ class Link:
             error: why, if it did not just close. In TLS 1.3 a broker refuses a client certificate after the
                 client's handshake is over.
         """
-        self._broker = None
+        self.broker.transport = None
         if self.phase < Phase.FINISHED:
             self._tell(self.core.broker_ended)
         if self.phase is Phase.OPEN and isinstance(error, ssl.SSLError):
@@ -365,39 +335,25 @@ class Link:
 
     def broker_full(self, full: bool) -> None:
         """Take note whether the broker's write buffer is beyond its high-water mark."""
-        (self.hold_client if full else self.release_client)(PEER_FULL)
-
-    def hold_broker(self, why: int) -> None:
-        """Stop reading the broker."""
-        if not self.broker_holds and self._broker is not None and not self._broker.is_closing():
-            self._broker.pause_reading()
-        self.broker_holds |= why
-
-    def release_broker(self, why: int) -> None:
-        """Read the broker again once nothing else holds it back."""
-        held_back, self.broker_holds = self.broker_holds, self.broker_holds & ~why
-        if held_back and not self.broker_holds and self._broker is not None and not self._broker.is_closing():
-            self._broker.resume_reading()
+        (self.client.hold if full else self.client.release)(PEER_FULL)
 
     # -- both ----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Write what the core has due, and follow what it says of itself."""
-        core = self.core
-        if core.to_broker and self._broker is not None:
+        core, client, broker = self.core, self.client, self.broker
+        if core.to_broker and broker.transport is not None:
             due = core.take_broker()
-            self._broker.writelines([b"".join(due)] if self._whole[1] else due)
+            broker.transport.writelines([b"".join(due)] if broker.whole else due)
         if core.to_client:
             due = core.take_client()
-            if self._client is not None and not self._client.is_closing():
-                self._client.writelines([b"".join(due)] if self._whole[0] else due)
+            if client.transport is not None and not client.transport.is_closing():
+                client.transport.writelines([b"".join(due)] if client.whole else due)
         if core.events:
             self._report(core.take_events())
         if core.reads_client is self._core_holds:
             self._core_holds = not core.reads_client
-            (self.hold_client if self._core_holds else self.release_client)(CORE)
-        if core.held or self._held:
-            self.count_held()
+            (client.hold if self._core_holds else client.release)(CORE)
         if core.fault is not None:
             self._end_by(core.fault)
         elif self.phase is Phase.CLOSING and core.done:
@@ -422,8 +378,8 @@ class Link:
             return
         self.phase = Phase.CLOSING
         self.last_event = reason
-        self.hold_client(CLOSING)
-        if self._broker is None:
+        self.client.hold(CLOSING)
+        if self.broker.transport is None:
             self.finish()
             return
         self._deadline = self._host.loop.call_later(within, self.finish)
@@ -440,31 +396,32 @@ class Link:
             return
         self.phase = Phase.FINISHED
         self._forget_deadline()
-        ends = (self._client, self._broker)
+        client, broker = self.client.transport, self.broker.transport
+        standing = [transport for transport in (client, broker) if transport is not None]
         # What TLS has handed on to its socket is not told.
-        unsent = [t for t in ends if t is not None and (t.get_write_buffer_size() or not t.can_write_eof())]
+        unsent = any(each.get_write_buffer_size() or not each.can_write_eof() for each in standing)
         self._deadline = self._host.loop.call_later(CLOSE_SECONDS if unsent else LINGER_SECONDS, self.abort)
-        if self._broker is not None:
-            self._broker.close()
-        if self._client is None:
+        if broker is not None:
+            broker.close()
+        if client is None:
             return
-        if self._client_ended or not self._client.can_write_eof():
-            self._client.close()
-        elif not self._client.is_closing():
-            self._client.write_eof()
-            self.release_client(self.client_holds)
+        if self._client_ended or not client.can_write_eof():
+            client.close()
+        elif not client.is_closing():
+            client.write_eof()
+            self.client.release(self.client.holds)
 
     def abort(self) -> None:
         """Close both sockets and lose what is unsent."""
         self.phase = max(self.phase, Phase.FINISHED)
         self._forget_deadline()
-        for transport in (self._client, self._broker):
-            if transport is not None:
-                transport.abort()
+        for end in (self.client, self.broker):
+            if end.transport is not None:
+                end.transport.abort()
 
     def wait_for_budget(self, waits: bool) -> None:
         """Stop reading the broker, or read it again, by word of the budget."""
-        (self.hold_broker if waits else self.release_broker)(BUDGET)
+        (self.broker.hold if waits else self.broker.release)(BUDGET)
 
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
         """Say why the client has been waited for long enough; nothing when it has not.
@@ -476,7 +433,7 @@ class Link:
             idle: seconds without a byte of either side, 0 for any number.
             handshake: seconds without a first request, 0 for any number.
         """
-        if self.phase is not Phase.OPEN or self.client_holds:
+        if self.phase is not Phase.OPEN or self.client.holds:
             return ""
         if not self.core.begun:
             return NO_REQUEST if handshake and now - self.opened_at >= handshake else ""
@@ -485,17 +442,27 @@ class Link:
     @property
     def can_go_on(self) -> bool:
         """Tell whether reading the broker would bring the held answer further."""
-        return not self.broker_holds & PEER_FULL
+        return not self.broker.holds & PEER_FULL
 
     @property
     def halves(self) -> bool:
         """Tell whether the client's connection can end one way and go on the other."""
-        return not self._whole[0]
+        return not self.client.whole
 
     @property
     def has_broker(self) -> bool:
         """Tell whether the broker connection stands."""
-        return self._broker is not None
+        return self.broker.transport is not None
+
+    @property
+    def client_holds(self) -> int:
+        """Why the client is not read: bits of `HOLDS`."""
+        return self.client.holds
+
+    @property
+    def broker_holds(self) -> int:
+        """Why the broker is not read."""
+        return self.broker.holds
 
     @property
     def who(self) -> dict[str, object]:
@@ -509,9 +476,9 @@ class Link:
     def count_held(self) -> None:
         """Tell the budget what this link holds now."""
         held = self.core.held
-        if self.broker_holds & PEER_FULL and self._client is not None:
+        if self.broker.holds & PEER_FULL and self.client.transport is not None:
             # Beyond the high-water mark it can only be expanded answers; up to there it is the stream's own.
-            held += max(0, self._client.get_write_buffer_size() - WRITE_HIGH_WATER - RECEIVE_BYTES)
+            held += max(0, self.client.transport.get_write_buffer_size() - WRITE_HIGH_WATER - RECEIVE_BYTES)
         if held != self._held:
             self._held = held
             self.held_changed_at = monotonic()
@@ -547,7 +514,7 @@ class Link:
             self._deadline = None
 
     def _strike_off(self) -> None:
-        if self._client is not None or self._broker is not None or self.phase is Phase.STRUCK:
+        if self.client.transport is not None or self.has_broker or self.phase is Phase.STRUCK:
             return
         self.phase = Phase.STRUCK
         self._forget_deadline()
@@ -557,103 +524,6 @@ class Link:
             self._host.budget.update(self, 0)
             self._host.sessions.crowded = self._host.budget.over
         self._host.closed(self)
-
-
-class ClientProtocol(asyncio.BufferedProtocol):
-    """The client's socket."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._link.client_connected(cast("asyncio.Transport", transport))
-
-    def get_buffer(self, _sizehint: int) -> Any:
-        """Receive where all receive."""
-        return _RECEIVE
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Copy out what came: the buffer is anybody's after this call."""
-        self._link.client_received(bytes(_RECEIVE[:nbytes]))
-
-    def eof_received(self) -> bool:
-        """Keep the writing half: answers may be on their way. TLS has no halves."""
-        self._link.client_ended()
-        return self._link.halves
-
-    def pause_writing(self) -> None:
-        """Hold back the broker."""
-        self._link.client_full(True)
-
-    def resume_writing(self) -> None:
-        """Read the broker again."""
-        self._link.client_full(False)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """End."""
-        self._link.client_lost()
-
-
-class BrokerProtocol(asyncio.BufferedProtocol):
-    """The broker's socket."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._link.broker_connected(cast("asyncio.Transport", transport))
-
-    def get_buffer(self, _sizehint: int) -> Any:
-        """Receive where all receive."""
-        return _RECEIVE
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Copy out what came: the buffer is anybody's after this call."""
-        self._link.broker_received(bytes(_RECEIVE[:nbytes]))
-
-    def eof_received(self) -> bool:
-        """Close: a broker that sends no more answers none."""
-        return False
-
-    def pause_writing(self) -> None:
-        """Hold back the client."""
-        self._link.broker_full(True)
-
-    def resume_writing(self) -> None:
-        """Read the client again."""
-        self._link.broker_full(False)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self._link.broker_lost(exc)
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Let the system notice a peer that vanished without a word within two minutes.
-
-    A connection inherits it from the listener that accepted it.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
-        if (option := getattr(socket, name, None)) is not None:  # names differ by platform
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _keep_alive(transport: asyncio.Transport) -> None:
-    """Do so for a socket that an event loop has: uvloop gives a stand-in that takes 40 us for each option."""
-    shown = transport.get_extra_info("socket")
-    with suppress(OSError):  # the peer has gone already; the socket tells so
-        sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
-        try:
-            keep_alive(sock)
-        finally:
-            sock.detach()
 
 
 def _name(peer: Any) -> str:

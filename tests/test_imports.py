@@ -29,6 +29,7 @@ SHELL = frozenset(
         "reloading",
         "running",
         "server",
+        "sockets",
         "serving",
         "state",
         "systemd",

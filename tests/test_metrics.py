@@ -81,7 +81,7 @@ def test_live_connections_are_counted_while_they_live() -> None:
                 (link,) = gate.links
                 core = cast("Wire", link.core)
                 core.session_id, core.session_partitions = 77, 100
-                link.client_holds, link.broker_holds = PEER_FULL, PEER_FULL | BUDGET
+                link.client.holds, link.broker.holds = PEER_FULL, PEER_FULL | BUDGET
                 gate.budget.total = 4096
                 samples = _scrape(gate)
                 assert _value(samples, "fetchgate_connections", side="client") == 1
@@ -95,7 +95,7 @@ def test_live_connections_are_counted_while_they_live() -> None:
                 assert _value(samples, name, side="client", reason="broker_full") == 1
                 assert _value(samples, name, side="broker", reason="client_full") == 1
                 assert _value(samples, name, side="broker", reason="budget") == 1
-                link.client_holds = link.broker_holds = 0
+                link.client.holds = link.broker.holds = 0
                 gate.budget.total = 0
             await until(lambda: not gate.links)
             samples = _scrape(gate)

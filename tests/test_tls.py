@@ -25,8 +25,9 @@ from proxy.cli import main
 from proxy.protocol.api import ApiKey
 from proxy.routing import Address, BrokerPorts
 from proxy.server import Gateway
+from proxy.sockets import RECEIVE_BYTES, WRITE_HIGH_WATER
 from proxy.tls import BrokerTls
-from proxy.transports import PEER_FULL, RECEIVE_BYTES, WRITE_HIGH_WATER, Link
+from proxy.transports import PEER_FULL, Link
 from tools.certificates import Authority, Pair
 from tools.kafka.ports import free_ports
 
@@ -139,9 +140,9 @@ def test_a_client_that_does_not_read_holds_back_its_broker(keys: Keys, plain: bo
             writer.write(b"flood")
             await until(lambda: gate.links and _link(gate).broker_holds == PEER_FULL)
             link = _link(gate)
-            assert link._client is not None
+            assert link.client.transport is not None
             # TLS adds 22 bytes to a record of 16 KiB.
-            assert link._client.get_write_buffer_size() <= 1.01 * (WRITE_HIGH_WATER + RECEIVE_BYTES)
+            assert link.client.transport.get_write_buffer_size() <= 1.01 * (WRITE_HIGH_WATER + RECEIVE_BYTES)
             _socket(writer).resume_reading()
             assert await reader.readexactly(len(flood)) == flood
             assert link.broker_holds == 0
@@ -162,8 +163,8 @@ def test_a_broker_that_does_not_read_holds_back_its_client(keys: Keys, plain: bo
             writer.write(bytes(25_000_000))
             await until(lambda: _link(gate).client_holds == PEER_FULL)
             link = _link(gate)
-            assert link._broker is not None
-            assert link._broker.get_write_buffer_size() <= 1.01 * (WRITE_HIGH_WATER + RECEIVE_BYTES)
+            assert link.broker.transport is not None
+            assert link.broker.transport.get_write_buffer_size() <= 1.01 * (WRITE_HIGH_WATER + RECEIVE_BYTES)
             _socket(broker.writers[0]).resume_reading()
             await until(lambda: len(broker.received) == 25_000_000)
             await until(lambda: link.client_holds == 0)

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from proxy import transports
 from proxy.server import Gateway
-from proxy.transports import BUDGET, CORE, PEER_FULL, RECEIVE_BYTES, WRITE_HIGH_WATER, Link, Phase
+from proxy.sockets import RECEIVE_BYTES, WRITE_HIGH_WATER
+from proxy.transports import BUDGET, CORE, PEER_FULL, Link, Phase
 
 from .shell import Wire, WireGateway, client, gateway, run, stub_broker, until
 
@@ -67,7 +68,7 @@ def test_both_sockets_have_nodelay_and_keepalive() -> None:
             client(gate.listen.port),
         ):
             await until(lambda: gate.links and _link(gate).has_broker)
-            for transport in (_link(gate)._client, _link(gate)._broker):
+            for transport in (_link(gate).client.transport, _link(gate).broker.transport):
                 assert transport is not None
                 sock = transport.get_extra_info("socket")
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -218,8 +219,8 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
             writer.write(b"flood")
             await until(lambda: gate.links and _link(gate).broker_holds == PEER_FULL)
             link = _link(gate)
-            assert link._client is not None
-            assert link._client.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
+            assert link.client.transport is not None
+            assert link.client.transport.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
             async with client(gate.listen.port) as (other_reader, other_writer):
                 other_writer.write(b"hello")
                 assert await other_reader.readexactly(5) == b"hello"
@@ -242,8 +243,8 @@ def test_a_broker_that_does_not_read_holds_back_its_client() -> None:
             writer.write(bytes(50_000_000))
             await until(lambda: _link(gate).client_holds == PEER_FULL)
             link = _link(gate)
-            assert link._broker is not None
-            assert link._broker.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
+            assert link.broker.transport is not None
+            assert link.broker.transport.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
             _socket(broker.writers[0]).resume_reading()
             await until(lambda: len(broker.received) >= 50_000_000)
             await until(lambda: link.client_holds == 0)
@@ -289,9 +290,9 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
             await other_reader.readexactly(1)
             second = _by_port(gate, other_writer)
             cast("Wire", first.core).held = 800
-            first.pump()
+            first.count_held()
             cast("Wire", second.core).held = 300
-            second.pump()
+            second.count_held()
             assert (first.broker_holds, second.broker_holds) == (0, BUDGET)
 
             writer.write(b"a")
@@ -302,7 +303,7 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
                     await other_reader.readexactly(1)
 
             cast("Wire", first.core).held = 0
-            first.pump()
+            first.count_held()
             assert await other_reader.readexactly(1) == b"b"
             assert gate.budget.total == 300
         assert gate.budget.total == 0
