@@ -3,7 +3,7 @@
 Brokers are named by their id; None is the bootstrap, of which it is not known which broker it is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import fsum
 from typing import Final, TypeAlias
 
@@ -60,20 +60,21 @@ class Books:
             measured.settle()
         return self._measured
 
-    def sample(self, now: float, opened: Open) -> None:
+    def sample(self, now: float, opened: Open, measured: Mapping[NodeId, Measured] | None = None) -> None:
         """Take the sums of which the history is made.
 
         Args:
             now: in seconds.
             opened: the connections that are open.
+            measured: what was measured with each broker; by default what these books have.
         """
         sums = [0] * (BROKER_FETCHES + len(FetchKind))
         for part in (self.gone.items(), opened):
             for _, tally in part:
                 _sum(sums, tally)
         self.history.note(now, sums)
-        for node_id, measured in self.all_measured().items():
-            fetch, other = measured.broker_fetch, measured.broker_other
+        for node_id, with_broker in (measured or self.all_measured()).items():
+            fetch, other = with_broker.broker_fetch, with_broker.broker_other
             answers = self._answers.setdefault(node_id, History())
             answers.note(now, (fetch.count, fetch.total, other.count, other.total))
 

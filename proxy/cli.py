@@ -12,8 +12,8 @@ from typing import Any, Final, NoReturn
 
 from proxy import running
 from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, read
-from proxy.metrics import VERSION
 from proxy.running import EXIT_FAILED, EXIT_USAGE
+from proxy.version import VERSION
 
 REPLAY: Final = "replay"
 COMMANDS: Final = "fetchgate.commands"

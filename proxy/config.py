@@ -52,6 +52,7 @@ class Config:
     sessions_off_for: frozenset[str]
     max_sessions: int
     max_connections: int
+    workers: int
     idle_timeout: float
     """Seconds; 0: never. So with `handshake_timeout`."""
     handshake_timeout: float
@@ -308,6 +309,14 @@ OPTIONS = (
         live=True,
     ),
     Option(
+        name="workers",
+        metavar="N",
+        parse=_whole(1),
+        default="1",
+        help="processes that serve clients, to use more cores; beyond one, another process takes the clients "
+        "and hands them out, and --max-inflight-bytes is shared out evenly",
+    ),
+    Option(
         name="idle_timeout",
         metavar="SECONDS",
         parse=_seconds,
@@ -456,6 +465,8 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     config = Config(**read(options, flags, environ, file))
     if config.admin is not None and config.admin == config.listen and config.listen.port:
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
+    if config.workers > 1 and config.capture is not None:
+        raise ConfigError("--capture takes one process; leave out --workers, or set it to 1")
     _check_tls(config)
     return config
 

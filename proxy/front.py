@@ -13,7 +13,8 @@ from proxy.books import NodeId
 from proxy.bootstrap import BootstrapError, Cluster, ask_any
 from proxy.config import Config
 from proxy.listeners import Brokers
-from proxy.reach import Note, Reach
+from proxy.reach import Reach
+from proxy.recent import Note
 from proxy.routing import Address
 from proxy.tls import BrokerTls
 from proxy.transparent import Destinations, listen

@@ -6,7 +6,6 @@ brokers. No client id is one: it is the client's to choose; `/state` has them.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from itertools import accumulate
 from typing import Final
 
@@ -18,8 +17,8 @@ from proxy.account import STATES, Account, Counts, Process, Standing
 from proxy.books import NodeId, add, saved_bytes
 from proxy.events import FetchKind, SideTally, Tally
 from proxy.measured import Distribution, Measured
+from proxy.version import VERSION
 
-VERSION: Final = version("fetchgate")
 MAX_REASONS: Final = 50
 """Values of a label that come from the wire; the rest is `other`."""
 MAX_BROKERS: Final = 100

@@ -2,22 +2,16 @@
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from proxy.account import Troubles
 from proxy.books import NodeId
+from proxy.recent import Note
 from proxy.routing import LOOPED, Address
 
 NOT_ASKED: Final = "the bootstrap was not asked yet"
-
-
-class Note(Protocol):
-    """Keeps something that happened, in words."""
-
-    def __call__(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Keep it."""
 
 
 class Reach:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from proxy.events import (
     ClientNamed,
@@ -105,6 +105,13 @@ class Happenings:
             last = replace(last, count=last.count + before.count)
             self._kept.remove(before)
         self._kept.append(last)
+
+
+class Note(Protocol):
+    """Keeps something that happened, in words."""
+
+    def __call__(self, kind: str, text: str, *, warning: bool = False) -> None:
+        """Keep it."""
 
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:

@@ -19,18 +19,14 @@ from proxy.binding import Binding, inherited
 from proxy.bootstrap import BootstrapError, Cluster, ask
 from proxy.captures import Capture, Files
 from proxy.config import OPTIONS, Config, ConfigError, load
-from proxy.metrics import VERSION
+from proxy.loops import new_event_loop
 from proxy.reloading import Reloader
 from proxy.routing import Address
 from proxy.server import Gateway
 from proxy.systemd import tell_ready
 from proxy.tls import BrokerTls, ClientTls
-
-new_event_loop: Callable[[], asyncio.AbstractEventLoop]
-try:
-    from uvloop import new_event_loop
-except ImportError:  # no wheel for this platform: the same gateway, slower
-    from asyncio import new_event_loop
+from proxy.version import VERSION
+from proxy.workers import Workers
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -112,7 +108,8 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     loop.set_exception_handler(lambda _, context: _unexpected(context))
     try:
         handed_over = inherited(os.environ, os.getpid())
-        gateway = Gateway(config, loop, log, inherited=handed_over)
+        make = Workers if config.workers > 1 else Gateway
+        gateway = make(config, loop, log, inherited=handed_over)
         gateway.open()
     except ConfigError as error:
         return _complain(str(error), EXIT_USAGE)
@@ -148,7 +145,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     return 0
 
 
-async def _start_admin(gateway: Gateway, admin: Admin, bind: Callable[[], list[socket]]) -> None:
+async def _start_admin(gateway: Gateway | Workers, admin: Admin, bind: Callable[[], list[socket]]) -> None:
     """Serve the admin endpoint; where ports are shared, as soon as the gateway that has its address leaves.
 
     It is not shared: who asks would not know which of the two answers.
@@ -173,13 +170,13 @@ async def _wait_for_admin(admin: Admin, bind: Callable[[], list[socket]]) -> Non
             return
 
 
-def _capture(config: Config, gateway: Gateway) -> Capture | None:
+def _capture(config: Config, gateway: Gateway | Workers) -> Capture | None:
     """Capture what passes from now on, if the operator asked for it.
 
     Raises:
         OSError: there is no writing to the directory.
     """
-    if config.capture is None:
+    if config.capture is None or isinstance(gateway, Workers):
         return None
     files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
     gateway.tap = capture = Capture(files, records=config.capture_records, loop=gateway.loop, log=gateway.log)
@@ -187,7 +184,7 @@ def _capture(config: Config, gateway: Gateway) -> Capture | None:
     return capture
 
 
-async def _until_stopped(gateway: Gateway, options: Reloader) -> None:
+async def _until_stopped(gateway: Gateway | Workers, options: Reloader) -> None:
     """Wait for SIGTERM or SIGINT, then drain; the second of them ends that."""
     loop, log = gateway.loop, gateway.log
     stop, again = asyncio.Event(), asyncio.Event()

@@ -74,8 +74,8 @@ class Gateway(Serving):
         """Tell everything but the connections one by one."""
         return self.account()
 
-    async def tell_connections(self, most: int) -> list[str]:
-        """Describe the connections that moved most bytes, each as JSON, see `proxy.state.connections`."""
+    async def tell_connections(self, most: int) -> list[state.Described]:
+        """Describe the connections that moved most bytes."""
         return await state.connections(self.links, most)
 
     async def drain(self, within: float) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import ctypes
 import os
 from collections import Counter
-from collections.abc import Coroutine, Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
-from proxy.account import Account, Counts, Health, Process, Standing, WithBroker, called, health_of, no_room
+from proxy.account import Account, Counts, Health, Process, Standing, WithBroker, called, health_of
 from proxy.books import Books, NodeId, add
 from proxy.budget import Budget
 from proxy.captures import Tap, no_tap
@@ -26,8 +26,10 @@ from proxy.logs import reason_of
 from proxy.measured import Measured
 from proxy.reach import Reach
 from proxy.recent import INTERVAL_SECONDS, describe
+from proxy.room import Room
 from proxy.routing import BY_NAME, LOOPED, Address
 from proxy.session.savings import Sessions
+from proxy.tasks import Tasks
 from proxy.tls import BrokerTls, ClientTls
 from proxy.transparent import Destinations, Ways, is_own, leaving
 from proxy.transports import BUDGET, IDLE, NO_REQUEST, PEER_FULL, Link
@@ -36,8 +38,6 @@ TICK_SECONDS: Final = 5.0
 """How often stalled connections are looked for, and files that may have changed."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
-ROOM_AGAIN: Final = 0.9
-"""Below this share of --max-connections it is said again when they are reached."""
 LOOP_SECONDS: Final = 60.0
 """How long /readyz tells of a connection of the gateway's own that came back."""
 TRIM_BYTES: Final = 16_777_216
@@ -50,12 +50,12 @@ class Shared:
 
     number: int = 1
     """Which of them this is, from 1."""
-    slots: MutableSequence[int] = field(default_factory=lambda: [0])
+    slots: "list[int] | memoryview[int]" = field(default_factory=lambda: [0])
     """Slots at brokers that each holds."""
     ways: Ways = field(default_factory=Ways)
 
 
-class Serving:
+class Serving(Tasks):
     """Serves the clients that it is given.
 
     Args:
@@ -77,7 +77,7 @@ class Serving:
         tap: Tap = no_tap,
         shared: Shared | None = None,
     ) -> None:
-        self.loop = loop
+        super().__init__(loop)
         self.tap = tap
         self.log = log
         self.shared = shared or Shared()
@@ -100,9 +100,8 @@ class Serving:
         self.config = config
         """What counts now."""
         self.reach = Reach(config.bootstrap, log, self.note, self.called)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = Room(log, self.note)
         self._draining = False
-        self._crowded = False
         self._emptied = asyncio.Event()
         self._transparent = config.transparent != "off"
         self._broker_tls = BrokerTls(config)
@@ -130,18 +129,13 @@ class Serving:
         )
 
     def admits(self) -> bool:
-        """Tell whether one more client is taken; that there is no room is said once until there is again."""
+        """Tell whether one more client is taken; see `Room`."""
         if self._draining:
             self.turned_away[DRAINING] += 1
             return False
-        if len(self.links) < self.config.max_connections:
+        if self._room.for_one_more(len(self.links), self.config.max_connections):
             return True
         self.turned_away[LIMIT] += 1
-        if not self._crowded:
-            self._crowded = True
-            most = self.config.max_connections
-            self.log.warning("no room for more clients, they are closed", max_connections=most)
-            self.note("limit", f"no room: {no_room(most)}", warning=True)
         return False
 
     def arrived(self, link: Link, shown: Any) -> int | None:
@@ -254,12 +248,6 @@ class Serving:
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
         """Keep something that happened, in words, for those who look at the gateway."""
         self.books.happenings.note(time(), kind, text, warning=warning)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task and keep it alive."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def opened(self, link: Link) -> None:
         """Take a link into the books."""
@@ -426,8 +414,7 @@ class Serving:
         left = len(self.links)
         for link in list(self.links):
             link.abort()
-        for task in list(self._tasks):
-            task.cancel()
+        self.cancel()
         return left
 
     def _handshake_failed(self, reason: str) -> None:
@@ -449,8 +436,6 @@ class Serving:
             await asyncio.sleep(TICK_SECONDS)
             self.follow_files()
             self._end_overdue()
-            if len(self.links) < ROOM_AGAIN * self.config.max_connections:
-                self._crowded = False
             held = self.budget.total
             if most - held > TRIM_BYTES:
                 _give_back_memory()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from math import isinf
 from time import monotonic, time
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.account import Account, Standing, WithBroker
 from proxy.books import (
@@ -20,9 +20,9 @@ from proxy.books import (
 )
 from proxy.events import FetchKind, SideTally, Tally
 from proxy.measured import Distribution, Measured
-from proxy.metrics import VERSION
 from proxy.recent import Happening, History
 from proxy.transports import HOLDS, Link
+from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
 """Connections in one document; those that moved most bytes are listed."""
@@ -30,6 +30,10 @@ _AT_ONCE: Final = 50
 """Connections that are described before others may have the event loop."""
 _EVICTED: Final = 70
 """FETCH_SESSION_ID_NOT_FOUND."""
+
+
+Described: TypeAlias = tuple[int, str]
+"""A connection: the bytes that went to its client, and all that is told of it, as JSON."""
 
 
 class Asked(Protocol):
@@ -41,8 +45,8 @@ class Asked(Protocol):
     async def tell_account(self) -> Account:
         """Tell everything but the connections one by one."""
 
-    async def tell_connections(self, most: int) -> list[str]:
-        """Describe the connections that moved most bytes, each as `connections` does."""
+    async def tell_connections(self, most: int) -> list[Described]:
+        """Describe the connections that moved most bytes, that which moved most first."""
 
 
 async def document(gateway: Asked, most: int = MAX_LISTED) -> bytes:
@@ -54,25 +58,24 @@ async def document(gateway: Asked, most: int = MAX_LISTED) -> bytes:
     """
     head = json.dumps(overview(await gateway.tell_account()))
     listed = await gateway.tell_connections(most)
-    return f'{head[:-1]}, "connections": [{", ".join(listed)}]}}\n'.encode()
+    texts = ", ".join(text for _, text in listed)
+    return f'{head[:-1]}, "connections": [{texts}]}}\n'.encode()
 
 
-async def connections(links: Collection[Link], most: int) -> list[str]:
-    """Describe the connections that moved most bytes, each as JSON, the one that moved most first.
+async def connections(links: Collection[Link], most: int) -> list[Described]:
+    """Describe the connections that moved most bytes, that which moved most first.
 
     Others are served while a long list is written.
     """
-    parts = []
-    listed = sorted(links, key=moved, reverse=True)[:most]
+    described: list[Described] = []
+    listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:most]
     for at in range(0, len(listed), _AT_ONCE):
-        parts += [json.dumps(_connection(link)) for link in listed[at : at + _AT_ONCE]]
+        described += [
+            (link.core.tally.client.bytes_out, json.dumps(_connection(link)))
+            for link in listed[at : at + _AT_ONCE]
+        ]
         await asyncio.sleep(0)
-    return parts
-
-
-def moved(link: Link) -> int:
-    """Tell how many bytes went to a client."""
-    return link.core.tally.client.bytes_out
+    return described
 
 
 def overview(account: Account) -> dict[str, Any]:

@@ -78,26 +78,34 @@ class Ways:
     """Which of this machine's ports the gateway's own connections to brokers come from, and where they go.
 
     Args:
-        cells: two bytes for each port, by IP version; processes that share them know each other's ways.
+        cells: four bytes for each port, by IP version; processes that share them know each other's ways.
+        own: the number of this process, from 1.
     """
 
     CELLS: Final = 2 * (MAX_PORT + 1)
 
-    __slots__ = ("_ports",)
+    __slots__ = ("_cells", "_own")
 
-    def __init__(self, cells: memoryview | None = None) -> None:
-        self._ports = memoryview(bytearray(2 * self.CELLS)).cast("H") if cells is None else cells
+    def __init__(self, cells: memoryview | None = None, own: int = 1) -> None:
+        self._cells = memoryview(bytearray(4 * self.CELLS)).cast("I") if cells is None else cells
+        self._own = own
 
     def __contains__(self, way: tuple[int, Address]) -> bool:
-        return self._ports[self._place(way)] == way[1].port
+        return self._cells[self._place(way)] & MAX_PORT == way[1].port
 
     def add(self, way: tuple[int, Address]) -> None:
         """Note from which port to where a connection goes; the port must be bound already."""
-        self._ports[self._place(way)] = way[1].port
+        self._cells[self._place(way)] = self._own << 16 | way[1].port
 
     def discard(self, way: tuple[int, Address]) -> None:
         """Forget a way."""
-        self._ports[self._place(way)] = 0
+        self._cells[self._place(way)] = 0
+
+    def ended(self, number: int) -> None:
+        """Forget the ways of a process that is gone."""
+        for place, cell in enumerate(self._cells.tolist()):
+            if cell >> 16 == number:
+                self._cells[place] = 0
 
     @staticmethod
     def _place(way: tuple[int, Address]) -> int:

@@ -17,9 +17,12 @@ from proxy.events import Event, Fault, SessionClosed, Tally
 from proxy.measured import Measured
 from proxy.protocol.api import ApiKey
 from proxy.server import Gateway
+from tools.kafka.ports import free_ports
 
 WAIT_SECONDS = 30.0
 """Generous: it is reached only where a test fails, or on a machine that is very busy."""
+BROKERS = 12
+"""Brokers 0 to this one find their ports free."""
 CHUNK = 65_536
 
 
@@ -31,8 +34,8 @@ def run(work: Coroutine[Any, Any, None], *, plain: bool = False) -> None:
 
 
 def config(**options: str) -> Config:
-    """Configure a gateway on a free port, without the environment."""
-    return load({"listen": "127.0.0.1:0", "admin": "off"} | options, {}, None)
+    """Configure a gateway on a free port, with more behind it for brokers; without the environment."""
+    return load({"listen": f"127.0.0.1:{free_ports(BROKERS + 1)}", "admin": "off"} | options, {}, None)
 
 
 def request(api_key: int, version: int, correlation_id: int, body: bytes = b"") -> bytes:

@@ -38,6 +38,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         sessions_off_for=frozenset(),
         max_sessions=500,
         max_connections=5000,
+        workers=1,
         idle_timeout=600.0,
         handshake_timeout=60.0,
         max_inflight_bytes=268_435_456,

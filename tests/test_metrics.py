@@ -6,11 +6,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.account import STATES
 from proxy.events import FetchKind, Tally
-from proxy.metrics import MAX_BROKERS, MAX_REASONS, VERSION, bounded, exposition
+from proxy.metrics import MAX_BROKERS, MAX_REASONS, bounded, exposition
 from proxy.routing import LOOPED, OTHERS, Address
 from proxy.server import Gateway
 from proxy.transparent import Destinations
 from proxy.transports import BUDGET, PEER_FULL
+from proxy.version import VERSION
 
 from .shell import Wire, client, gateway, run, stub_broker, until
 

@@ -10,7 +10,7 @@ from proxy.connection import Connection
 from proxy.events import Passthrough
 from proxy.routing import Address
 from proxy.session.savings import Sessions
-from proxy.transparent import REDIRECT, TPROXY, is_own, leaving, listen
+from proxy.transparent import REDIRECT, TPROXY, Ways, is_own, leaving, listen
 from tests.playbook import answer, request
 from tests.shell import config
 
@@ -184,3 +184,20 @@ def test_a_transparent_socket_of_systemd_s_needs_no_right(monkeypatch: pytest.Mo
         (sock,) = listen(Address(*ours.getsockname()), TPROXY, Binding(inherited=[ours]))
         with sock:
             assert sock.getsockname() == ours.getsockname()
+
+
+def test_ways_are_known_to_all_and_forgotten_with_their_process() -> None:
+    cells = memoryview(bytearray(4 * Ways.CELLS)).cast("I")
+    one, two = Ways(cells, 1), Ways(cells, 2)
+    way, other = (65_535, Address("10.0.0.1", 9092)), (1, Address("::1", 65_535))
+    one.add(way)
+    two.add(other)
+    assert way in two
+    assert other in one
+    assert (65_535, Address("10.0.0.1", 9093)) not in two
+    assert (65_535, Address("fe80::1", 9092)) not in two
+    one.ended(2)
+    assert other not in one
+    assert way in one
+    two.discard(way)
+    assert way not in one

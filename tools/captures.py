@@ -31,7 +31,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"captures: {error}; install fetchgate[dev,kafka]") from None
 
-from proxy.metrics import VERSION
+from proxy.version import VERSION
 from tools.gateway import Gateway
 from tools.kafka import LATEST, Broker, reaper
 from tools.kafka.admin import Admin

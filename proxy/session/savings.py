@@ -5,7 +5,6 @@ full forms would have cost, window by window, and a session that costs more rest
 that all connections of a process share are here as well.
 """
 
-from collections.abc import MutableSequence
 from typing import Final
 
 WINDOW_SECONDS: Final = 10.0
@@ -83,7 +82,7 @@ class Sessions:
         max_sessions: int,
         on: bool = True,
         off_for: frozenset[str] = frozenset(),
-        slots: MutableSequence[int] | None = None,
+        slots: "list[int] | memoryview[int] | None" = None,
         own: int = 0,
     ) -> None:
         self.max_sessions = max_sessions

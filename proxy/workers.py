@@ -1,0 +1,373 @@
+"""The gateway as several processes: this one takes the clients and hands each to a worker, which serves it.
+
+A worker is given a connection as a whole, never a part of one: what a connection needs stands in one process.
+Shared are the slots at brokers and, in transparent mode, where the gateway's own connections come from; each
+worker has an equal part of ``--max-inflight-bytes``. What workers tell is added up here.
+"""
+
+import asyncio
+import os
+import pickle
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from time import monotonic, time
+from typing import Any, Final
+
+from structlog.typing import FilteringBoundLogger
+
+from proxy.account import Account, Counts, Standing, called
+from proxy.binding import Binding
+from proxy.books import Books, NodeId
+from proxy.config import Config, with_live
+from proxy.front import Front
+from proxy.hand import Hand
+from proxy.listeners import Brokers
+from proxy.logs import reason_of
+from proxy.reach import Reach
+from proxy.recent import INTERVAL_SECONDS
+from proxy.room import Room
+from proxy.routing import Address
+from proxy.serving import DRAINING, LIMIT
+from proxy.state import Described
+from proxy.tasks import Tasks
+from proxy.tls import ClientTls
+from proxy.transparent import Destinations
+from proxy.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
+
+AGAIN_SECONDS: Final = (1.0, 30.0)
+"""The first and the longest wait before a worker that ended is started again; each wait doubles."""
+STEADY_SECONDS: Final = 60.0
+"""A worker that lived for so long is started again at once."""
+
+
+class Workers(Tasks):
+    """``fetchgate proxy --workers N``.
+
+    Args:
+        config: what the operator asked for.
+        loop: the event loop that runs it.
+        log: where its lines go.
+        inherited: sockets that listen already, handed over by systemd.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        log: FilteringBoundLogger,
+        inherited: Sequence[socket.socket] = (),
+    ) -> None:
+        super().__init__(loop)
+        self.log = log
+        self.config = config
+        """What counts now."""
+        self.books = Books()
+        """What this process itself noted, and the history of all."""
+        self.reach = Reach(config.bootstrap, log, self.note, self._called)
+        self.front = Front(
+            config,
+            binding=Binding(config.reuse_port, inherited),
+            reach=self.reach,
+            log=log,
+            note=self.note,
+            serve=self._serve,
+            stop=self._stop,
+            in_use=self._in_use,
+        )
+        self.started_at = monotonic()
+        self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
+        self._room = Room(log, self.note)
+        self._begun = False
+        """A worker was up: the cluster is followed from then on."""
+        self._draining = False
+        self._closed = False
+        self._gone = Counts()
+        """What workers counted that are gone."""
+        self._hands: dict[int, Hand] = {}
+        self._again: dict[int, float] = {}
+        self._listeners: dict[NodeId, list[socket.socket]] = {}
+        self._listening = False
+        self._known = b""
+        ClientTls(
+            config, lambda _: None
+        )  # that its files can be used is to be known before a worker is started
+        self._memory = os.memfd_create("fetchgate")
+        os.ftruncate(self._memory, shared_bytes(config.workers))
+        shared = shared_memory(self._memory, 1, config.workers)
+        self._slots, self._ways = shared.slots, shared.ways
+
+    @property
+    def listen(self) -> Address:
+        """Where the bootstrap listener is."""
+        return self.front.listen
+
+    def open(self) -> None:
+        """Bind the bootstrap listener and those of the brokers that are known from before; start the workers.
+
+        Raises:
+            OSError: the address of the bootstrap listener can't be bound.
+            ConfigError: the right for ``tproxy`` is missing.
+        """
+        self.front.open()
+        for number in range(1, self.config.workers + 1):
+            self.spawn(self._start(number))
+        self.spawn(self._keep_history())
+
+    def begin(self) -> tuple[object, ...]:
+        """Give what a worker begins with."""
+        return self._part(), self.listen, self.front.brokers.known
+
+    def _part(self) -> Config:
+        """Give what one worker runs with."""
+        share = max(1, self.config.max_inflight_bytes // self.config.workers)
+        return replace(self.config, max_inflight_bytes=share)
+
+    # -- what it tells of itself ---------------------------------------------------------------------------
+
+    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
+        """Keep something that happened, in words, for those who look at the gateway."""
+        self.books.happenings.note(time(), kind, text, warning=warning)
+
+    def standing(self) -> Standing:
+        """Tell how this process stands; what workers know is not in it."""
+        missing = sorted(hand.number for hand in self._hands.values() if not hand.up)
+        return Standing(
+            transparent=self.config.transparent != "off",
+            listen=self.listen,
+            bootstrap=self.reach.bootstrap,
+            brokers=self.front.brokers.known,
+            troubles=deepcopy(self.reach.troubles),
+            bootstrap_answered=self.reach.answered and len(missing) < self.config.workers,
+            draining=self._draining,
+            problems=[
+                *self.front.brokers.problems,
+                *(f"worker {number} does not run yet" for number in missing),
+            ],
+            sessions_on=self.config.sessions,
+            sessions_off_for=self.config.sessions_off_for,
+            slots_held=sum(self._slots),
+            max_sessions=self.config.max_sessions,
+            held_bytes=0,
+            max_inflight_bytes=self.config.max_inflight_bytes,
+            over=False,
+            connections=self._connected,
+            max_connections=self.config.max_connections,
+        )
+
+    async def tell_standing(self) -> Standing:
+        """Tell how it stands, as this process and its workers know."""
+        total = self.standing()
+        for hand, standing in await self._ask_all("standing"):
+            if standing is None:
+                total.silent = True
+                total.problems.append(f"worker {hand.number} does not answer")
+            else:
+                total.add(standing)
+        total.connections = self._connected
+        return total
+
+    async def tell_account(self) -> Account:
+        """Tell everything but the connections one by one."""
+        counts = await self._counts()
+        return Account(
+            standing=await self.tell_standing(),
+            counts=counts,
+            uptime_seconds=monotonic() - self.started_at,
+            history=self.books.history,
+            answer_seconds=self.books.all_answer_seconds(),
+        )
+
+    async def tell_connections(self, most: int) -> list[Described]:
+        """Describe the connections that moved most bytes."""
+        described = [each for _, told in await self._ask_all("connections", most) for each in told or ()]
+        return sorted(described, key=lambda each: each[0], reverse=True)[:most]
+
+    async def _counts(self) -> Counts:
+        """Add up what this process and its workers have counted, those that are gone included."""
+        total = Counts(turned_away=self.turned_away.copy(), happenings=deepcopy(self.books.happenings))
+        total.loop_lag.add(self.books.loop_lag)
+        total.add(self._gone)
+        for hand, counts in await self._ask_all("counts"):
+            if counts is not None:
+                hand.took(counts)
+            total.add(hand.counts)
+        return total
+
+    async def _ask_all(self, what: str, *more: object) -> list[tuple[Hand, Any]]:
+        hands = [hand for _, hand in sorted(self._hands.items()) if hand.up]
+        return list(zip(hands, await asyncio.gather(*(hand.ask(what, *more) for hand in hands)), strict=True))
+
+    async def _keep_history(self) -> None:
+        """Take the sums for a picture of now, and have workers know the brokers."""
+        while True:
+            asked = monotonic()
+            await asyncio.sleep(INTERVAL_SECONDS)
+            now = monotonic()
+            self.books.loop_lag.note([max(0.0, now - asked - INTERVAL_SECONDS)])
+            counts = await self._counts()
+            self.books.sample(now, counts.tallies.items(), counts.measured)
+            self._have_known()
+
+    def _called(self, node_id: NodeId) -> str:
+        return called(node_id, self.front.brokers.known, transparent=self.config.transparent != "off")
+
+    def _in_use(self) -> set[int]:
+        links = (hand.counts.links for hand in self._hands.values())
+        return {node_id for each in links for node_id in each if node_id is not None}
+
+    # -- how it changes and ends ---------------------------------------------------------------------------
+
+    def reconfigure(self, config: Config) -> None:
+        """Take the options that apply at once, and have the workers take them."""
+        self.config = with_live(self.config, config)
+        self._tell_all("options", self._part())
+
+    def follow_files(self) -> None:
+        """Have the workers read certificates again whose files have changed."""
+        self._tell_all("follow files")
+
+    async def drain(self, within: float) -> int:
+        """Take no new clients, and have the workers finish what is in flight; see `Serving.drain`."""
+        self._draining = True
+        self.note("draining", f"draining: {self._connected} connections finish what is in flight")
+        for node_id in list(self._listeners):
+            self._stop(node_id)
+        cut_off = await asyncio.gather(*(hand.drain(within) for hand in self._hands.values()))
+        self.close()
+        return sum(cut_off)
+
+    def close(self) -> int:
+        """Close everything at once; give the number of connections that were open."""
+        self._closed = True
+        left = self._connected
+        for node_id in list(self._listeners):
+            self._stop(node_id)
+        self.cancel()
+        for hand in self._hands.values():
+            hand.end()
+        self._hands.clear()
+        return left
+
+    # -- the workers ---------------------------------------------------------------------------------------
+
+    def told(self, what: str, *more: Any) -> object:
+        """Answer what a worker has to know at once."""
+        brokers = self.front.brokers
+        if what == "broker" and isinstance(brokers, Brokers):
+            learned = brokers.learn(*more)
+            self._have_known()
+            return learned
+        if what == "destination" and isinstance(brokers, Destinations):
+            return brokers.number(*more)
+        return brokers.known
+
+    def is_up(self, hand: Hand) -> None:
+        """Give a worker clients from now on."""
+        self._have_known()
+        hand.tell("know", self.front.brokers.known)
+        if not self._begun:
+            self._begun = True
+            for work in self.front.work():
+                self.spawn(work)
+        if not self._listening:
+            self._listening = True
+            for node_id, sockets in self._listeners.items():
+                self._watch(node_id, sockets)
+
+    def is_gone(self, hand: Hand, code: int | None) -> None:
+        """Take note that a worker ended, and start another in its place."""
+        if self._closed:
+            return
+        hand.end()
+        why = "without a word" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
+        self.log.error("worker ended, another is started", worker=hand.number, reason=why)
+        self.note("worker", f"worker {hand.number} ended {why}; its clients connect again", warning=True)
+        hand.counts.ended()
+        self._gone.add(hand.counts)
+        hand.counts = Counts()
+        hand.open.clear()
+        self._slots[hand.number - 1] = 0
+        self._ways.ended(hand.number)
+        if not any(other.up for other in self._hands.values()):
+            self._listening = False
+            for sockets in self._listeners.values():
+                self._leave_alone(sockets)
+        if not self._draining:
+            self.spawn(self._start_again(hand))
+
+    async def _start(self, number: int) -> None:
+        self._hands[number] = hand = Hand(number, self, self._memory)
+        await hand.begin()
+
+    async def _start_again(self, hand: Hand) -> None:
+        wait = self._again.get(hand.number, 0.0)
+        if monotonic() - hand.started_at >= STEADY_SECONDS:
+            wait = 0.0
+        self._again[hand.number] = min(max(2 * wait, AGAIN_SECONDS[0]), AGAIN_SECONDS[1])
+        await asyncio.sleep(wait)
+        await self._start(hand.number)
+
+    def _tell_all(self, name: str, *what: object) -> None:
+        for hand in self._hands.values():
+            hand.tell(name, *what)
+
+    def _have_known(self) -> None:
+        """Have the workers know the brokers, if these are not as they were told."""
+        known = self.front.brokers.known
+        if (now := pickle.dumps(known)) != self._known:
+            self._known = now
+            self._tell_all("know", known)
+
+    # -- clients -------------------------------------------------------------------------------------------
+
+    @property
+    def _connected(self) -> int:
+        return sum(hand.open.total() for hand in self._hands.values())
+
+    def _serve(self, node_id: NodeId, sockets: list[socket.socket]) -> None:
+        self._listeners[node_id] = sockets
+        if self._listening:
+            self._watch(node_id, sockets)
+
+    def _watch(self, node_id: NodeId, sockets: list[socket.socket]) -> None:
+        for sock in sockets:
+            self.loop.add_reader(sock.fileno(), self._accept, node_id, sock)
+
+    def _leave_alone(self, sockets: list[socket.socket]) -> None:
+        for sock in sockets:
+            self.loop.remove_reader(sock.fileno())
+
+    def _stop(self, node_id: NodeId) -> None:
+        sockets = self._listeners.pop(node_id, [])
+        self._leave_alone(sockets)
+        for sock in sockets:
+            sock.close()
+
+    def _accept(self, node_id: NodeId, listener: socket.socket) -> None:
+        """Hand those that have come to workers."""
+        for _ in range(TAKEN_AT_ONCE):
+            try:
+                client, _address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.log.warning("no client could be accepted", reason=reason_of(error))
+                return
+            with client:
+                self._hand_over(client, node_id)
+
+    def _hand_over(self, client: socket.socket, node_id: NodeId) -> None:
+        """Give a client to the worker with the fewest of its listener, and of these to the one least busy."""
+        if not self._room.for_one_more(self._connected, self.config.max_connections):
+            self.turned_away[LIMIT] += 1
+            return
+        able = [hand for hand in self._hands.values() if hand.up]
+        for hand in sorted(able, key=lambda hand: (hand.open[node_id], hand.busy, hand.open.total())):
+            if hand.give(client, node_id):
+                return
+        with suppress(OSError):
+            self.log.warning("client refused", reason="no worker takes it", client=str(client.getpeername()))

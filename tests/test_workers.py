@@ -1,0 +1,332 @@
+"""Several processes are one gateway: real processes, as --workers starts them, behind one admin endpoint."""
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from proxy import hand
+from proxy.account import health_of
+from proxy.config import ConfigError
+from proxy.metrics import exposition
+from proxy.routing import Address
+from proxy.state import document
+from proxy.workers import Workers
+from tools.certificates import Authority
+
+from .shell import (
+    StubCluster,
+    answer,
+    client,
+    config,
+    frame,
+    metadata,
+    request,
+    run,
+    stub_cluster,
+    until,
+)
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+LIST_OFFSETS = 2
+
+
+@asynccontextmanager
+async def workers(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Workers]:
+    """Run a gateway of so many workers until all of them serve."""
+    asked = config(bootstrap=bootstrap, workers=str(number), **options)
+    gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+    gate.open()
+    try:
+        await ready(gate)
+        yield gate
+    finally:
+        gate.close()
+
+
+async def ready(gate: Workers) -> None:
+    await until(lambda: gate.standing().bootstrap_answered and not gate.standing().problems)
+
+
+async def state(gate: Workers) -> Any:
+    return json.loads(await document(gate))
+
+
+async def ask(ends: Ends, correlation_id: int = 7) -> bytes:
+    """Send a request that the stub answers, and return the answer."""
+    reader, writer = ends
+    writer.write(request(LIST_OFFSETS, 1, correlation_id, b"\x00" * 20))
+    return await frame(reader)
+
+
+@asynccontextmanager
+async def served(number: int = 2, **options: str) -> AsyncIterator[tuple[Workers, StubCluster]]:
+    async with stub_cluster((1, "", 0)) as cluster:
+        cluster.others = lambda message: message[-4:]
+        async with workers(cluster.address, number, **options) as gate:
+            yield gate, cluster
+
+
+async def connected(stack: AsyncExitStack, port: int, number: int) -> list[Ends]:
+    """Connect so many clients, each of which has had an answer."""
+    clients = []
+    for _ in range(number):
+        clients.append(await stack.enter_async_context(client(port)))
+        await ask(clients[-1])
+    return clients
+
+
+def test_each_worker_gets_its_share_of_each_listener_and_all_is_told_as_one() -> None:
+    async def scene() -> None:
+        async with served() as (gate, cluster), AsyncExitStack() as stack:
+            listener = gate.front.brokers.known[1].listener
+            assert listener is not None
+            await connected(stack, gate.listen.port, 6)
+            await connected(stack, listener.port, 4)
+            told = await state(gate)
+            assert [worker["connections"] for worker in told["workers"]] == [5, 5]
+            assert len({worker["pid"] for worker in told["workers"]} | {os.getpid()}) == 3
+            assert told["connections_open"] == told["connections_accepted"] == 10
+            assert (told["bootstrap"]["connections"], told["brokers"][0]["connections"]) == (6, 4)
+            assert len(told["connections"]) == 10
+            assert told["totals"]["client"]["bytes_in"] == 10 * len(request(LIST_OFFSETS, 1, 7, b"\x00" * 20))
+            assert cluster.accepted >= 10
+            text = exposition(await gate.tell_account()).decode()
+            assert 'fetchgate_connections{side="client"} 10.0' in text
+            assert 'fetchgate_worker_connections{worker="2"} 5.0' in text
+        assert gate.standing().connections == 0
+
+    run(scene())
+
+
+def test_a_client_that_left_makes_room() -> None:
+    async def scene() -> None:
+        async with served(max_connections="4") as (gate, _), AsyncExitStack() as stack:
+            clients = await connected(stack, gate.listen.port, 4)
+            async with client(gate.listen.port) as (reader, _writer):
+                assert await reader.read() == b""
+            told = await state(gate)
+            assert told["connections_turned_away"]["limit"] == 1
+            assert "all 4 connections are taken" in told["reasons"][0]
+            clients[0][1].close()
+            await until(lambda: gate.standing().connections == 3)
+            await connected(stack, gate.listen.port, 1)
+            assert [worker["connections"] for worker in (await state(gate))["workers"]] == [2, 2]
+
+    run(scene())
+
+
+def test_a_worker_that_dies_takes_its_own_clients_alone_and_another_takes_its_place() -> None:
+    async def scene() -> None:
+        async with served() as (gate, _), AsyncExitStack() as stack:
+            clients = await connected(stack, gate.listen.port, 4)
+            before = await state(gate)
+            gate._slots[0], gate._slots[1] = 3, 2
+            os.kill(before["workers"][0]["pid"], signal.SIGKILL)
+            await until(lambda: gate.standing().problems == ["worker 1 does not run yet"])
+            assert gate.standing().slots_held == 2, "what it held is free"
+            left = await asyncio.gather(*(_still_served(each) for each in clients))
+            assert sorted(left) == [False, False, True, True]
+            await ready(gate)
+            await connected(stack, gate.listen.port, 2)
+            after = await state(gate)
+            assert [worker["connections"] for worker in after["workers"]] == [2, 2]
+            assert after["workers"][0]["pid"] != before["workers"][0]["pid"]
+            assert after["connections_accepted"] == 6, "what it counted is kept"
+            assert "worker 1 ended by signal 9; its clients connect again" in [
+                event["text"] for event in after["events"]
+            ]
+
+    run(scene())
+
+
+async def _still_served(ends: Ends) -> bool:
+    try:
+        return bool(await ask(ends))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
+
+
+def test_without_a_worker_clients_wait_for_the_next() -> None:
+    async def scene() -> None:
+        async with served(1) as (gate, _), AsyncExitStack() as stack:
+            os.kill((await state(gate))["workers"][0]["pid"], signal.SIGKILL)
+            await until(lambda: gate.standing().problems)
+            assert health_of(await gate.tell_standing()).state == "starting"
+            await connected(stack, gate.listen.port, 1)
+            assert health_of(await gate.tell_standing()).state == "ready"
+
+    run(scene())
+
+
+def test_a_worker_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand, "TOLD_SECONDS", 0.2)
+
+    async def scene() -> None:
+        async with served() as (gate, _):
+            pid = (await state(gate))["workers"][1]["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                standing = await gate.tell_standing()
+                assert standing.silent
+                assert health_of(standing).reasons == ["worker 2 does not answer"]
+                assert [worker["number"] for worker in (await state(gate))["workers"]] == [1, 2]
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    run(scene())
+
+
+def test_what_applies_at_once_applies_in_every_worker() -> None:
+    async def scene() -> None:
+        async with served() as (gate, _):
+            after = config(bootstrap="k:1", workers="2", sessions="off", max_inflight_bytes="1000")
+            gate.reconfigure(after)
+            told = [standing for _, standing in await gate._ask_all("standing")]
+            assert [standing.sessions_on for standing in told] == [False, False]
+            assert [standing.max_inflight_bytes for standing in told] == [500, 500]
+            assert not (await gate.tell_standing()).sessions_on
+
+    run(scene())
+
+
+def test_a_broker_that_an_answer_names_has_a_listener_before_the_client_hears_of_it() -> None:
+    async def scene() -> None:
+        async with served() as (gate, cluster), AsyncExitStack() as stack:
+            (ends,) = await connected(stack, gate.listen.port, 1)
+            cluster.brokers = ((1, "127.0.0.1", cluster.port), (5, "127.0.0.1", cluster.port))
+            reader, writer = ends
+            writer.write(request(3, 1, 9, b"\xff\xff\xff\xff"))
+            told = await frame(reader)
+            listener = gate.front.brokers.known[5].listener
+            assert listener is not None
+            ours = ((1, "127.0.0.1", listener.port - 4), (5, "127.0.0.1", listener.port))
+            assert told == answer(9, metadata(*ours))[4:]
+            await connected(stack, listener.port, 2)  # one of them is served by the worker that did not ask
+            assert (await state(gate))["brokers"][1]["connections"] == 2
+
+    run(scene())
+
+
+def test_to_drain_finishes_what_is_in_flight_in_every_worker() -> None:
+    async def scene() -> None:
+        async with served() as (gate, cluster), AsyncExitStack() as stack:
+            clients = await connected(stack, gate.listen.port, 4)
+            later: list[bytes] = []
+            cluster.others = lambda message: _kept(later, message)
+            for _reader, writer in clients:
+                writer.write(request(LIST_OFFSETS, 1, 8, b"\x00" * 20))
+            await until(lambda: len(later) == 4)
+            draining = asyncio.create_task(gate.drain(10.0))
+            await until(lambda: gate.standing().draining)
+            for writer in cluster.writers:
+                writer.write(answer(8, b"late"))
+            for reader, _writer in clients:
+                assert await frame(reader) == answer(8, b"late")[4:]
+                assert await reader.read() == b""
+                _writer.close()
+            assert await draining == 0
+            with pytest.raises(ConnectionError):
+                await asyncio.open_connection("127.0.0.1", gate.listen.port)
+
+    run(scene())
+
+
+def _kept(kept: list[bytes], message: bytes) -> bytes:
+    kept.append(message)
+    return b""
+
+
+def test_what_takes_longer_than_the_drain_is_cut_off_and_counted() -> None:
+    async def scene() -> None:
+        async with served() as (gate, cluster), AsyncExitStack() as stack:
+            clients = await connected(stack, gate.listen.port, 2)
+            cluster.others = lambda _: b""
+            clients[0][1].write(request(LIST_OFFSETS, 1, 8, b"\x00" * 20))
+            await until(lambda: cluster.received.count(b"\x00" * 20) == 3)
+            clients[1][1].close()
+            assert await gate.drain(0.3) == 1
+
+    run(scene())
+
+
+def test_workers_end_with_the_gateway_however_it_ends() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            options = [
+                "--bootstrap",
+                cluster.address,
+                "--workers",
+                "2",
+                "--listen",
+                "127.0.0.1:0",
+                "--admin",
+                "off",
+            ]
+            gateway = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "proxy", "proxy", *options, stderr=subprocess.PIPE
+            )
+            try:
+                await until(lambda: len(_children(gateway.pid)) == 2)
+                children = _children(gateway.pid)
+            finally:
+                gateway.kill()
+                await gateway.communicate()
+            await until(lambda: not any(_runs(pid) for pid in children))
+
+    run(scene())
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_tls_of_clients_ends_in_the_workers(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("gate", "localhost")
+    trusts = ssl.create_default_context(cafile=authority.file)
+
+    async def scene() -> None:
+        async with served(tls_cert=str(pair.cert), tls_key=str(pair.key)) as (gate, _):
+            for _ in range(2):
+                async with client(gate.listen.port, trusts, "localhost") as ends:
+                    assert await ask(ends) == answer(7, b"\x00" * 4)[4:]
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(b"no TLS at all")
+                assert await reader.read() == b""
+            told = await state(gate)
+            assert told["connections_open"] == 0
+            assert told["connections_accepted"] == 2
+
+    run(scene())
+
+
+def test_a_capture_takes_one_process() -> None:
+    with pytest.raises(ConfigError, match="--capture takes one process; leave out --workers, or set it to 1"):
+        config(bootstrap="k:1", workers="2", capture="/tmp/somewhere")
+
+
+def test_nothing_listens_where_nothing_can_be_bound() -> None:
+    async def scene() -> None:
+        async with served(1) as (gate, _):
+            asked = config(bootstrap="k:1", workers="2", listen=str(Address("127.0.0.1", gate.listen.port)))
+            another = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+            with pytest.raises(OSError, match="in use"):
+                another.open()
+            another.close()
+
+    run(scene())
