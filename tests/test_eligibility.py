@@ -11,9 +11,9 @@ from proxy.session.handler import FetchSessionHandler
 from proxy.session.savings import WINDOW_SECONDS, Sessions
 from tests.frames import fetch, parsed
 
-NEW = Features(fetch_min=4, fetch_max=18, offset_fetch_max=10, find_coordinator_max=6)
-OF_2_4 = Features(fetch_min=0, fetch_max=11, offset_fetch_max=6, find_coordinator_max=3)
-OF_1_0 = Features(fetch_min=0, fetch_max=6, offset_fetch_max=3, find_coordinator_max=1)
+NEW = Features(fetch_max=18, offset_fetch_max=10, find_coordinator_max=6)
+OF_2_4 = Features(fetch_max=11, offset_fetch_max=6, find_coordinator_max=3)
+OF_1_0 = Features(fetch_max=6, offset_fetch_max=3, find_coordinator_max=1)
 
 
 def plain(version: int = 16, session: tuple[int, int] = (0, -1), **fields: Any) -> FetchRequest:

@@ -6,7 +6,6 @@ came, tags that nobody here knows included. What `schemas` does not describe is 
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, TypeAlias
 
@@ -18,15 +17,11 @@ from proxy.protocol.primitives import (
     encode_count,
     encode_string,
     encode_uvarint,
-    read_compact_count,
-    read_compact_string,
-    read_int32,
-    skip_tags,
 )
 from proxy.protocol.schemas import ENDPOINTS, REWRITTEN, layout
-from proxy.protocol.walk import Address, Array, Walk, decode
+from proxy.protocol.walk import Address, Array, Walk
 
-__all__ = ["REWRITTEN", "Endpoint", "Resolve", "read_endpoints", "rewrite", "rewrite_endpoints"]
+__all__ = ["REWRITTEN", "Resolve", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
 """(node id, host, port) -> (host, port) that the client is told; None: that broker is left out."""
@@ -36,16 +31,6 @@ _Edit: TypeAlias = tuple[int, int, bytes]
 
 _NOBODY: Final = -1
 """Kafka's node id and port where there is no broker to tell."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """One element of node_endpoints (KIP-951)."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
@@ -96,32 +81,6 @@ def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
     walk = Walk(payload)
     _check_end(payload, walk.field(ENDPOINTS, 0, flexible=True))
     return _splice(payload, [*_edits(walk.addresses, resolve)])
-
-
-def read_endpoints(payload: bytes) -> list[Endpoint]:
-    """Read the payload of the tag node_endpoints.
-
-    Raises:
-        ProtocolError: as in `rewrite_endpoints`.
-    """
-    count, at = read_compact_count(payload, 0)
-    endpoints = []
-    for _ in range(count or 0):
-        node_id, at = read_int32(payload, at)
-        host, at = read_compact_string(payload, at)
-        port, at = read_int32(payload, at)
-        rack, at = read_compact_string(payload, at)
-        _, at = skip_tags(payload, at)
-        endpoints.append(
-            Endpoint(
-                node_id=node_id,
-                host=decode(host),
-                port=port,
-                rack=None if rack is None else decode(rack),
-            )
-        )
-    _check_end(payload, at)
-    return endpoints
 
 
 def _edits(addresses: list[Address], resolve: Resolve) -> Iterator[_Edit]:

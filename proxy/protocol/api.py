@@ -153,8 +153,6 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerat
 """API key -> the first version that has compact strings and tag buffers (request and response agree)."""
 
 _REQUEST_START: Final = Struct(">hhi")
-_RESPONSE_HEADER_V0: Final = 4
-_RESPONSE_HEADER_V1: Final = 5
 
 
 def is_flexible(api_key: int, version: int) -> bool | None:
@@ -192,14 +190,6 @@ def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | N
 def _has_response_tags(api_key: int, version: int) -> bool | None:
     # A client must be able to read an ApiVersions answer before it knows the broker: its header is always v0.
     return False if api_key == ApiKey.API_VERSIONS else is_flexible(api_key, version)
-
-
-def response_body_offset(api_key: int, version: int) -> int | None:
-    """Tell the size of a response header as Kafka writes it, without tags; None: the key is not known."""
-    tagged = _has_response_tags(api_key, version)
-    if tagged is None:
-        return None
-    return _RESPONSE_HEADER_V1 if tagged else _RESPONSE_HEADER_V0
 
 
 def response_header(frame: Buffer, offset: int, api_key: int, version: int) -> tuple[int, int]:

@@ -33,7 +33,7 @@ _FIRST_THROTTLED: Final = 1
 _FIRST_FLEXIBLE: Final = 3
 _VERSION_RANGE: Final = Struct(">hhh")
 _REQUEST_V0: Final = Struct(">hhi")
-_ABSENT: Final = (-1, -1)
+_ABSENT: Final = -1
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
 
@@ -41,7 +41,6 @@ _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 class Features:
     """What a broker's version ranges tell about it. A version is -1 where the broker lacks the API."""
 
-    fetch_min: int
     fetch_max: int
     offset_fetch_max: int
     find_coordinator_max: int
@@ -65,19 +64,6 @@ class Features:
     def moves_records_only(self) -> bool:
         """KAFKA-12330: before 3.0 a session moves each partition that it sends to the end of its list."""
         return self.find_coordinator_max >= 4
-
-    @property
-    def lso_always_real(self) -> bool:
-        """Up to 2.0 a read_uncommitted entry says last_stable_offset -1.
-
-        From 2.3 (Fetch v11) on it has been seen to be real. 2.1 and 2.2 have not been looked at: not trusted.
-        """
-        return self.fetch_max >= 11
-
-    @property
-    def null_error_records(self) -> bool:
-        """3.0 to 3.9 send null records in entries of an unexpected failure and with errors 76 and 35."""
-        return self.find_coordinator_max >= 4 and self.fetch_min < 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +155,11 @@ def _read_range(body: bytes, start: int, *, flexible: bool) -> tuple[_Range, int
 
 
 def _features(answer: _Answer) -> Features:
-    told = {found.api_key: (found.min_version, found.max_version) for found in answer.ranges}
-    fetch_min, fetch_max = told.get(ApiKey.FETCH, _ABSENT)
+    highest = {found.api_key: found.max_version for found in answer.ranges}
     return Features(
-        fetch_min=fetch_min,
-        fetch_max=fetch_max,
-        offset_fetch_max=told.get(ApiKey.OFFSET_FETCH, _ABSENT)[1],
-        find_coordinator_max=told.get(ApiKey.FIND_COORDINATOR, _ABSENT)[1],
+        fetch_max=highest.get(ApiKey.FETCH, _ABSENT),
+        offset_fetch_max=highest.get(ApiKey.OFFSET_FETCH, _ABSENT),
+        find_coordinator_max=highest.get(ApiKey.FIND_COORDINATOR, _ABSENT),
     )
 
 

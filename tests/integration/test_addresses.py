@@ -24,9 +24,9 @@ from tools.kafka.raw import (
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 RELEASES = {
-    "1.0.2": Features(fetch_min=0, fetch_max=6, offset_fetch_max=3, find_coordinator_max=1),
-    "2.8.2": Features(fetch_min=0, fetch_max=12, offset_fetch_max=7, find_coordinator_max=3),
-    "4.3.0": Features(fetch_min=4, fetch_max=18, offset_fetch_max=10, find_coordinator_max=6),
+    "1.0.2": Features(fetch_max=6, offset_fetch_max=3, find_coordinator_max=1),
+    "2.8.2": Features(fetch_max=12, offset_fetch_max=7, find_coordinator_max=3),
+    "4.3.0": Features(fetch_max=18, offset_fetch_max=10, find_coordinator_max=6),
 }
 NO_TAGS = b"\0"
 COORDINATOR_SECONDS = 30

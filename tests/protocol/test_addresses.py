@@ -14,9 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.protocol.addresses import (
     REWRITTEN,
-    Endpoint,
     Resolve,
-    read_endpoints,
     rewrite,
     rewrite_endpoints,
 )
@@ -255,19 +253,9 @@ def test_node_endpoints() -> None:
     assert rewrite_endpoints(b"\x00", gateway) == b"\x00"
     with pytest.raises(Malformed, match="left over"):
         rewrite_endpoints(ENDPOINTS + b"\0", gateway)
-
-
-def test_node_endpoints_are_read() -> None:
-    assert read_endpoints(ENDPOINTS) == [
-        Endpoint(node_id=1, host="b1", port=9092, rack=None),
-        Endpoint(node_id=2, host="b2", port=9092, rack="r"),
-    ]
-    assert read_endpoints(b"\0") == []
-    with pytest.raises(Malformed, match="left over"):
-        read_endpoints(ENDPOINTS + b"\0")
     for size in range(len(ENDPOINTS)):
         with pytest.raises(ProtocolError):
-            read_endpoints(ENDPOINTS[:size])
+            rewrite_endpoints(ENDPOINTS[:size], gateway)
 
 
 def test_produce_has_the_endpoints_among_other_tags_and_their_size_follows() -> None:

@@ -108,7 +108,7 @@ def test_v0() -> None:
     body = hexed("0000 00000004 0000 0000 000d 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     assert clamp(body, 0) == (
         hexed("0000 00000004 0000 0000 000d 0001 0004 0012 0063 0000 7fff 0012 0000 0004"),
-        Features(fetch_min=4, fetch_max=20, offset_fetch_max=-1, find_coordinator_max=-1),
+        Features(fetch_max=20, offset_fetch_max=-1, find_coordinator_max=-1),
     )
 
 
@@ -123,7 +123,7 @@ def test_a_key_beyond_what_is_understood_is_left_out() -> None:
     after, features = clamp(hexed("0000 00000002 0001 0013 0014 0003 0000 000d 00000000"), 1)
     assert after == hexed("0000 00000001 0003 0000 000d 00000000")
     assert features is not None
-    assert (features.fetch_min, features.fetch_max) == (19, 20)
+    assert features.fetch_max == 20
     after, _ = clamp(hexed("0000 03 0001 0013 0014 00 0003 0000 000d 00 00000000 00"), 4)
     assert after == hexed("0000 02 0003 0000 000d 00 00000000 00")
 
@@ -188,21 +188,20 @@ def test_live_answers_to_an_unknown_version(exchange: dict[str, Any]) -> None:
 
 # --- what the ranges tell -------------------------------------------------------------------------
 
-# release: Fetch min and max, OffsetFetch max, FindCoordinator max;
-# sessions, leader epoch kept, real lso, null records
+# release: Fetch min and max, OffsetFetch max, FindCoordinator max; sessions, leader epoch kept
 RELEASES = {
-    "1.0": (0, 6, 3, 1, False, False, False, False),
-    "1.1": (0, 7, 3, 1, True, False, False, False),
-    "2.0": (0, 8, 4, 2, True, False, False, False),
-    "2.1": (0, 10, 5, 2, True, False, False, False),
-    "2.3": (0, 11, 5, 2, True, False, True, False),
-    "2.4": (0, 11, 6, 3, True, False, True, False),
-    "2.5": (0, 11, 7, 3, True, True, True, False),
-    "2.8": (0, 12, 7, 3, True, True, True, False),
-    "3.0": (0, 12, 8, 4, True, True, True, True),
-    "3.9": (0, 17, 9, 6, True, True, True, True),
-    "4.0": (4, 17, 9, 6, True, True, True, False),
-    "4.3": (4, 18, 10, 6, True, True, True, False),
+    "1.0": (0, 6, 3, 1, False, False),
+    "1.1": (0, 7, 3, 1, True, False),
+    "2.0": (0, 8, 4, 2, True, False),
+    "2.1": (0, 10, 5, 2, True, False),
+    "2.3": (0, 11, 5, 2, True, False),
+    "2.4": (0, 11, 6, 3, True, False),
+    "2.5": (0, 11, 7, 3, True, True),
+    "2.8": (0, 12, 7, 3, True, True),
+    "3.0": (0, 12, 8, 4, True, True),
+    "3.9": (0, 17, 9, 6, True, True),
+    "4.0": (4, 17, 9, 6, True, True),
+    "4.3": (4, 18, 10, 6, True, True),
 }
 
 
@@ -215,22 +214,16 @@ def test_features(release: str) -> None:
     )
     _, features = clamp(body, 0)
     assert features == Features(
-        fetch_min=fetch_min,
         fetch_max=fetch_max,
         offset_fetch_max=offset_fetch,
         find_coordinator_max=find_coordinator,
     )
-    assert [
-        features.has_sessions,
-        features.keeps_leader_epoch,
-        features.lso_always_real,
-        features.null_error_records,
-    ] == told
+    assert [features.has_sessions, features.keeps_leader_epoch] == told
 
 
 def test_a_broker_without_fetch_has_no_sessions() -> None:
     _, features = clamp(hexed("0000 00000000"), 0)
-    assert features == Features(fetch_min=-1, fetch_max=-1, offset_fetch_max=-1, find_coordinator_max=-1)
+    assert features == Features(fetch_max=-1, offset_fetch_max=-1, find_coordinator_max=-1)
     assert not features.has_sessions
 
 
