@@ -26,11 +26,16 @@ OFFLINE = 'echo "W: Temporary failure resolving" >&2'
 DPKG_DEB = """#!/bin/sh
 read -r name <"$2"
 libraries=$3/usr/lib/here/deep programs=$3/usr/bin
-mkdir -p "$libraries" "$programs"
+mkdir -p "$libraries" "$programs" "$3/usr/share/fonts"
 case $name in
 *.so.*) echo "the library" >"$libraries/$name" ;;
 *)
-    printf '#!/bin/sh\\ncat "${LD_LIBRARY_PATH%%%%:*}/librdp.so.1"; echo "$@"' >"$programs/$name"
+    cat >"$programs/$name" <<'END'
+#!/bin/sh
+cat "${LD_LIBRARY_PATH%%:*}/librdp.so.1"
+ls "$XDG_DATA_HOME"
+echo "$@"
+END
     chmod +x "$programs/$name"
     ;;
 esac
@@ -59,7 +64,7 @@ def test_a_program_is_fetched_with_what_it_depends_on_and_finds_it(stage: Path) 
     done = subprocess.run(
         [debian.programs() / "tshark", "a b", "c"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "the library\na b c\n"
+    assert done.stdout == "the library\nfonts\na b c\n"
     assert {path.name for path in debian.folder().iterdir()} == {"bin", "lock", "root"}
 
 

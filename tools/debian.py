@@ -51,8 +51,10 @@ Debug::NoLocking "true";
 
 SCRIPT: Final = """#!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
+export XDG_DATA_HOME={data}
 exec {program} "$@"
 """
+"""Libraries are found, and fonts, where the machine has none."""
 
 
 def folder() -> Path:
@@ -180,9 +182,8 @@ def _write_script(program: str) -> None:
     libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
     programs().mkdir(exist_ok=True)
     script = programs() / program
-    script.write_text(
-        SCRIPT.format(libraries=shlex.quote(":".join(libraries)), program=shlex.quote(str(found)))
-    )
+    names = {"libraries": ":".join(libraries), "data": str(root / "usr" / "share"), "program": str(found)}
+    script.write_text(SCRIPT.format_map({key: shlex.quote(value) for key, value in names.items()}))
     script.chmod(0o755)
 
 
