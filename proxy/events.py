@@ -23,6 +23,15 @@ class FetchKind(IntEnum):
     """Epoch -1 with an id: ends that session."""
 
 
+def fetch_kind(session_id: int, epoch: int) -> FetchKind:
+    """Tell what a fetch of v7 or later is; below that all are sessionless."""
+    if epoch > 0:
+        return FetchKind.INCREMENTAL
+    if epoch == 0:
+        return FetchKind.FULL
+    return FetchKind.CLOSE if session_id > 0 else FetchKind.SESSIONLESS
+
+
 @dataclass(slots=True)
 class SideTally:
     """What crossed one side (client or broker) of a connection. Bytes are whole frames, length included."""

@@ -16,6 +16,7 @@ from proxy.events import (
     SessionMade,
     SessionRefused,
     Tally,
+    fetch_kind,
 )
 from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.passing import Passing, rewritten_tags
@@ -130,7 +131,7 @@ class Fetches:
                 return
             self._repeated.note_request(request)
         exchange.request = request
-        kind = _kind(request.session_id, request.session_epoch)
+        kind = fetch_kind(request.session_id, request.session_epoch)
         client = self._tally.client
         client.fetch_request_bytes += len(frame)
         client.fetches[kind] += 1
@@ -295,7 +296,7 @@ class Fetches:
         exchange.becomes = Becomes.WALKED
         exchange.asks_session = False
         exchange.walk = None
-        self._dispatch(exchange, frame, _kind(session_id, epoch), request.partitions)
+        self._dispatch(exchange, frame, fetch_kind(session_id, epoch), request.partitions)
 
     def _close(self, reason: str) -> None:
         session_id = self.handler.session_id
@@ -568,11 +569,3 @@ class Fetches:
 
 
 _REPEATS: Final = (Use.REPEAT_FULL, Use.REPEAT_SESSIONLESS)  # hashing a member takes a call, comparing none
-
-
-def _kind(session_id: int, epoch: int) -> FetchKind:
-    if epoch > 0:
-        return FetchKind.INCREMENTAL
-    if epoch == 0:
-        return FetchKind.FULL
-    return FetchKind.CLOSE if session_id > 0 else FetchKind.SESSIONLESS

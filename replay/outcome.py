@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, Literal, TypeAlias
 
+from proxy.events import FetchKind, fetch_kind
 from proxy.protocol.api import request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import (
@@ -22,6 +23,12 @@ from replay.broker import Element
 from replay.capture.exchange import Exchange
 
 Kind: TypeAlias = Literal["full", "incremental", "sessionless", "close"]
+_KINDS: Final[dict[FetchKind, Kind]] = {
+    FetchKind.FULL: "full",
+    FetchKind.INCREMENTAL: "incremental",
+    FetchKind.SESSIONLESS: "sessionless",
+    FetchKind.CLOSE: "close",
+}
 TopicKey: TypeAlias = str | bytes
 """A topic's name, or its 16-byte id (v13 and later)."""
 Listed: TypeAlias = tuple[bytes, int, int]
@@ -201,11 +208,7 @@ def _note_answer(outcome: Outcome, answer: CapturedAnswer) -> None:
 
 def kind_of(session_id: int, epoch: int) -> Kind:
     """Return what a fetch is on the wire, by its pair of session id and epoch (KIP-227)."""
-    if epoch > 0:
-        return "incremental"
-    if epoch == 0:
-        return "full"
-    return "close" if session_id > 0 else "sessionless"
+    return _KINDS[fetch_kind(session_id, epoch)]
 
 
 def share_captured(fetch: Fetch) -> None:
