@@ -283,13 +283,8 @@ class FetchResponseWalk:
         return at
 
     def _entry(self, buffer: bytes, at: int, base: int) -> int:
-        left = self._left
-        if left >= _RUN_WORTH and (run := self._run(buffer, at, left)):
-            self._left = left - run
-            self.partitions += run
-            if left == run:
-                self._entries_done()
-            return at + run * self._layout.answer_entry
+        if self._left >= _RUN_WORTH and (end := self._run(buffer, at)):
+            return end
         layout = self._layout
         start = at
         partition, error = _ENTRY.unpack_from(buffer, at)
@@ -318,7 +313,7 @@ class FetchResponseWalk:
                 self._key, partition, error, base + start, base + end, fixed, empty, records, redirects
             )
         self.record_bytes += records
-        self._left = left - 1
+        self._left -= 1
         self.partitions += 1
         if not layout.flexible:
             self._entry_done()
@@ -331,9 +326,9 @@ class FetchResponseWalk:
             self._at = _ENTRY_TAGS
         return end
 
-    def _run(self, buffer: bytes, at: int, left: int) -> int:
-        """Take the entries without news that come next; return how many, 0 if it is only a few."""
-        layout = self._layout
+    def _run(self, buffer: bytes, at: int) -> int:
+        """Take the entries without news that come next; return where they end, 0 if it is only a few."""
+        layout, left = self._layout, self._left
         found = layout.empty_runs[self._isolation].match(buffer, at)
         taken = min((found.end() - at) // layout.answer_entry, left) if found is not None else 0
         if taken < _RUN_WORTH:
@@ -343,7 +338,11 @@ class FetchResponseWalk:
         if self._keep:
             items = np.frombuffer(buffer, layout.answer_item, taken, at)
             self.runs.append(Run(self._key, items.copy()))
-        return taken
+        self._left = left - taken
+        self.partitions += taken
+        if not self._left:
+            self._entries_done()
+        return at + taken * layout.answer_entry
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
         """Count the entries without news from an offset on, by columns: what is fastest for many."""
