@@ -17,9 +17,10 @@ from proxy.listeners import Directory
 from proxy.loops import new_event_loop
 from proxy.routing import OTHERS, Address, Broker
 from proxy.serving import Serving, Shared
+from proxy.sockets import ClientProtocol
 from proxy.tls import HANDSHAKE_SECONDS
 from proxy.transparent import Destinations, Ways
-from proxy.transports import ClientProtocol, Link
+from proxy.transports import Link
 
 TAKEN_AT_ONCE: Final = 64
 """Connections that are taken before others are served."""
