@@ -23,6 +23,8 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
+from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
+from tests.integration.bystander import Bystander, until
 from tests.integration.fetching import Fetcher, contents
 from tests.integration.gateway import GatewayProcess
 from tools.certificates import Authority, Pair
@@ -41,6 +43,8 @@ SCRAM_PASSWORD: Final = "scram-Jd5Rb7yH2cFp"
 OAUTH_USER: Final = "oauth-Zq4Ls9uG6eVk"
 REAUTH_MS: Final = 1500
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+EXPIRED, ELSEWHERE = "EXPIRED-SSL", "ELSEWHERE-SSL"
+"""Listeners whose certificates are not in order."""
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -84,9 +88,15 @@ class Secured:
         return ("--broker-tls", "on", "--broker-tls-ca", str(self.ca.file), "--log-level", "debug")
 
 
-def _properties(ca: Authority, pair: Pair, folder: Path) -> dict[str, object]:
-    both = folder / "broker.pem"
-    both.write_text(pair.private + pair.chain)
+def _properties(ca: Authority, folder: Path) -> dict[str, object]:
+    own = {
+        "broker": ca.sign("kafka"),
+        EXPIRED: ca.sign("expired", days=(-0.9, -0.1)),
+        ELSEWHERE: ca.sign("elsewhere", "kafka.example"),
+    }
+    stores = {name: folder / f"{name}.both.pem" for name in own}
+    for name, pair in own.items():
+        stores[name].write_text(pair.private + pair.chain)
     jaas = "org.apache.kafka.common.security"
     users = f'username="{USER}" password="{PLAIN_PASSWORD}" user_{USER}="{PLAIN_PASSWORD}"'
     login = {
@@ -98,7 +108,9 @@ def _properties(ca: Authority, pair: Pair, folder: Path) -> dict[str, object]:
     }
     properties: dict[str, object] = {
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": both,
+        "ssl.keystore.location": stores["broker"],
+        f"listener.name.{EXPIRED.lower()}.ssl.keystore.location": stores[EXPIRED],
+        f"listener.name.{ELSEWHERE.lower()}.ssl.keystore.location": stores[ELSEWHERE],
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": ca.file,
         "listener.name.ssl.ssl.client.auth": "required",
@@ -114,8 +126,8 @@ def _properties(ca: Authority, pair: Pair, folder: Path) -> dict[str, object]:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
     ca = Authority(folder)
-    properties = _properties(ca, ca.sign("kafka"), folder)
-    with Broker(listeners={"SASL_SSL": None, "SSL": None}, properties=properties) as broker:
+    listeners = dict.fromkeys(("SASL_SSL", "SSL", EXPIRED, ELSEWHERE))
+    with Broker(listeners=listeners, properties=_properties(ca, folder)) as broker:
         with Admin(broker.address) as admin:
             for topic in (TOPIC, IDLE):
                 admin.create_topic(topic, partitions=PARTITIONS)
@@ -414,24 +426,32 @@ def _reason(gateway: GatewayProcess) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("listener", "options", "said"),
     [
-        (lambda s: ("--broker-tls", "on"), "give the CA's file as --broker-tls-ca"),
+        (EXPIRED, lambda s: s.tls_options, "its certificate has expired: renew it at the broker"),
         (
+            ELSEWHERE,
+            lambda s: s.tls_options,
+            "its certificate is not for '127.0.0.1': give a name that it is",
+        ),
+        ("SASL_SSL", lambda s: ("--broker-tls", "on"), "give the CA's file as --broker-tls-ca"),
+        (
+            "SASL_SSL",
             lambda s: (*s.tls_options, "--broker-tls-server-name", "kafka.example"),
             "not for 'kafka.example': give a name that it is for as --broker-tls-server-name",
         ),
-        (lambda s: (), "--broker-tls on"),
+        ("SASL_SSL", lambda s: (), "--broker-tls on"),
     ],
-    ids=["unknown CA", "wrong host", "no TLS"],
+    ids=["expired", "wrong host", "unknown CA", "wrong name", "no TLS"],
 )
 def test_a_broker_that_cant_be_trusted_is_one_clear_line(
-    secured: Secured, options: Callable[[Secured], tuple[str, ...]], said: str
+    secured: Secured, listener: str, options: Callable[[Secured], tuple[str, ...]], said: str
 ) -> None:
-    with GatewayProcess(secured.to("SASL_SSL"), *options(secured), ready=False) as gateway:
+    with GatewayProcess(secured.to(listener), *options(secured), ready=False) as gateway:
         reason = _reason(gateway)
         assert said in reason
         assert gateway.log().count(reason) == 1
+        assert len(gateway.log().splitlines()) == 2, gateway.log()  # the other one says where it listens
 
 
 def test_tls_at_a_plaintext_port_is_one_clear_line(secured: Secured) -> None:
@@ -442,40 +462,52 @@ def test_tls_at_a_plaintext_port_is_one_clear_line(secured: Secured) -> None:
 
 
 def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_path: Path) -> None:
+    """Records go both ways all the while, over connections that stand and authenticate again."""
     cert, key = tmp_path / "own.pem", tmp_path / "own.key"
     cert.write_text(secured.own.chain)
     key.write_text(secured.own.private)
+    with Admin(secured.broker.address) as admin:
+        admin.create_topic("traffic", partitions=BYSTANDER_PARTITIONS)
     options = (*secured.tls_options, "--tls-cert", str(cert), "--tls-key", str(key))
     with GatewayProcess(secured.to("SASL_SSL"), *options) as gateway:
+        errors: list[str] = []
         reach = {
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(secured.ca.file),
-            "bootstrap.servers": gateway.address,
+            "error_cb": lambda error: errors.append(str(error)),
             **_login("SCRAM-SHA-512"),
         }
-        errors: list[str] = []
-        consumer = _consumer(reach, error_cb=lambda error: errors.append(str(error)))
-        try:
-            _produce(reach, "before")
-            assert "before" in _read_until(consumer, {"before"})
-            first = _serial(gateway, secured)
-            renewed = secured.ca.sign("renewed")
-            key.write_text(renewed.private)
-            cert.write_text(renewed.chain)
-            gateway.reload()
-            deadline = time.monotonic() + 10
-            while _serial(gateway, secured) == first and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert _serial(gateway, secured) != first
-            _produce(reach, "after")
-            assert "after" in _read_until(consumer, {"after"})
+        shown = [_serial(gateway, secured)]
+        with Bystander(gateway.address, gateway.address, "traffic", rate=100, settings=reach) as traffic:
+            traffic.check()
+            standing = _bystanders(gateway)
+            for number in range(3):
+                renewed = secured.ca.sign(f"renewed-{number}")
+                key.write_text(renewed.private)
+                cert.write_text(renewed.chain)
+                gateway.reload()
+                until(lambda: _serial(gateway, secured) not in shown, "the new certificate is not shown")
+                shown.append(_serial(gateway, secured))
+                traffic.check()
             cert.write_text("nothing of use")
             gateway.reload()
             assert "stays in use" in _reason(gateway)
-            assert _serial(gateway, secured) != first
-        finally:
-            consumer.close()
-        assert errors == []
+            assert _serial(gateway, secured) == shown[-1]
+            traffic.finish()
+            assert standing <= _bystanders(gateway), "nobody was disconnected"
+        assert traffic.errors == errors == []
+
+
+def _bystanders(gateway: GatewayProcess) -> set[str]:
+    """The addresses of a bystander's connections that fetch."""
+    links = gateway.state()["connections"]
+    found = {
+        link["client_address"]
+        for link in links
+        if link["client_id"] == "bystander" and link["fetch_version"] >= 0
+    }
+    assert found
+    return found
 
 
 def _serial(gateway: GatewayProcess, secured: Secured) -> str:

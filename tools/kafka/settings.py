@@ -47,8 +47,9 @@ QUICK_KRAFT: dict[str, object] = {
 
 
 def security_protocol(listener: str) -> str:
-    """A listener that bears a protocol's name speaks it; any other is plain."""
-    return listener if listener in SECURITY_PROTOCOLS else "PLAINTEXT"
+    """A listener that bears a protocol's name, alone or after a dash, speaks it; any other is plain."""
+    name = listener.rpartition("-")[2]
+    return name if name in SECURITY_PROTOCOLS else "PLAINTEXT"
 
 
 def write_properties(path: Path, settings: Properties) -> None:
