@@ -1,0 +1,280 @@
+"""The systemd units at work: sockets that outlive the gateway, in every mode."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+import pytest
+
+from proxy.routing import Address
+from tests.integration.booted import Machine, absent
+from tests.integration.bystander import until
+from tests.integration.fetching import Fetcher, contents
+from tests.integration.namespaces import (
+    HOSTS,
+    LACKING,
+    MODES,
+    PARTITIONS,
+    TOPIC,
+    Place,
+    address_of,
+    fetching,
+    place,
+)
+from tests.integration.sidecar import USER, Sidecar, as_user
+from tests.test_deploy import DOCS, blocks, environment_file, unit
+from tools.kafka.raw import API_VERSIONS, RawConnection
+from tools.netns import Namespace
+
+__all__ = ["place"]
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
+
+TRANSPARENT: Final = {
+    socket.AF_INET: (socket.SOL_IP, 19),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 75),
+}
+"""IP_TRANSPARENT and IPV6_TRANSPARENT: what `Transparent=yes` of a socket unit sets."""
+
+HAND_OVER: Final = """
+import os, sys
+numbers = sys.argv[1].split(",")
+for place, number in enumerate(map(int, numbers), 3):
+    os.dup2(number, place)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(numbers))}
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Starts a program as systemd does when it listens for it."""
+
+
+class Activated(Sidecar):
+    """The gateway, unprivileged, with listening sockets that somebody else keeps open."""
+
+    def __init__(self, place: Namespace, listeners: Sequence[socket.socket], *options: str) -> None:
+        super().__init__(place, *options)
+        # Above the places that they are put into, so that none is put over another.
+        self._files = [fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, 100) for sock in listeners]
+        numbers = ",".join(map(str, self._files))
+        self._command = [sys.executable, "-c", HAND_OVER, numbers, *self._command]
+
+    def close(self) -> None:
+        super().close()
+        for number in self._files:
+            os.close(number)
+
+
+@contextmanager
+def listening(
+    place: Namespace, streams: Sequence[str], *, transparent: bool
+) -> Iterator[list[socket.socket]]:
+    """Listen as a socket unit with these `ListenStream=` does."""
+    with ExitStack() as stack, place.inside():
+        found = []
+        for stream in streams:
+            at = Address.parse(stream)
+            family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+            sock = stack.enter_context(socket.create_server((at.host, at.port), family=family))
+            if transparent:
+                sock.setsockopt(*TRANSPARENT[family], 1)
+            found.append(sock)
+        yield found
+
+
+@pytest.mark.parametrize("family", HOSTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_transparent_clients_wait_while_a_gateway_of_systemd_s_sockets_is_restarted(
+    place: Place, mode: str, family: str
+) -> None:
+    drop_in = unit("transparent.conf")
+    reset, *streams = drop_in["ListenStream"]
+    assert (reset, drop_in["Transparent"]) == ("", ["yes"])
+    with listening(place.near, streams, transparent=True) as listeners, place.rules(mode):
+        gate = Activated(place.near, listeners, "--transparent", mode)
+        with gate:
+            with fetching(place.near, family) as before:
+                expected = contents(before.hello().fetches())
+                (link,) = gate.state()["connections"]
+                assert link["session_id"] > 0
+                assert link["broker_address"] == address_of(family)
+            assert gate.stop() == 0
+            with fetching(place.near, family) as waiting:
+                gate.start()
+                assert contents(waiting.hello().fetches()) == expected
+                assert gate.state()["connections_accepted"] == 1
+
+
+def test_a_socket_of_systemd_s_that_netfilter_can_t_lead_to_is_told_at_once(place: Place) -> None:
+    with (
+        listening(place.near, ["127.0.0.1:19092"], transparent=False) as listeners,
+        pytest.raises(RuntimeError, match="left with 2") as failed,
+    ):
+        Activated(place.near, listeners, "--transparent", "tproxy").__enter__()
+    (line,) = str(failed.value).splitlines()[1:]
+    assert "give systemd's socket Transparent=yes" in line
+
+
+class Started(Sidecar):
+    """The gateway as `fetchgate.socket` and `fetchgate.service` start it, by systemd's own activation."""
+
+    def __init__(self, place: Namespace, bootstrap: str) -> None:
+        super().__init__(place)
+        os.chown(self.folder, USER, USER)
+        (_, *arguments) = unit("fetchgate.service")["ExecStart"][0].split()
+        (kept,) = unit("fetchgate.service")["Environment"]
+        settings = [f"{name}={value}" for name, value in environment_file().items()]
+        settings += [
+            f"FETCHGATE_BOOTSTRAP={bootstrap}",
+            kept.replace("/var/lib/fetchgate", str(self.folder)),
+            *(name for name in ("PATH", "PYTHONPATH") if name in os.environ),
+        ]
+        self._command = [
+            "systemd-socket-activate",
+            *(f"--listen={stream}" for stream in unit("fetchgate.socket")["ListenStream"]),
+            *(f"--setenv={setting}" for setting in settings),
+            *as_user(USER),
+            *(sys.executable, "-m", "proxy", *arguments),
+        ]
+
+
+@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="no systemd-socket-activate here")
+def test_the_sockets_and_the_environment_of_the_units_make_a_gateway(place: Place) -> None:
+    """Each address is listened at by systemd's program: what the gateway bound itself would be in use."""
+    with Started(place.near, address_of("IPv4")) as gate:
+        with place.near.inside(), Fetcher("127.0.0.1:19094", TOPIC, PARTITIONS) as client:
+            client.hello().fetches()
+            (link,) = gate.state()["connections"]
+            assert link["session_id"] > 0
+            assert gate.state()["state"] == "ready", gate.state()["reasons"]
+            gate.reload()
+            until(lambda: "reloaded" in gate.log(), "SIGHUP is not heard")
+            client.fetch()
+        assert json.loads((gate.folder / "brokers.json").read_text())["brokers"]
+        assert gate.stop() == 0
+        assert "warning" not in gate.log()
+
+
+class Caller(threading.Thread):
+    """A client that asks again and again, each time over a new connection."""
+
+    def __init__(self, place: Namespace, port: int) -> None:
+        super().__init__(daemon=True)
+        self.answered = 0
+        self.refused = 0
+        self._place = place
+        self._port = port
+        self._ends = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with self._place.inside():
+            while not self._ends.wait(0.01):
+                try:
+                    with RawConnection("127.0.0.1", self._port) as connection:
+                        connection.call(API_VERSIONS, 0, b"")
+                    self.answered += 1
+                except ConnectionRefusedError:
+                    self.refused += 1
+                except (EOFError, ConnectionError):
+                    pass  # it was served by the one that left
+
+    def wait(self) -> None:
+        """Wait for twenty more answers."""
+        before = self.answered
+        until(lambda: self.answered >= before + 20, "no more answers")
+
+    def end(self) -> None:
+        """Stop, and wait until it has."""
+        self._ends.set()
+        self.join()
+
+
+def has_session(client: Fetcher) -> bool:
+    """Tell whether the answers come out of a session of the gateway's."""
+    with client:
+        client.hello().fetches()
+        with urllib.request.urlopen("http://127.0.0.1:9464/state", timeout=5) as answer:
+            return all(link["session_id"] for link in json.load(answer)["connections"])
+
+
+INSTALL, START, TRANSPARENTLY, LEAVE = blocks("systemd")
+UNPACK: Final = 2
+"""So many lines of the page come before the machine boots: they want a package index."""
+SETTINGS: Final = "/etc/fetchgate/fetchgate.env"
+JOURNAL: Final = "journalctl --unit fetchgate.service --output cat"
+
+
+@pytest.fixture(scope="module")
+def machine(place: Place) -> Iterator[Machine]:
+    """A machine on which the page was followed up to the edit of the environment."""
+    with Machine(place.near, INSTALL[:UNPACK]) as machine:
+        for line in INSTALL[UNPACK:]:
+            machine.run(line)
+        machine.run(f"sed -i s/=kafka:9092/={address_of('IPv4')}/ {SETTINGS}")
+        yield machine
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(absent()), reason=absent())
+def test_the_page_starts_a_service_whose_restarts_and_crashes_refuse_nobody(
+    place: Place, machine: Machine
+) -> None:
+    for line in START:
+        machine.run(line)
+    with place.near.inside():
+        until(lambda: has_session(Fetcher("127.0.0.1:19094", TOPIC, PARTITIONS)), "no sessions")
+    caller = Caller(place.near, 19092)
+    crash = "kill -KILL $(systemctl show -P MainPID fetchgate.service)"
+    for line in (START[-1], START[-1], crash):
+        machine.run(line)
+        caller.wait()
+    caller.end()
+    assert caller.refused == 0
+    assert "reloaded" in machine.run(JOURNAL).stdout
+    assert machine.run("cat /var/lib/fetchgate/brokers.json").stdout
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(absent()), reason=absent())
+def test_a_mistake_in_the_options_refuses_clients_until_it_is_mended(place: Place, machine: Machine) -> None:
+    machine.run(f"sed -i s/^FETCHGATE_DRAIN_TIMEOUT=/FETCHGATE_DRAIN_TIMEOUT=x/ {SETTINGS}")
+    assert machine.run("systemctl restart fetchgate.service", check=False).returncode == 1
+    caller = Caller(place.near, 19092)
+    until(lambda: caller.refused, "clients wait for a gateway that can't start")
+    caller.end()
+    assert "FETCHGATE_DRAIN_TIMEOUT" in machine.run(JOURNAL).stdout
+    machine.run(f"sed -i s/^FETCHGATE_DRAIN_TIMEOUT=x/FETCHGATE_DRAIN_TIMEOUT=/ {SETTINGS}")
+    (again,) = re.findall(r"`(systemctl reset-failed [^`]*)`", DOCS.read_text())
+    machine.run(again)
+    machine.run(START[0])
+    caller = Caller(place.near, 19092)
+    caller.wait()
+    caller.end()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(absent()), reason=absent())
+def test_the_page_makes_it_transparent_and_takes_it_out(place: Place, machine: Machine) -> None:
+    machine.run(f"sed -i s/^FETCHGATE_BOOTSTRAP=.*/FETCHGATE_TRANSPARENT=redirect/ {SETTINGS}")
+    for line in TRANSPARENTLY:
+        machine.run(line)
+    for mode in MODES:
+        drop_in = "/etc/systemd/system/fetchgate.socket.d/transparent.conf"
+        machine.run(f"sed -i s/redirect/{mode}/ {SETTINGS} {drop_in}")
+        machine.run("systemctl daemon-reload && systemctl restart fetchgate.socket")
+        assert mode in machine.run(TRANSPARENTLY[-1]).stdout
+        for family in HOSTS:
+            with place.near.inside():
+                assert has_session(fetching(place.near, family))
+    for line in LEAVE:
+        machine.run(line)
+    assert place.near.run("nft", "list", "table", "inet", "fetchgate", check=False).returncode == 1
+    with place.near.inside(), pytest.raises(ConnectionRefusedError):
+        RawConnection("127.0.0.1", 19092)
