@@ -43,6 +43,14 @@ class TestFigures:
         assert Row(name="measure", unit="MB/s", values=values, limit=120, least=True).met
         assert not Row(name="measure", unit="MB/s", values=values, limit=150, least=True).met
 
+    def test_all_of_our_own_modes_must_keep_a_limit(self) -> None:
+        values = {"explicit": 1.0, "redirect": 1.02, "tproxy": 1.04}
+
+        assert not Row(name="CPU", unit="times", values=values, limit=1.03).met
+        assert Row(name="CPU", unit="times", values=values, limit=1.04).met
+        assert Row(name="throughput", unit="times", values=values, limit=1.02, least=True).met
+        assert not Row(name="throughput", unit="times", values=values, limit=1.03, least=True).met
+
     @pytest.mark.parametrize(
         ("value", "least", "met"),
         [(1.1, False, True), (1.2, False, True), (1.3, False, False), (1.1, True, False), (1.2, True, True)],

@@ -15,6 +15,8 @@ don't.
 - `memory`: resident bytes at start, after drains, by connection, by partition, over time; many connections.
 - `operations`: from start to ready, memory at rest, what pip installs for the gateway alone.
 - `drain`: SIGTERM while many connections are busy.
+- `transparent`: redirect and tproxy beside explicit mode, before one stub of a broker in another namespace.
+- `workers`: `--workers 2` beside one, CPU of all processes, before the same stub.
 - `replay`: `measure` and `inspect` of large made captures, beside tshark; cold starts; `drive` at a stub.
 
 `stage` holds the broker and the routes to it, `load` the programs that produce and consume in processes of

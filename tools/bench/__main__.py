@@ -10,7 +10,21 @@ from typing import Final
 
 from rich.console import Console
 
-from tools.bench import bulk, drain, idle, latency, law6, memory, micro, operations, replay, tls, wire
+from tools.bench import (
+    bulk,
+    drain,
+    idle,
+    latency,
+    law6,
+    memory,
+    micro,
+    operations,
+    replay,
+    tls,
+    transparent,
+    wire,
+    workers,
+)
 from tools.bench.figures import Table, document, markdown, sections, show
 from tools.bench.stage import Stage
 
@@ -25,6 +39,8 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "memory": memory.run,
     "operations": operations.run,
     "drain": drain.run,
+    "transparent": transparent.run,
+    "workers": workers.run,
     "replay": replay.run,
 }
 SECONDS: Final = 20.0

@@ -1,7 +1,8 @@
-"""Connections of one partition each: `python -m tools.bench.connections ADDRESS TOPIC_ID COUNT WAIT_MS`.
+"""Connections that fetch: `python -m tools.bench.connections ADDRESS TOPIC_ID COUNT WAIT_MS [PARTITIONS]`.
 
-Each asks for the end of the first partition of a topic to which nothing is produced, and asks again when the
-broker has answered after `max_wait_ms`: 500 connections that wait 500 ms make 1,000 fetches a second at most.
+Each asks for the end of the first partitions of a topic, one if nothing else is said, and asks again when the
+broker has answered. To a topic that nothing is produced to it does so after `max_wait_ms`: 500 connections
+that wait 500 ms make 1,000 fetches a second at most. As librdkafka does, each fetch turns its list.
 When it writes `ready` all are connected; they begin to fetch when a line comes on stdin. Told to end as the
 loads of `tools.bench.load` are.
 """
@@ -9,28 +10,33 @@ loads of `tools.bench.load` are.
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 import uvloop
 
-from tools.bench.frames import fetch_request
+from tools.bench.frames import fetch_request, rotated
 from tools.bench.passthrough import address
+
+TURNS: Final = 16
+"""Orders of a list after which the first one comes again."""
 
 
 class Client(asyncio.Protocol):
     """One connection.
 
     Args:
-        request: a whole frame; only its correlation id changes.
+        requests: whole frames, sent in turn; only their correlation ids change.
     """
 
-    def __init__(self, request: bytes) -> None:
-        self.answers = 0
+    def __init__(self, requests: Sequence[bytes]) -> None:
+        self.answers = self.bytes = 0
         self.cut = False
         """It was closed inside an answer."""
-        self._request = request
-        self._left = b""
+        self._requests = requests
+        self._begun = b""
+        self._missing = 0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -39,41 +45,62 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Note where it ended."""
-        self.cut = bool(self._left)
+        self.cut = bool(self._missing or self._begun)
         self._transport = None
 
     def fetch(self) -> None:
         """Send the next fetch."""
         if self._transport is not None:
-            self._transport.write(self._request[:8] + self.answers.to_bytes(4) + self._request[12:])
+            request = self._requests[self.answers % len(self._requests)]
+            self._transport.write(request[:8] + self.answers.to_bytes(4) + request[12:])
 
     def data_received(self, data: bytes) -> None:
-        """Count a whole answer and ask again."""
-        data = self._left + data
-        if len(data) >= 4 and len(data) >= 4 + int.from_bytes(data[:4]):
-            self.answers += 1
-            self._left = b""
-            self.fetch()
+        """Count a whole answer and ask again; until then none follows it."""
+        self.bytes += len(data)
+        if self._missing:
+            self._missing -= len(data)
         else:
-            self._left = data
+            self._begun += data
+            if len(self._begun) < 4:
+                return
+            self._missing = 4 + int.from_bytes(self._begun[:4]) - len(self._begun)
+            self._begun = b""
+        if not self._missing:
+            self.answers += 1
+            self.fetch()
 
 
-async def run(where: tuple[str, int], topic: bytes, count: int, wait_ms: int) -> dict[str, int]:
-    """Connect, fetch once a line comes, until stdin ends; give the answers in all, and how many were cut."""
+async def run(
+    where: tuple[str, int], requests: Sequence[bytes], count: int, wait_ms: int
+) -> dict[str, float]:
+    """Connect, fetch once a line comes, until stdin ends.
+
+    Returns:
+        ``answers`` and ``bytes`` in all, the ``seconds`` that it took, and how many connections were ``cut``.
+    """
     loop = asyncio.get_running_loop()
-    request = fetch_request(0, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=wait_ms)
-    clients = [Client(request) for _ in range(count)]
+    clients = [Client(requests) for _ in range(count)]
     for client in clients:
         await loop.create_connection(partial(_same, client), *where)
     print("ready", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
+    began = loop.time()
     for number, client in enumerate(clients):
         loop.call_later(wait_ms / 1000 * number / count, client.fetch)  # spread over the time they wait
     await loop.run_in_executor(None, sys.stdin.read)
     return {
         "answers": sum(client.answers for client in clients),
+        "bytes": sum(client.bytes for client in clients),
+        "seconds": loop.time() - began,
         "cut": sum(client.cut for client in clients),
     }
+
+
+def asked(topic: bytes, partitions: int, wait_ms: int) -> list[bytes]:
+    """Build the fetches of a client."""
+    offsets = {(topic, number): 0 for number in range(partitions)}
+    turns = [rotated([(topic, range(partitions))], turn) for turn in range(min(partitions, TURNS))]
+    return [fetch_request(0, topics, offsets=offsets, wait_ms=wait_ms) for topics in turns]
 
 
 def _same(client: Client) -> Client:
@@ -81,6 +108,7 @@ def _same(client: Client) -> Client:
 
 
 if __name__ == "__main__":
-    target, topic_id, connections, wait = sys.argv[1:]
-    counted = uvloop.run(run(address(target), bytes.fromhex(topic_id), int(connections), int(wait)))
+    target, topic_id, connections, wait, *more = sys.argv[1:]
+    listed = asked(bytes.fromhex(topic_id), int(more[0]) if more else 1, int(wait))
+    counted = uvloop.run(run(address(target), listed, int(connections), int(wait)))
     print(json.dumps(counted), flush=True)

@@ -12,8 +12,17 @@ GATEWAY: Final = "gateway"
 REPLAY: Final = "replay"
 """What `fetchgate replay` does."""
 TSHARK: Final = "tshark"
-COLUMNS: Final = ("direct", "Java", "haproxy", "floor", GATEWAY, TSHARK, REPLAY)
+EXPLICIT: Final = "explicit"
+TRANSPARENT: Final = ("redirect", "tproxy")
+ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
+COLUMNS: Final = (
+    *("direct", "Java", "haproxy", "floor"),
+    *(GATEWAY, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
+    *(TSHARK, REPLAY),
+)
 """Routes, in the order in which they are shown."""
+JUDGED: Final = (GATEWAY, *TRANSPARENT, TWO_WORKERS, REPLAY)
+"""What is held against a limit; the others are there to compare with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +34,18 @@ class Row:
     values: Mapping[str, float]
     """By route: one of `COLUMNS`."""
     limit: float | None = None
-    """What our own value is held against: the gateway's, or replay's."""
+    """What our own values are held against: the gateway's, in its modes, or replay's."""
     least: bool = False
     """Whether `limit` is the least that will do, and not the most."""
 
     @property
     def met(self) -> bool | None:
-        """Tell whether our own value keeps its limit, both as they are shown; None without either."""
-        own = self.values.get(GATEWAY, self.values.get(REPLAY))
-        if self.limit is None or own is None:
+        """Tell whether all of our own values keep their limit, as they are shown; None without either."""
+        own = [shown(self.values[name]) for name in JUDGED if name in self.values]
+        if self.limit is None or not own:
             return None
-        value, limit = shown(own), shown(self.limit)
-        return value >= limit if self.least else value <= limit
+        limit = shown(self.limit)
+        return min(own) >= limit if self.least else max(own) <= limit
 
     @property
     def target(self) -> str:

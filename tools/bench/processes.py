@@ -38,6 +38,11 @@ class Meter:
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
+    def by_process(self) -> dict[int, float]:
+        """CPU seconds so far of the process and of those that it started, by number."""
+        family = [self._process, *self._process.children(recursive=True)]
+        return {each.pid: sum(each.cpu_times()[:2]) for each in family}
+
     @property
     def resident(self) -> int:
         """Resident bytes now."""
@@ -50,13 +55,15 @@ class Proxy:
     Args:
         command: what to run.
         port: where it will listen.
+        host: the IP of that.
 
     Raises:
         RuntimeError: it did not listen in time; with what it wrote.
     """
 
-    def __init__(self, command: Sequence[str], port: int) -> None:
+    def __init__(self, command: Sequence[str], port: int, host: str = HOST) -> None:
         self.port = port
+        self._host = host
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             list(command), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
@@ -77,7 +84,7 @@ class Proxy:
     @property
     def address(self) -> str:
         """Where clients go."""
-        return f"{HOST}:{self.port}"
+        return f"{self._host}:{self.port}"
 
     def close(self) -> None:
         """End it: SIGTERM, and SIGKILL where that does not do."""
@@ -107,7 +114,7 @@ class Proxy:
         until = time.monotonic() + START_SECONDS
         while self._process.poll() is None and time.monotonic() < until:
             try:
-                socket.create_connection((HOST, self.port), timeout=1).close()
+                socket.create_connection((self._host, self.port), timeout=1).close()
             except OSError:
                 time.sleep(0.05)
             else:

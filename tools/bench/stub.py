@@ -1,0 +1,98 @@
+"""A broker that answers every fetch at once, with sessions: `python -m tools.bench.stub HOST:PORT BYTES`.
+
+It has one topic of `PARTITIONS` partitions. A full fetch is answered with all of them, an incremental one
+with none; where BYTES is not 0, the first partition always has so many bytes of records. Besides it answers
+what a gateway asks of its own: ApiVersions and Metadata.
+"""
+
+import asyncio
+import sys
+from typing import Final, cast
+
+import uvloop
+
+from proxy.protocol.api import ApiKey
+from tools.bench.frames import Topics, fetch_answer
+from tools.bench.passthrough import address
+from tools.kafka.raw import array, frame, string
+
+PARTITIONS: Final = 100
+TOPIC_ID: Final = b"fetchgate's stub"
+TOPICS: Final[Topics] = [(TOPIC_ID, range(PARTITIONS))]
+NODE_ID: Final = 1
+SESSION_ID: Final = 77
+_RANGES: Final = ((1, 4, 18), (3, 1, 1), (9, 1, 9), (10, 0, 6), (18, 0, 4))
+"""What of a 4.3 broker's ApiVersions matters to a gateway; of Metadata only the version that is answered."""
+_CLIENT_ID_AT: Final = 12
+_SESSION: Final = 2 + 1 + 13
+"""From a fetch's client id to its session id: that id's length, tags, and limits."""
+
+
+class Stub(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        where: what it says to be its address.
+        size: bytes of records in each answer.
+    """
+
+    def __init__(self, where: tuple[str, int], size: int) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        first = (TOPIC_ID, 0)
+        records = {first: bytes(size)} if size else {}
+        changed: Topics = [(TOPIC_ID, [0])] if size else []
+        self._sessionless = _rest(fetch_answer(0, TOPICS, records=records))
+        self._full = _rest(fetch_answer(0, TOPICS, session_id=SESSION_ID, records=records))
+        self._incremental = _rest(fetch_answer(0, changed, session_id=SESSION_ID, records=records))
+        ranges = [b"".join(number.to_bytes(2) for number in each) for each in _RANGES]
+        self._others = {ApiKey.API_VERSIONS: b"\0\0" + array(ranges), ApiKey.METADATA: metadata(*where)}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the socket."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer each request that is whole."""
+        received = self._received + data
+        while len(received) >= 4 and len(received) >= (end := 4 + int.from_bytes(received[:4])):
+            if self._transport is not None:
+                self._transport.write(self._answer(received[:end]))
+            received = received[end:]
+        self._received = received
+
+    def _answer(self, asked: bytes) -> bytes:
+        correlation_id = asked[8:12]
+        api_key = int.from_bytes(asked[4:6])
+        if api_key != ApiKey.FETCH:
+            return frame(correlation_id + self._others[ApiKey(api_key)])
+        at = _CLIENT_ID_AT + _SESSION + int.from_bytes(asked[_CLIENT_ID_AT : _CLIENT_ID_AT + 2])
+        match int.from_bytes(asked[at + 4 : at + 8], signed=True):
+            case -1:
+                told = self._sessionless
+            case 0:
+                told = self._full
+            case _:
+                told = self._incremental
+        return told[:4] + correlation_id + told[4:]
+
+
+def _rest(answer: bytes) -> bytes:
+    """Take the correlation id out of an answer."""
+    return answer[:4] + answer[8:]
+
+
+def metadata(host: str, port: int) -> bytes:
+    """Write the body of a Metadata answer v1: one broker, no topic."""
+    broker = NODE_ID.to_bytes(4) + string(host) + port.to_bytes(4) + string(None)
+    return array([broker]) + NODE_ID.to_bytes(4) + array([])
+
+
+async def serve(where: tuple[str, int], size: int) -> None:
+    """Answer until the process is ended."""
+    server = await asyncio.get_running_loop().create_server(lambda: Stub(where, size), *where)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(address(sys.argv[1]), int(sys.argv[2])))

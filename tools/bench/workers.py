@@ -1,0 +1,115 @@
+"""`--workers 2` beside one worker: CPU for each fetch, how the load is shared, fetches a second.
+
+Many connections to a stub of a broker that answers at once (`tools.bench.stub`) fetch as fast as the gateway
+goes, by each of the two gateways in turn.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from tools.bench.figures import ONE_WORKER, TWO_WORKERS, Row, Table
+from tools.bench.latency import turned
+from tools.bench.processes import HOST, Gateway, Load, Proxy
+from tools.bench.stage import Stage
+from tools.bench.stub import NODE_ID, PARTITIONS, TOPIC_ID
+from tools.bench.windows import beside, medians
+from tools.kafka.ports import free_ports
+
+WORKERS: Final = {ONE_WORKER: 1, TWO_WORKERS: 2}
+LOADS: Final = 2
+CONNECTIONS: Final = 32
+"""Of each load."""
+ROUNDS: Final = 8
+QUICK_ROUNDS: Final = 2
+SHARE: Final = 5
+"""A window is so many times shorter than those of other parts: four seconds."""
+CPU_LIMIT, LOAD_LIMIT, PACE_LIMIT = 1.1, 40.0, 1.6
+"""In one worker's; percent, for each worker; in one worker's."""
+CORES: Final = 6
+"""As many are needed for two workers to go faster than one beside their clients and their broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window of one gateway."""
+
+    cpu: float
+    """CPU of all of its processes for a fetch, in microseconds."""
+    pace: float
+    """Fetches a second."""
+    least: float
+    """Percent of the workers' CPU that the one that did least has spent."""
+
+
+Rounds = Mapping[str, list[Window]]
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure both gateways in turn."""
+    rounds = QUICK_ROUNDS if stage.quick else ROUNDS
+    stage.say(f"workers: {rounds} rounds of {LOADS * CONNECTIONS} connections, one worker and two ...")
+    found: dict[str, list[Window]] = {name: [] for name in WORKERS}
+    with ExitStack() as stack:
+        port = free_ports()
+        stub = [sys.executable, "-m", "tools.bench.stub", f"{HOST}:{port}", "0"]
+        broker = stack.enter_context(Proxy(stub, port)).address
+        gateways = {
+            name: stack.enter_context(Gateway(broker, "--workers", str(count), node_id=NODE_ID))
+            for name, count in WORKERS.items()
+        }
+        for number in range(rounds):
+            for name in turned(list(WORKERS), number):
+                found[name].append(_window(gateways[name], stage.seconds / SHARE))
+    return [_table(found, os.cpu_count() or 1)]
+
+
+def _window(gateway: Gateway, seconds: float) -> Window:
+    command = ["tools.bench.connections", f"{HOST}:{gateway.node_port}", TOPIC_ID.hex()]
+    command += [str(CONNECTIONS), "0", str(PARTITIONS)]
+    before = gateway.meter.by_process()
+    with ExitStack() as stack:
+        loads = [stack.enter_context(Load(*command)).ready() for _ in range(LOADS)]
+        for load in loads:
+            load.go()
+        time.sleep(seconds)
+        told = [load.finish() for load in loads]
+    spent = {pid: cpu - before[pid] for pid, cpu in gateway.meter.by_process().items()}
+    workers = [spent[worker["pid"]] for worker in gateway.state()["workers"]]
+    return Window(
+        cpu=sum(spent.values()) / sum(each["answers"] for each in told) * 1e6,
+        pace=sum(each["answers"] / each["seconds"] for each in told),
+        least=100 * min(workers) / sum(workers),
+    )
+
+
+def _table(rounds: Rounds, cores: int) -> Table:
+    scales = cores >= CORES
+    rows = [
+        Row(name="CPU of all processes", unit="µs a fetch", values=medians(rounds, "cpu")),
+        Row(name="in one worker's", unit="times", values=beside(rounds, ONE_WORKER, "cpu"), limit=CPU_LIMIT),
+        Row(
+            name="carried by the one with less",
+            unit="%",
+            values={TWO_WORKERS: medians(rounds, "least")[TWO_WORKERS]},
+            limit=LOAD_LIMIT,
+            least=True,
+        ),
+        Row(name="fetches", unit="1/s", values=medians(rounds, "pace")),
+        Row(
+            name="in one worker's",
+            unit="times",
+            values=beside(rounds, ONE_WORKER, "pace"),
+            limit=PACE_LIMIT if scales else None,
+            least=True,
+        ),
+    ]
+    notes = [f"{LOADS * CONNECTIONS} connections; medians; ratios are those of windows of the same round."]
+    if not scales:
+        notes.append(f"Fetches a second are not judged: {cores} cores here, {CORES} are needed.")
+    title = f"--workers 2: fetches of {PARTITIONS} partitions without news"
+    return Table(part="workers", title=title, rows=rows, notes=notes)
