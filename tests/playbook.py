@@ -23,6 +23,8 @@ from tests.model.broker import ModelBroker
 from tests.model.primitives import WireError
 
 SESSION_ID: Final = 77
+T: Final[list[Want]] = [("t", 0), ("t", 1), ("u", 0)]
+HOT: Final[list[Want]] = [("t", 0), ("t", 1, 9), ("u", 0)]
 
 
 def request(api_key: int, version: int, correlation: int, body: bytes = b"", client: bytes = b"c") -> bytes:
@@ -208,6 +210,26 @@ def full(version: int, wants: Iterable[Want], hw: int = 5, **fields: Any) -> byt
         else:
             elements.append((name, [data]))
     return response(version, *elements, **fields)
+
+
+def turn(
+    play: Playbook,
+    version: int,
+    wants: list[Want],
+    sent: bytes,
+    told: bytes,
+    given: bytes,
+    **fields: Any,
+) -> None:
+    """One fetch through the gateway: what the broker is sent, what it answers, what the client is given."""
+    play.client(fetch(version, *wants, **fields)).to_broker(sent)
+    play.broker(told).to_client(given)
+
+
+def passes(play: Playbook, version: int, wants: list[Want], correlation: int = 50, **fields: Any) -> None:
+    """A fetch goes as it came, and so does its answer."""
+    asked = fetch(version, *wants, correlation=correlation, **fields)
+    play.exchange(asked, full(version, wants, correlation_id=correlation))
 
 
 correlations = count(1000).__next__

@@ -1,117 +1,27 @@
 """Conformance cases by number: through the connection core, against the model broker.
 
 A client without sessions fetches through the gateway; what it gets is held, byte for byte, against what the
-broker answers the same fetch directly at that moment. Cases that are shown elsewhere are in `tests.cases`;
-the last tests here are that none is missing.
+broker answers the same fetch directly at that moment. Cases that are shown elsewhere are in `tests.cases`.
 """
 
 import random
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from proxy.connection import Connection
-from proxy.session.savings import MAX_REST_WINDOWS, WINDOW_SECONDS, Sessions
-from tests.cases import CLIENTS, ELSEWHERE, REQUIRED, names_by_path, numbered_cases, numbers
+from proxy.session.savings import MAX_REST_WINDOWS, WINDOW_SECONDS
 from tests.frames import entry, fetch, response
-from tests.model.asker import Asker, Want, entries, errors, lines, sizes
+from tests.model.asker import Want, entries, errors, sizes
 from tests.model.broker import ModelBroker
-from tests.model.gate import Gate
-from tests.model.log import Partition
 from tests.model.sessions import CachedPartition
 from tests.model.wire import (
     ZERO_ID,
     AbortedTransaction,
     FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    NodeEndpoint,
-    decode_response,
     diverging_epoch_tag,
-    encode_request,
 )
 from tests.playbook import SESSION_ID, Playbook, asks
-
-API_VERSIONS = bytes.fromhex("00120000000000630001") + b"c"
-B2 = NodeEndpoint(node_id=2, host="b2", port=9092)
-UNTIL_A_SESSION = 3
-
-
-@dataclass
-class Client:
-    """A client without sessions, the gateway's core, and the model of a broker of some release."""
-
-    version: int = 16
-    release: str = "4.3"
-    partitions: int = 5
-    slots: int = 1000
-    sessions: Sessions = field(default_factory=lambda: Sessions(max_sessions=10))
-    now: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.broker = ModelBroker(release=self.release, slots=self.slots)
-        for name in ("t", "u"):
-            self.broker.create_topic(name, self.partitions if name == "t" else 5)
-        self.connect()
-
-    def connect(self) -> None:
-        """A new connection of the same client."""
-        self.connection = Connection(sessions=self.sessions, resolve=None)
-        self.gate = Gate(self.connection, self.broker)
-        self.gate.exchange([API_VERSIONS], self.now)
-        self.asker = Asker(version=self.version, broker=self.broker).learn()
-
-    def part(self, name: str = "t", index: int = 0) -> Partition:
-        return self.broker.partition(name, index)
-
-    def through(self, request: FetchRequest) -> FetchResponse:
-        (answer,) = self.gate.exchange([encode_request(request)], self.now)
-        return decode_response(answer, request.version)
-
-    def fetch(self, *wants: Want, **fields: Any) -> FetchResponse:
-        """Fetch through the gateway, without comparing."""
-        return self.through(self.asker.request(*wants, **fields))
-
-    def same(self, *wants: Want, **fields: Any) -> FetchResponse:
-        """Fetch through the gateway and directly: the same bytes."""
-        request = self.asker.request(*wants, **fields)
-        direct = self.broker.handle(encode_request(request), self.now)
-        (got,) = self.gate.exchange([encode_request(request)], self.now)
-        answer = decode_response(got, self.version)
-        assert lines(answer) == lines(decode_response(direct, self.version))
-        assert got == direct
-        return answer
-
-    def established(self, *wants: Want, **fields: Any) -> "Client":
-        """Fetch until there is a session."""
-        for _ in range(UNTIL_A_SESSION):
-            self.same(*wants, **fields)
-        assert self.connection.session_epoch == 1
-        return self
-
-    @property
-    def incremental(self) -> int:
-        """How many fetches went incremental."""
-        return self.connection.tally.broker.fetches[1]
-
-
-def all_of(partitions: int = 5, offset: int = 0, size: int = 1 << 20) -> list[Want]:
-    return [("t", index, offset, size) for index in range(partitions)]
-
-
-IDLE: list[Want] = [("u", index) for index in range(5)]
-"""Enough that stays as it is for a delta to be smaller than the whole list."""
-
-
-def filled(batches: list[int], *, version: int = 16, partitions: int = 5) -> Client:
-    """A session whose partitions are caught up; each of the first topic holds batches of these sizes."""
-    client = Client(version, partitions=partitions)
-    for index in range(partitions):
-        for size in batches:
-            client.part("t", index).append(bytes(size))
-    return client.established(*all_of(partitions, len(batches)), *IDLE)
-
+from tests.sessionless import B2, IDLE, Client, all_of, filled
 
 # --- 22 to 29, through a session ------------------------------------------------------------------
 
@@ -569,40 +479,3 @@ def test_case_97_a_batch_that_no_quota_lets_through(version: int) -> None:
     client.same(*all_of())
     assert client.incremental == 7
     assert not client.connection.tally.session_errors
-
-
-# --- none is missing ------------------------------------------------------------------------------
-
-
-def test_no_case_is_missing() -> None:
-    found = numbered_cases()
-    missing = sorted(REQUIRED - found.keys() - ELSEWHERE.keys())
-    assert not missing, f"no test carries the number of these cases: {missing}"
-
-
-def test_what_is_shown_elsewhere_is_there() -> None:
-    for number, tests in {**ELSEWHERE, **CLIENTS}.items():
-        for path, name in (test.split("::") for test in tests):
-            assert name in names_by_path()[path], f"case {number}: {path}::{name}"
-
-
-@pytest.mark.parametrize("number", sorted({*range(14, 30), *range(58, 66)} - {28}))
-def test_cases_14_to_29_and_58_to_65_are_run_against_a_live_broker_too(number: int) -> None:
-    """All but 28: no live broker could be made to take its high watermark back."""
-    assert [path for path in numbered_cases()[number] if path.startswith("tests/integration/")]
-
-
-@pytest.mark.parametrize(
-    ("name", "cases"),
-    [
-        ("test_case_71_session_errors", {71}),
-        ("test_case_02", {2}),
-        ("test_case_70_and_98_x", {70, 98}),
-        ("test_case_27_30_and_48_throttled", {27, 30, 48}),
-        ("test_case_31_to_33_order", {31, 32, 33}),
-        ("test_cases_14_to_29_are_run", set()),
-        ("test_case_of_its_own", set()),
-    ],
-)
-def test_numbers_are_read_off_names(name: str, cases: set[int]) -> None:
-    assert numbers(name) == cases

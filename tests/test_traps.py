@@ -17,13 +17,16 @@ FILES: Final = {
     "clients": "tests/clients/test_clients.py",
     "conformance": "tests/test_conformance.py",
     "connection": "tests/test_connection.py",
+    "cost": "tests/test_fetches_cost.py",
     "equivalence": "tests/integration/test_equivalence.py",
     "expand": "tests/session/test_expand.py",
     "faults": "tests/integration/test_faults.py",
     "faults_broker": "tests/integration/test_faults_broker.py",
     "fetches": "tests/test_fetches.py",
     "handler": "tests/session/test_handler.py",
+    "handler_asks": "tests/session/test_handler_asks.py",
     "layout": "tests/protocol/test_fetch_layout.py",
+    "left_alone": "tests/test_fetches_left_alone.py",
     "lockstep": "tests/integration/test_lockstep.py",
     "partitions": "tests/session/test_partitions.py",
     "passing": "tests/test_passing.py",
@@ -33,6 +36,7 @@ FILES: Final = {
     "responses": "tests/protocol/test_fetch_response.py",
     "savings": "tests/session/test_savings.py",
     "transports": "tests/test_transports.py",
+    "trouble": "tests/test_fetches_trouble.py",
 }
 
 CLIENT_FACING: Final = "of the half that plays the broker toward clients, which does not exist yet"
@@ -58,42 +62,45 @@ class Trap:
 TRAPS: Final[dict[str, Trap]] = {
     "1": Trap(
         "only plain consumers' fetches are touched",
-        """fetches:case_90_replicas_and_tags_pass_as_they_are
-        fetches:case_90_tags_of_entries_pass_as_they_are
-        fetches:versions_beyond_what_is_known_pass_as_they_are fetches:brokers_without_sessions
-        fetches:a_fetch_that_is_not_understood_passes""",
+        """left_alone:case_90_replicas_and_tags_pass_as_they_are
+        left_alone:case_90_tags_of_entries_pass_as_they_are
+        left_alone:versions_beyond_what_is_known_pass_as_they_are left_alone:brokers_without_sessions
+        left_alone:a_fetch_that_is_not_understood_passes""",
     ),
     "2": Trap(
         "followers and controllers are left alone",
-        """fetches:case_90_replicas_and_tags_pass_as_they_are requests:replicas_are_not_taken
+        """left_alone:case_90_replicas_and_tags_pass_as_they_are requests:replicas_are_not_taken
         requests:replica_state_is_a_tag""",
     ),
     "3": Trap(
         "v0 to v3 are not raised, and no version but 4, 5, 6 to 7",
-        """fetches:case_75_old_versions_pass_as_they_are fetches:full_fetches_in_and_incremental_ones_out""",
+        """left_alone:case_75_old_versions_pass_as_they_are
+        fetches:full_fetches_in_and_incremental_ones_out""",
     ),
     "4": Trap(
         "4, 5, 6 as 7 and back",
         """fetches:trap_4_the_raised_request_to_the_byte fetches:case_74_storage_errors_in_a_session
         expand:v4_has_no_log_start_offset requests:raised_to_v7_says_the_same
-        fetches:case_81_throttled_below_sessions
-        fetches:trap_11_another_error_is_told_as_without_a_session""",
+        trouble:case_81_throttled_below_sessions
+        trouble:trap_11_another_error_is_told_as_without_a_session""",
     ),
     "5": Trap(
         "no version is agreed on that can't be read",
         """connection:api_versions_is_cut_to_what_is_understood api_versions:v0
         api_versions:a_key_beyond_what_is_understood_is_left_out""",
     ),
-    "5a": Trap("a native connection stays native", "fetches:trap_5a_a_connection_that_was_native_stays_so"),
+    "5a": Trap(
+        "a native connection stays native", "left_alone:trap_5a_a_connection_that_was_native_stays_so"
+    ),
     "6": Trap(
         "70, 71, 106 never reach a client without sessions",
-        """fetches:case_71_session_errors_are_not_for_the_client
-        fetches:trap_6_a_second_failure_goes_without_a_session
+        """trouble:case_71_session_errors_are_not_for_the_client
+        trouble:trap_6_a_second_failure_goes_without_a_session
         connection:case_84_metadata_behind_a_fetch_that_is_resent""",
     ),
     "7": Trap(
         "76 and 35: sessionless from then on",
-        """fetches:trap_7_errors_that_a_session_forgets_end_sessions_for_good
+        """trouble:trap_7_errors_that_a_session_forgets_end_sessions_for_good
         handler:an_error_that_goes_silent_is_not_filled_in""",
     ),
     "8": Trap(
@@ -101,7 +108,7 @@ TRAPS: Final[dict[str, Trap]] = {
         """handler:trap_8_a_topic_gone_or_made_anew_is_had_again_in_full
         handler:trap_8_what_the_full_fetch_said_too_is_genuine
         handler:trap_8_an_error_that_was_mended_and_comes_back_is_new
-        fetches:case_80_a_recreated_topic_is_had_again_in_full
+        trouble:case_80_a_recreated_topic_is_had_again_in_full
         conformance:case_80_a_topic_deleted_and_made_anew_by_id""",
     ),
     "9": Trap(
@@ -111,12 +118,12 @@ TRAPS: Final[dict[str, Trap]] = {
     ),
     "10": Trap(
         "an incremental answer with id 0",
-        """fetches:trap_10_an_answer_with_id_0_ends_the_session fetches:a_masked_session_error
+        """trouble:trap_10_an_answer_with_id_0_ends_the_session trouble:a_masked_session_error
         handler:case_54_an_incremental_answer_without_an_id""",
     ),
     "11": Trap(
         "another top-level error in a session",
-        """fetches:trap_11_another_error_is_told_as_without_a_session handler:case_52_another_error""",
+        """trouble:trap_11_another_error_is_told_as_without_a_session handler:case_52_another_error""",
     ),
     "12": Trap(
         "the client's own session id stands in its answers",
@@ -125,7 +132,7 @@ TRAPS: Final[dict[str, Trap]] = {
     ),
     "13": Trap(
         "throttled and empty is handed on so",
-        """fetches:case_81_a_throttled_answer_is_handed_on_empty fetches:a_throttled_request_for_a_session
+        """trouble:case_81_a_throttled_answer_is_handed_on_empty trouble:a_throttled_request_for_a_session
         conformance:case_97_a_batch_that_no_quota_lets_through""",
     ),
     "14": Trap(
@@ -150,13 +157,13 @@ TRAPS: Final[dict[str, Trap]] = {
     "18": Trap("two fetches in flight", "fetches:trap_18_a_second_fetch_in_flight_goes_without_the_session"),
     "19": Trap(
         "a lost answer loses the session",
-        """handler:trap_19_a_connection_that_ends_takes_all_with_it
+        """handler_asks:trap_19_a_connection_that_ends_takes_all_with_it
         conformance:case_72_a_new_connection_begins_in_full""",
     ),
     "20": Trap(
         "a native client continues its session on a new connection: it passes, and the broker knows it",
-        """fetches:trap_5a_a_connection_that_was_native_stays_so
-        fetches:trap_43_native_sessions_pass_as_they_are""",
+        """left_alone:trap_5a_a_connection_that_was_native_stays_so
+        left_alone:trap_43_native_sessions_pass_as_they_are""",
     ),
     "21": Trap(
         "what was opened is closed",
@@ -166,9 +173,9 @@ TRAPS: Final[dict[str, Trap]] = {
     ),
     "22": Trap(
         "slots are shared: a cap, and id 0 is taken for what it is",
-        """fetches:slots_are_shared_and_bounded fetches:a_repaired_session_holds_one_slot
+        """cost:slots_are_shared_and_bounded cost:a_repaired_session_holds_one_slot
         savings:slots_are_bounded
-        fetches:case_95_a_refused_session_is_asked_for_again_each_time_and_told_once
+        trouble:case_95_a_refused_session_is_asked_for_again_each_time_and_told_once
         conformance:case_95_a_full_cache_means_no_session_and_no_loop""",
     ),
     "23": Trap(
@@ -195,7 +202,7 @@ TRAPS: Final[dict[str, Trap]] = {
         "settings that change between fetches",
         """fetches:trap_26_limits_rack_and_isolation_are_this_requests_own
         fetches:trap_26_another_isolation_makes_another_session
-        handler:trap_26_every_field_of_an_entry_counts
+        handler_asks:trap_26_every_field_of_an_entry_counts
         conformance:case_98_isolation_changes_fill_in_no_old_last_stable_offset""",
     ),
     "27": Trap(
@@ -204,7 +211,7 @@ TRAPS: Final[dict[str, Trap]] = {
     ),
     "28": Trap(
         "no delta and no forget is lost",
-        """handler:a_broker_that_applies_the_deltas_holds_what_was_fetched
+        """handler_asks:a_broker_that_applies_the_deltas_holds_what_was_fetched
         conformance:case_79_a_thousand_pauses_and_rebalances
         lockstep:a_client_cannot_tell_at_any_version""",
     ),
@@ -250,16 +257,16 @@ TRAPS: Final[dict[str, Trap]] = {
     ),
     "38": Trap(
         "native clients' session errors are the broker's own",
-        "fetches:trap_38_errors_of_native_sessions_reach_the_client",
+        "left_alone:trap_38_errors_of_native_sessions_reach_the_client",
     ),
     "39": Trap("full or incremental upstream for a client's session", not_here=CLIENT_FACING),
     "40": Trap("when a client's session is made", not_here=CLIENT_FACING),
     "41": Trap("a client's epoch advances on arrival", not_here=CLIENT_FACING),
     "42": Trap(
         "a client's (id, -1): today it passes, and the broker answers it",
-        "fetches:trap_43_native_sessions_pass_as_they_are",
+        "left_alone:trap_43_native_sessions_pass_as_they_are",
     ),
-    "43": Trap("native sessions pass 1:1", "fetches:trap_43_native_sessions_pass_as_they_are"),
+    "43": Trap("native sessions pass 1:1", "left_alone:trap_43_native_sessions_pass_as_they_are"),
     "44": Trap("endpoints with a throttled answer", "passing:trap_44_endpoints_of_a_throttled_answer"),
     "45": Trap(
         "what a session saves a broker and what not", not_here="a figure of the benchmarks, no behaviour"
@@ -272,13 +279,13 @@ TRAPS: Final[dict[str, Trap]] = {
     "47": Trap(
         "deltas by content, not by place",
         """fetches:a_rotated_list_is_the_same_list
-        handler:nothing_changed_is_nothing_sent_whatever_the_order""",
+        handler_asks:nothing_changed_is_nothing_sent_whatever_the_order""",
     ),
     "48": Trap(
         "a topic in several blocks",
-        """handler:trap_48_a_topic_in_two_elements_is_no_repetition requests:topics_that_come_twice
+        """handler_asks:trap_48_a_topic_in_two_elements_is_no_repetition requests:topics_that_come_twice
         partitions:a_topic_that_comes_in_two_elements_is_one
-        fetches:partitions_listed_twice_pass_as_they_are""",
+        left_alone:partitions_listed_twice_pass_as_they_are""",
     ),
     "49": Trap(
         "the walk over an answer",
@@ -301,12 +308,13 @@ TRAPS: Final[dict[str, Trap]] = {
         passing:trap_12_a_session_that_was_made_is_not_named_to_the_client""",
     ),
     "6.13.1": Trap(
-        "not eligible: passed, its place kept", "fetches:case_90_replicas_and_tags_pass_as_they_are"
+        "not eligible: passed, its place kept",
+        "left_alone:case_90_replicas_and_tags_pass_as_they_are",
     ),
     "6.13.2": Trap(
         "a delta, or full with (0,0) or (old id,0)",
-        """handler:case_51_added_first_altered_last_forgotten_named fetches:added_altered_and_forgotten
-        handler:a_session_that_is_renewed_is_named_to_be_dropped""",
+        """handler_asks:case_51_added_first_altered_last_forgotten_named fetches:added_altered_and_forgotten
+        handler_asks:a_session_that_is_renewed_is_named_to_be_dropped""",
     ),
     "6.13.3": Trap(
         "limits, client id and version of this request",
@@ -314,25 +322,25 @@ TRAPS: Final[dict[str, Trap]] = {
     ),
     "6.13.4": Trap(
         "repair, twice at most",
-        """fetches:case_71_session_errors_are_not_for_the_client
-        fetches:trap_6_a_second_failure_goes_without_a_session""",
+        """trouble:case_71_session_errors_are_not_for_the_client
+        trouble:trap_6_a_second_failure_goes_without_a_session""",
     ),
     "6.13.5": Trap(
         "throttled",
-        """fetches:case_81_a_throttled_answer_is_handed_on_empty
+        """trouble:case_81_a_throttled_answer_is_handed_on_empty
         handler:an_incremental_answer_thrown_away_by_a_quota""",
     ),
-    "6.13.6": Trap("another error", "fetches:trap_11_another_error_is_told_as_without_a_session"),
+    "6.13.6": Trap("another error", "trouble:trap_11_another_error_is_told_as_without_a_session"),
     "6.13.7": Trap(
         "3 and 103, 76 and 35",
-        """fetches:case_80_a_recreated_topic_is_had_again_in_full
-        fetches:trap_7_errors_that_a_session_forgets_end_sessions_for_good""",
+        """trouble:case_80_a_recreated_topic_is_had_again_in_full
+        trouble:trap_7_errors_that_a_session_forgets_end_sessions_for_good""",
     ),
     "6.13.8": Trap(
         "else: store, advance, expand",
         """handler:an_incremental_answer_advances_the_epoch_and_fills_in
         handler:a_partition_that_the_broker_has_not_described_is_not_invented
-        fetches:what_the_broker_has_not_described_is_asked_for_in_full""",
+        trouble:what_the_broker_has_not_described_is_asked_for_in_full""",
     ),
     "6.13.9": Trap(
         "how it ends, on either side",
@@ -348,17 +356,17 @@ TRAPS: Final[dict[str, Trap]] = {
     ),
     "6.3": Trap(
         "old brokers",
-        """fetches:trap_3_fencing_needs_no_session_below_2_5
+        """left_alone:trap_3_fencing_needs_no_session_below_2_5
         conformance:case_68_fencing_in_a_session_and_without_on_old_brokers
-        fetches:a_throttled_answer_of_1_1_is_a_whole_one
+        trouble:a_throttled_answer_of_1_1_is_a_whole_one
         conformance:case_93_null_records_pass_as_they_are_and_are_never_made_up
         lockstep:a_client_cannot_tell_at_any_version""",
     ),
     "6.7": Trap(
         "clients as seen",
         """python_clients:every_record_is_the_same_in_the_same_order
-        clients:every_record_is_the_same_in_the_same_order fetches:kafka_gos_way_of_having_no_session
-        fetches:case_89_a_client_that_floods_with_0_0
+        clients:every_record_is_the_same_in_the_same_order left_alone:kafka_gos_way_of_having_no_session
+        left_alone:case_89_a_client_that_floods_with_0_0
         equivalence:new_records_arrive_in_order_with_each_end_told""",
     ),
     "6.10": Trap(

@@ -1,0 +1,86 @@
+"""Handlers brought to where a test begins, and what they hold."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import Listing
+from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
+from tests.frames import Want, entry, fetch, parsed, response, walked, wire_key
+
+T = [("t", 0), ("t", 1), ("u", 0)]
+"""What most of the sessions here hold."""
+
+
+def listing(version: int, *wants: Want) -> Listing:
+    found = parsed(fetch(version, *wants)).listing
+    assert found is not None
+    return found
+
+
+def asked(version: int = 16, *wants: Want) -> FetchSessionHandler:
+    """A handler whose full fetch is outstanding."""
+    handler = FetchSessionHandler()
+    assert handler.learn_listing(listing(version, *(wants or T)), 0)
+    assert handler.ask_full() == (0, 0)
+    return handler
+
+
+def give(handler: FetchSessionHandler, version: int, *elements: Any, **fields: Any) -> Verdict:
+    """An answer to the outstanding fetch."""
+    return handler.handle(walked(response(version, *elements, **fields), version))
+
+
+def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchSessionHandler:
+    """A handler whose session was made; every partition has high watermark 5."""
+    handler = asked(version, *wants)
+    elements = [(name, [entry(index, 5)]) for name, index, *_ in wants or T]
+    verdict = give(handler, version, *elements, session_id=session_id)
+    assert verdict.use is Use.COMPLETE
+    return handler
+
+
+def again(handler: FetchSessionHandler, version: int = 16, *wants: Want) -> Delta:
+    """The next incremental fetch is outstanding."""
+    what = listing(version, *(wants or T))
+    delta = handler.compare(what)
+    assert delta is not None
+    assert handler.apply(what, delta)
+    handler.ask_incremental()
+    return delta
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a handler's table says, for before and after."""
+
+    requests: bytes
+    images: bytes
+    known: tuple[bool, ...]
+    refused: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, handler: FetchSessionHandler) -> "Kept":
+        table = handler.table
+        assert table is not None
+        return cls(
+            table.requests.tobytes(),
+            table.images.tobytes(),
+            tuple(table.known.tolist()),
+            tuple(table.refused.tolist()),
+            table.size,
+        )
+
+
+def high_watermark(handler: FetchSessionHandler, name: str, index: int, version: int = 16) -> int:
+    assert handler.table is not None
+    row = handler.table.row(wire_key(version, name), index)
+    return int(handler.table.images.view(LAYOUTS[version].answer_fields)["high_watermark"][row])
+
+
+def state(handler: FetchSessionHandler) -> tuple[int, int]:
+    return handler.session_id, handler.epoch
+
+
+NEWS = [("t", [entry(0, 99, records=b"news"), entry(1, 99)])]

@@ -1,0 +1,97 @@
+"""A client without sessions before the model of a broker: directly, and through the gateway's core."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.connection import Connection
+from proxy.session.savings import Sessions
+from tests.model.asker import Asker, Want, lines
+from tests.model.broker import ModelBroker
+from tests.model.gate import Gate
+from tests.model.log import Partition
+from tests.model.wire import (
+    FetchRequest,
+    FetchResponse,
+    NodeEndpoint,
+    decode_response,
+    encode_request,
+)
+
+API_VERSIONS = bytes.fromhex("00120000000000630001") + b"c"
+B2 = NodeEndpoint(node_id=2, host="b2", port=9092)
+UNTIL_A_SESSION = 3
+
+
+@dataclass
+class Client:
+    """A client without sessions, the gateway's core, and the model of a broker of some release."""
+
+    version: int = 16
+    release: str = "4.3"
+    partitions: int = 5
+    slots: int = 1000
+    sessions: Sessions = field(default_factory=lambda: Sessions(max_sessions=10))
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.broker = ModelBroker(release=self.release, slots=self.slots)
+        for name in ("t", "u"):
+            self.broker.create_topic(name, self.partitions if name == "t" else 5)
+        self.connect()
+
+    def connect(self) -> None:
+        """A new connection of the same client."""
+        self.connection = Connection(sessions=self.sessions, resolve=None)
+        self.gate = Gate(self.connection, self.broker)
+        self.gate.exchange([API_VERSIONS], self.now)
+        self.asker = Asker(version=self.version, broker=self.broker).learn()
+
+    def part(self, name: str = "t", index: int = 0) -> Partition:
+        return self.broker.partition(name, index)
+
+    def through(self, request: FetchRequest) -> FetchResponse:
+        (answer,) = self.gate.exchange([encode_request(request)], self.now)
+        return decode_response(answer, request.version)
+
+    def fetch(self, *wants: Want, **fields: Any) -> FetchResponse:
+        """Fetch through the gateway, without comparing."""
+        return self.through(self.asker.request(*wants, **fields))
+
+    def same(self, *wants: Want, **fields: Any) -> FetchResponse:
+        """Fetch through the gateway and directly: the same bytes."""
+        request = self.asker.request(*wants, **fields)
+        direct = self.broker.handle(encode_request(request), self.now)
+        (got,) = self.gate.exchange([encode_request(request)], self.now)
+        answer = decode_response(got, self.version)
+        assert lines(answer) == lines(decode_response(direct, self.version))
+        assert got == direct
+        return answer
+
+    def established(self, *wants: Want, **fields: Any) -> "Client":
+        """Fetch until there is a session."""
+        for _ in range(UNTIL_A_SESSION):
+            self.same(*wants, **fields)
+        assert self.connection.session_epoch == 1
+        return self
+
+    @property
+    def incremental(self) -> int:
+        """How many fetches went incremental."""
+        return self.connection.tally.broker.fetches[1]
+
+
+def all_of(partitions: int = 5, offset: int = 0, size: int = 1 << 20) -> list[Want]:
+    return [("t", index, offset, size) for index in range(partitions)]
+
+
+IDLE: list[Want] = [("u", index) for index in range(5)]
+"""Enough that stays as it is for a delta to be smaller than the whole list."""
+
+
+def filled(batches: list[int], *, version: int = 16, partitions: int = 5) -> Client:
+    """A session whose partitions are caught up; each of the first topic holds batches of these sizes."""
+    client = Client(version, partitions=partitions)
+    for index in range(partitions):
+        for size in batches:
+            client.part("t", index).append(bytes(size))
+    return client.established(*all_of(partitions, len(batches)), *IDLE)

@@ -1,0 +1,234 @@
+"""Fetches that go through no session of the gateway: of whom, to whom, and native sessions."""
+
+from typing import Any
+
+import pytest
+
+from tests.frames import Want, entry, fetch, response
+from tests.model import wire
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, passes, request, split
+
+# --- who gets none --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [4, 11, 16])
+def test_one_partition_takes_no_slot(version: int) -> None:
+    play = Playbook().knows()
+    for number in range(1, 8):
+        passes(play, version, [("t", 0)], number)
+    assert play.sessions.held == 0
+    assert play.connection.tally.passthrough["one partition"] == 7
+
+
+def test_no_partition_takes_no_slot() -> None:
+    play = Playbook().established(16, T)
+    passes(play, 16, [], 9)
+    passes(Playbook().knows(), 16, [], 9)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_case_75_old_versions_pass_as_they_are(version: int) -> None:
+    """v0 to v3 are never raised: the broker converts records down for them."""
+    play = Playbook().knows("3.9")
+    for number in range(1, 6):
+        asked = fetch(version, *T, correlation=number)
+        told = response(
+            version, ("t", [entry(0, 5, last_stable_offset=-1, log_start_offset=-1)]), correlation_id=number
+        )
+        play.exchange(asked, told)
+    assert play.connection.tally.passthrough["not looked into"] == 5
+
+
+@pytest.mark.parametrize("version", [19, 99])
+def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
+    play = Playbook().knows()
+    for number in range(1, 6):
+        play.exchange(
+            request(1, version, number, b"\0whatever"), request(1, 0, 0)[:4] + number.to_bytes(4) + bytes(7)
+        )
+
+
+@pytest.mark.parametrize("release", ["1.0"])
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_brokers_without_sessions(release: str, version: int) -> None:
+    play = Playbook().knows(release)
+    for number in range(1, 6):
+        passes(play, version, T, number)
+    assert play.connection.tally.passthrough["broker without sessions"] == 5
+
+
+@pytest.mark.parametrize(
+    ("release", "passed"), [("2.1", True), ("2.4", True), ("2.5", False), ("4.3", False)]
+)
+def test_trap_3_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
+    """KAFKA-9338: there a session forgets current_leader_epoch."""
+    play = Playbook().knows(release)
+    values = {"current_leader_epoch": 4}
+    for number in range(1, 3):
+        passes(play, 10, T, number, values=values)
+    play.client(fetch(10, *T, correlation=3, values=values))
+    sent = asks(10, T, (0, 0), correlation=3, values=values)
+    play.to_broker(fetch(10, *T, correlation=3, values=values) if passed else sent)
+
+
+@pytest.mark.parametrize("release", ["2.1", "2.4"])
+def test_old_brokers_without_leader_epochs_do_have_sessions(release: str) -> None:
+    Playbook().established(10, T, release=release)
+    Playbook().established(8, T, release=release)
+
+
+REPLICA: list[dict[str, Any]] = [
+    {"version": 11, "replica_id": 1},
+    {"version": 12, "replica_id": -2},
+    {"version": 16, "tags": ((1, bytes(13)),)},
+    {"version": 12, "tags": ((0, b"\x02c"),)},
+    {"version": 16, "tags": ((77, b""),)},
+]
+
+
+@pytest.mark.parametrize("fields", REPLICA, ids=str)
+def test_case_90_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
+    play = Playbook().knows()
+    fields = dict(fields)
+    version = fields.pop("version")
+    for number in range(1, 6):
+        passes(play, version, T, number, **fields)
+
+
+@pytest.mark.parametrize("tag", [(0, bytes(16)), (1, bytes(8)), (9, b"x")])
+def test_case_90_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
+    """Replica directory ids and high watermarks are KRaft's own."""
+    part = wire.FetchPartition(partition=0, fetch_offset=1, tags=(tag,))
+    other = wire.FetchPartition(partition=1, fetch_offset=1)
+    topic = wire.FetchTopic(topic_id=bytes(15) + b"\1", partitions=(part, other))
+    play = Playbook().knows()
+    for number in range(1, 6):
+        content = wire.encode_request(wire.FetchRequest(version=18, correlation_id=number, topics=(topic,)))
+        frame = len(content).to_bytes(4) + content
+        play.exchange(frame, response(18, correlation_id=number))
+
+
+def test_a_fetch_that_is_not_understood_passes() -> None:
+    play = Playbook().established(16, T)
+    frame = fetch(16, *T, correlation=9)
+    odd = (len(frame) - 4 + 3).to_bytes(4) + frame[4:] + b"odd"
+    play.exchange(odd, response(16, correlation_id=9))
+    assert play.connection.tally.passthrough["not understood"] == 1
+
+
+def test_partitions_listed_twice_pass_as_they_are() -> None:
+    play = Playbook().knows()
+    for number in range(1, 5):
+        passes(play, 16, [("t", 0), ("u", 0), ("t", 0)], number)
+    play = Playbook().established(16, T)
+    passes(play, 16, [*T, ("t", 0)], 9)
+    assert play.connection.session_id == SESSION_ID
+
+
+def test_a_partition_number_out_of_all_bounds_passes() -> None:
+    play = Playbook().established(16, T)
+    passes(play, 16, [*T, ("t", 2**31 - 1)], 9)
+    assert play.connection.session_partitions == 3
+
+
+# --- native sessions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_trap_43_native_sessions_pass_as_they_are(version: int) -> None:
+    play = Playbook().knows()
+    steps = [
+        ((0, 0), T),
+        ((5, 1), []),
+        ((5, 2), [T[1]]),
+        ((5, 3), []),
+        ((5, 0), T),
+        ((6, 1), []),
+        ((6, -1), []),
+    ]
+    for number, (session, wants) in enumerate(steps, 1):
+        asked = fetch(version, *wants, session=session, correlation=number)
+        play.exchange(asked, full(version, wants, session_id=5, correlation_id=number))
+    play.close().nothing()
+    assert play.connection.done
+    assert play.sessions.held == 0
+
+
+@pytest.mark.parametrize("code", [70, 71, 106])
+def test_trap_38_errors_of_native_sessions_reach_the_client(code: int) -> None:
+    play = Playbook().knows()
+    play.exchange(fetch(16, session=(5, 1), correlation=1), response(16, error_code=code, correlation_id=1))
+
+
+def test_trap_5a_a_connection_that_was_native_stays_so() -> None:
+    """Another gateway before this one mixes (id, n) with (0, -1): one session is enough."""
+    play = Playbook().knows()
+    passes(play, 16, T, 1, session=(5, 1))
+    for number in range(2, 8):
+        passes(play, 16, T, number)
+
+
+@pytest.mark.parametrize("session", [(0, -5), (-5, 0), (-5, 3), (-1, 1), (0, 7)])
+def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> None:
+    """A broker answers them with 70, or not at all: it shall say so itself. Our own session is closed."""
+    play = Playbook().established(16, T)
+    asked = fetch(16, *T, session=session, correlation=9)
+    close = asks(16, [], (SESSION_ID, -1), correlation=3)
+    told = {asked: full(16, T, correlation_id=9), close: response(16, correlation_id=3)}
+    play.client(asked)
+    sent = split(play.takes_broker())
+    assert sorted(sent) == sorted(told)
+    play.broker(*(told[frame] for frame in sent))
+    play.to_client(full(16, T, correlation_id=9))
+    assert play.sessions.held == 0
+    passes(play, 16, T, 10)
+
+
+def test_kafka_gos_way_of_having_no_session() -> None:
+    """(-1, -1): its Client fetches so."""
+    play = Playbook().knows()
+    for number in (1, 2):
+        passes(play, 11, T, number, session=(-1, -1))
+    play.client(fetch(11, *T, session=(-1, -1), correlation=3)).to_broker(asks(11, T, (0, 0), correlation=3))
+    play.broker(full(11, T, session_id=7, correlation_id=3)).to_client(full(11, T, correlation_id=3))
+
+
+def test_case_89_a_client_that_floods_with_0_0() -> None:
+    """Sarama before 1.26.2: the first passes; the unused session is closed, and one of ours takes over."""
+    play = Playbook().knows()
+    asked = fetch(11, *T, session=(0, 0), correlation=1)
+    play.exchange(asked, full(11, T, session_id=31, correlation_id=1))
+    play.client(fetch(11, *T, session=(0, 0), correlation=2)).to_broker(asks(11, T, (31, -1), correlation=2))
+    play.broker(full(11, T, correlation_id=2)).to_client(full(11, T, correlation_id=2))
+    play.client(fetch(11, *T, session=(0, 0), correlation=3)).to_broker(fetch(11, *T, correlation=3))
+    play.broker(full(11, T, correlation_id=3)).to_client(full(11, T, correlation_id=3))
+    play.client(fetch(11, *T, session=(0, 0), correlation=4)).to_broker(asks(11, T, (0, 0), correlation=4))
+    play.broker(full(11, T, session_id=32, correlation_id=4)).to_client(full(11, T, correlation_id=4))
+    for number in (1, 2, 3):
+        play.client(fetch(11, *T, session=(0, 0), correlation=9))
+        play.to_broker(asks(11, [], (32, number), correlation=9))
+        play.broker(response(11, session_id=32, correlation_id=9)).to_client(full(11, T, correlation_id=9))
+
+
+def test_case_89_one_partition_flooded_with() -> None:
+    play = Playbook().knows()
+    one: list[Want] = [("t", 0)]
+    play.exchange(
+        fetch(11, *one, session=(0, 0), correlation=1), full(11, one, session_id=31, correlation_id=1)
+    )
+    play.client(fetch(11, *one, session=(0, 0), correlation=2)).to_broker(
+        asks(11, one, (31, -1), correlation=2)
+    )
+    play.broker(full(11, one, correlation_id=2)).to_client(full(11, one, correlation_id=2))
+    for number in range(3, 8):
+        play.client(fetch(11, *one, session=(0, 0), correlation=number))
+        play.to_broker(fetch(11, *one, correlation=number))
+        play.broker(full(11, one, correlation_id=number)).to_client(full(11, one, correlation_id=number))
+    assert play.sessions.held == 0
+
+
+def test_case_89_a_refused_session_is_asked_for_again() -> None:
+    """(0, 0) answered with id 0 is no flood: a native client asks again each time."""
+    play = Playbook().knows()
+    for number in range(1, 6):
+        passes(play, 11, T, number, session=(0, 0))
