@@ -13,7 +13,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -36,6 +36,9 @@ class StubGateway:
         self.body: bytes | None = None
         self.status = 200
         self.asked: list[str] = []
+        self.answers = threading.Event()
+        """Cleared: requests are taken and not answered."""
+        self.answers.set()
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
 
@@ -45,11 +48,13 @@ class StubGateway:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 stub.asked.append(self.path)
+                stub.answers.wait(WAIT_SECONDS)
                 body = stub.body if stub.body is not None else json.dumps(SCENES[stub.scene]()).encode()
                 self.send_response(stub.status)
                 self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                with suppress(BrokenPipeError, ConnectionResetError):  # who waited too long has left
+                    self.end_headers()
+                    self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -208,6 +213,37 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
         stub.body, stub.scene = None, "degraded"
         terminal.sees("  degraded  ")
         terminal.press("\x03")
+        assert terminal.leaves() == 0
+
+
+def test_a_gateway_that_does_not_answer_makes_no_key_wait(stub: StubGateway) -> None:
+    with top(stub) as terminal:
+        terminal.sees("  ready  ")
+        stub.answers.clear()
+        asked = len(stub.asked)
+        terminal.until(lambda _: len(stub.asked) > asked, "a request that is held")
+        terminal.press("h")
+        terminal.sees("what the gateway adds")
+        terminal.press("h/aud")
+        terminal.sees("filter: aud_")
+        terminal.press("\r")
+        terminal.sees("no answer within 3 s")
+        stub.answers.set()
+        assert "audit" in terminal.sees("  ready  ")
+        terminal.press("q")
+        assert terminal.leaves() == 0
+
+
+def test_it_waits_for_a_gateway_that_is_not_there_yet(stub: StubGateway) -> None:
+    stub.stop()
+    with top(stub) as terminal:
+        assert "The last that was seen" not in terminal.sees("not reachable")
+        stub.scene = "starting"
+        stub.start()
+        terminal.sees("  starting  ")
+        stub.scene = "idle"
+        terminal.sees("  ready  ")
+        terminal.press("q")
         assert terminal.leaves() == 0
 
 
