@@ -8,6 +8,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,7 @@ from tests.integration.gateway import GatewayProcess
 from tools.certificates import Authority, Pair
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
-from tools.kafka.raw import RawConnection, Reader, string
+from tools.kafka.raw import RawConnection, Reader, frame, request, string
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -153,9 +154,13 @@ def gate(secured: Secured, request: pytest.FixtureRequest) -> Iterator[tuple[Gat
 
 
 def _assert_quiet(gateway: GatewayProcess) -> None:
-    """Nothing secret is in what the gateway writes and tells."""
+    """Nothing secret is in what the gateway writes and tells of all that it did."""
+    assert "session made" in gateway.log()
+    _assert_no_secret(gateway)
+
+
+def _assert_no_secret(gateway: GatewayProcess) -> None:
     told = gateway.log() + json.dumps(gateway.state()) + gateway._get("/metrics") + gateway._get("/readyz")
-    assert "session made" in told
     for secret in SECRETS:
         assert secret not in told
 
@@ -382,6 +387,39 @@ def test_a_wrong_password_is_the_clients_to_hear(gate: tuple[GatewayProcess, dic
     assert "Authentication failed" in said[0]
     told = gateway.log() + json.dumps(gateway.state()) + gateway._get("/metrics")
     assert wrong not in told
+
+
+_BARE: Final = struct.pack(">i", len(_PLAIN_BYTES)) + _PLAIN_BYTES
+BROKEN: Final = {
+    "a bare token": _BARE,
+    "a token of another length": struct.pack(">i", 4000) + _PLAIN_BYTES,
+    "a length below 0": struct.pack(">i", -5) + _PLAIN_BYTES,
+    "another API": frame(request(0x0A0A, 9, _PLAIN_BYTES, "raw", 2)),
+    "a fetch": frame(request(1, 11, _PLAIN_BYTES, "raw", 2)),
+    "no such version": frame(request(SASL_AUTHENTICATE, 99, _PLAIN_BYTES, "raw", 2)),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_who_breaks_the_protocol_while_authenticating_has_no_secret_told(
+    gate: tuple[GatewayProcess, dict[str, Any]], secured: Secured, kind: str
+) -> None:
+    gateway, reach = gate
+    with RawConnection(gateway.host, gateway.port) as connection:
+        _wrap(connection, reach, secured)
+        assert Reader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
+        connection.socket.sendall(BROKEN[kind])
+        _assert_no_secret(gateway)
+        connection.socket.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while connection.socket.recv(4096):
+                pass
+    until(lambda: not _told(gateway, "raw"), "the connection stays")
+    _assert_no_secret(gateway)
+
+
+def _told(gateway: GatewayProcess, client_id: str) -> bool:
+    return any(link["client_id"] == client_id for link in gateway.state()["connections"])
 
 
 def test_a_capture_without_records_has_no_credentials(secured: Secured, tmp_path: Path) -> None:
