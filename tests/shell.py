@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
 import structlog
 import uvloop
 
@@ -17,6 +18,7 @@ from proxy.events import Event, Fault, SessionClosed, Tally
 from proxy.measured import Measured
 from proxy.protocol.api import ApiKey
 from proxy.server import Gateway
+from proxy.transports import Link
 from tools.kafka.ports import free_ports
 
 WAIT_SECONDS = 30.0
@@ -24,6 +26,7 @@ WAIT_SECONDS = 30.0
 BROKERS = 12
 """Brokers 0 to this one find their ports free."""
 CHUNK = 65_536
+BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 
 
 def run(work: Coroutine[Any, Any, None], *, plain: bool = False) -> None:
@@ -259,6 +262,12 @@ class WireGateway(Gateway):
         super().open()
 
 
+class ClosingGateway(WireGateway):
+    """One whose cores close a session when they are told to."""
+
+    closing = b"<close>"
+
+
 @asynccontextmanager
 async def gateway(
     bootstrap: Sequence[str] | str, kind: type[Gateway] = WireGateway, **options: str
@@ -287,3 +296,27 @@ async def client(
         yield reader, writer
     finally:
         writer.transport.abort()
+
+
+def link_of(gate: Gateway) -> Link:
+    """The only link of a gateway."""
+    (link,) = gate.links
+    return link
+
+
+def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
+    """A writer's socket; typeshed knows its writing half only."""
+    return cast("asyncio.Transport", writer.transport)
+
+
+async def answers_and_closes(
+    broker: StubBroker, gate: Gateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """A broker that closes behind a large answer: the client gets all of it, and then the end."""
+    writer.write(b"x")
+    await until(lambda: broker.received.endswith(b"x"))
+    broker.writers[0].write(b"y" * 3_000_000)
+    broker.writers[0].close()
+    assert await reader.read() == b"y" * 3_000_000
+    writer.close()
+    await until(lambda: not gate.links)

@@ -20,9 +20,8 @@ from proxy.capturing import file_header
 from proxy.server import Gateway
 
 from .captured import ACK, FIN, RST, SYN, Packet, read, read_directory, streams
-from .shell import WireGateway, answer, client, gateway, request, run, stub_broker, until
+from .shell import BOTH_LOOPS, WireGateway, answer, client, gateway, request, run, stub_broker, until
 
-BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 HEADER = len(file_header())
 
 

@@ -12,9 +12,8 @@ from proxy.events import Fault, Passthrough
 from proxy.measured import Measured
 from proxy.session.savings import Sessions
 from tests.playbook import Playbook, answer, request
-from tests.shell import WireGateway, client, gateway, run
+from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, run
 
-BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)

@@ -14,22 +14,23 @@ from proxy.server import Gateway
 from proxy.sockets import RECEIVE_BYTES, WRITE_HIGH_WATER
 from proxy.transports import BUDGET, CORE, PEER_FULL, Link, Phase
 
-from .shell import Wire, WireGateway, client, gateway, run, stub_broker, until
-
-BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
-
-
-def _link(gate: Gateway) -> Link:
-    (link,) = gate.links
-    return link
-
-
-def _socket(writer: asyncio.StreamWriter) -> asyncio.Transport:
-    return cast("asyncio.Transport", writer.transport)  # typeshed knows its writing half only
+from .shell import (
+    BOTH_LOOPS,
+    ClosingGateway,
+    Wire,
+    answers_and_closes,
+    client,
+    gateway,
+    link_of,
+    run,
+    socket_of,
+    stub_broker,
+    until,
+)
 
 
 def _wire(gate: Gateway) -> Wire:
-    return cast("Wire", _link(gate).core)
+    return cast("Wire", link_of(gate).core)
 
 
 @BOTH_LOOPS
@@ -67,8 +68,8 @@ def test_both_sockets_have_nodelay_and_keepalive() -> None:
             gateway(broker.address) as gate,
             client(gate.listen.port),
         ):
-            await until(lambda: gate.links and _link(gate).has_broker)
-            for transport in (_link(gate).client.transport, _link(gate).broker.transport):
+            await until(lambda: gate.links and link_of(gate).has_broker)
+            for transport in (link_of(gate).client.transport, link_of(gate).broker.transport):
                 assert transport is not None
                 sock = transport.get_extra_info("socket")
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -80,13 +81,10 @@ def test_both_sockets_have_nodelay_and_keepalive() -> None:
 
 @BOTH_LOOPS
 def test_a_client_that_half_closes_still_gets_its_answer(plain: bool) -> None:
-    class Closing(WireGateway):
-        closing = b"<close>"
-
     async def scene() -> None:
         async with (
             stub_broker(lambda _: b"") as broker,
-            gateway(broker.address, Closing) as gate,
+            gateway(broker.address, ClosingGateway) as gate,
             client(gate.listen.port) as (reader, writer),
         ):
             writer.write(b"request")
@@ -103,11 +101,8 @@ def test_a_client_that_half_closes_still_gets_its_answer(plain: bool) -> None:
 
 
 def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
-    class Closing(WireGateway):
-        closing = b"<close>"
-
     async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address, Closing) as gate:
+        async with stub_broker() as broker, gateway(broker.address, ClosingGateway) as gate:
             async with client(gate.listen.port) as (_, writer):
                 writer.write(b"x")
                 await until(lambda: broker.received.endswith(b"x"))
@@ -120,14 +115,11 @@ def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
 def test_a_broker_that_does_not_answer_the_close_is_left_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Closing(WireGateway):
-        closing = b"<close>"
-
     monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.05)
     monkeypatch.setattr(Link.close_session, "__defaults__", (0.05,))
 
     async def scene() -> None:
-        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, Closing) as gate:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
             async with client(gate.listen.port) as (_, writer):
                 writer.write(b"x")
                 await until(lambda: broker.received.endswith(b"x"))
@@ -144,13 +136,7 @@ def test_when_the_broker_closes_the_client_gets_what_is_due_and_is_closed(plain:
             gateway(broker.address) as gate,
             client(gate.listen.port) as (reader, writer),
         ):
-            writer.write(b"x")
-            await until(lambda: broker.received.endswith(b"x"))
-            broker.writers[0].write(b"y" * 3_000_000)
-            broker.writers[0].close()
-            assert await reader.read() == b"y" * 3_000_000
-            writer.close()
-            await until(lambda: not gate.links)
+            await answers_and_closes(broker, gate, reader, writer)
 
     run(scene(), plain=plain)
 
@@ -215,16 +201,16 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
             gateway(broker.address) as gate,
             client(gate.listen.port) as (reader, writer),
         ):
-            _socket(writer).pause_reading()
+            socket_of(writer).pause_reading()
             writer.write(b"flood")
-            await until(lambda: gate.links and _link(gate).broker_holds == PEER_FULL)
-            link = _link(gate)
+            await until(lambda: gate.links and link_of(gate).broker_holds == PEER_FULL)
+            link = link_of(gate)
             assert link.client.transport is not None
             assert link.client.transport.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
             async with client(gate.listen.port) as (other_reader, other_writer):
                 other_writer.write(b"hello")
                 assert await other_reader.readexactly(5) == b"hello"
-            _socket(writer).resume_reading()
+            socket_of(writer).resume_reading()
             assert await reader.readexactly(50_000_000) == bytes(50_000_000)
             assert link.broker_holds == 0
 
@@ -238,14 +224,14 @@ def test_a_broker_that_does_not_read_holds_back_its_client() -> None:
             gateway(broker.address) as gate,
             client(gate.listen.port) as (_, writer),
         ):
-            await until(lambda: broker.open and _link(gate).has_broker)
-            _socket(broker.writers[0]).pause_reading()
+            await until(lambda: broker.open and link_of(gate).has_broker)
+            socket_of(broker.writers[0]).pause_reading()
             writer.write(bytes(50_000_000))
-            await until(lambda: _link(gate).client_holds == PEER_FULL)
-            link = _link(gate)
+            await until(lambda: link_of(gate).client_holds == PEER_FULL)
+            link = link_of(gate)
             assert link.broker.transport is not None
             assert link.broker.transport.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
-            _socket(broker.writers[0]).resume_reading()
+            socket_of(broker.writers[0]).resume_reading()
             await until(lambda: len(broker.received) >= 50_000_000)
             await until(lambda: link.client_holds == 0)
 
@@ -261,7 +247,7 @@ def test_a_core_that_has_enough_holds_back_its_client() -> None:
         ):
             writer.write(b"a")
             await reader.readexactly(1)
-            link, core = _link(gate), _wire(gate)
+            link, core = link_of(gate), _wire(gate)
             core.reads_client = False
             link.pump()
             assert link.client_holds == CORE
@@ -285,7 +271,7 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
         ):
             writer.write(b"a")
             await reader.readexactly(1)
-            first = _link(gate) if len(gate.links) == 1 else _by_port(gate, writer)
+            first = link_of(gate) if len(gate.links) == 1 else _by_port(gate, writer)
             other_writer.write(b"b")
             await other_reader.readexactly(1)
             second = _by_port(gate, other_writer)
@@ -325,14 +311,14 @@ def test_an_expanded_answer_that_a_client_does_not_take_counts_as_held() -> None
         ):
             writer.write(b"a")
             await reader.readexactly(1)
-            link, core = _link(gate), _wire(gate)
-            _socket(writer).pause_reading()
+            link, core = link_of(gate), _wire(gate)
+            socket_of(writer).pause_reading()
             core.to_client.append(bytes(40_000_000))
             link.pump()
             assert link.broker_holds == PEER_FULL
             assert gate.budget.total > 20_000_000
             assert gate.budget.over
-            _socket(writer).resume_reading()
+            socket_of(writer).resume_reading()
             await reader.readexactly(40_000_000)
             await until(lambda: gate.budget.total == 0)
 
@@ -375,7 +361,7 @@ def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             gate.reach.answered = True
             async with client(gate.listen.port) as (reader, writer):
-                await until(lambda: gate.links and _link(gate).has_broker)
+                await until(lambda: gate.links and link_of(gate).has_broker)
                 assert gate.health().reasons
                 writer.write(b"x")
                 await reader.readexactly(1)
@@ -441,7 +427,7 @@ def test_a_link_shows_its_state() -> None:
         ):
             writer.write(b"x")
             await reader.readexactly(1)
-            link = _link(gate)
+            link = link_of(gate)
             assert repr(link) == f"<Link {link.client_address} -> {broker.address} OPEN held=0>"
             link.finish()
             assert link.phase is Phase.FINISHED

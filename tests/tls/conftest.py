@@ -1,0 +1,25 @@
+"""What all tests of TLS share."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tests.tls.secured import Keys
+from tools.certificates import Authority
+
+
+@pytest.fixture(scope="package")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    folder = tmp_path_factory.mktemp("keys")
+    ca, other = Authority(folder), Authority(folder, "other")
+    return Keys(ca, other, ca.sign("good"), other.sign("stranger"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Event loops complain of misused TLS in the log of asyncio."""
+    yield
+    structlog.reset_defaults()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,0 +1,364 @@
+"""What goes wrong in TLS, told in one line each."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy import running
+from proxy.bootstrap import BootstrapError, ask
+from proxy.cli import main
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from proxy.server import Gateway
+from proxy.tls import BrokerTls
+from tests.shell import (
+    WireGateway,
+    client,
+    config,
+    gateway,
+    request,
+    run,
+    stub_broker,
+    stub_cluster,
+    until,
+)
+from tests.tls.secured import Keys, serving
+from tools.certificates import Pair
+
+WRONG: dict[str, tuple[Callable[[Keys], Pair], dict[str, str], str]] = {
+    "expired": (
+        lambda keys: keys.ca.sign("expired", days=(-0.9, -0.1)),
+        {},
+        "its certificate has expired: renew it at the broker, or set this machine's clock",
+    ),
+    "future": (
+        lambda keys: keys.ca.sign("future", days=(0.1, 0.9)),
+        {},
+        "its certificate is not valid yet: see to it at the broker, or set this machine's clock",
+    ),
+    "wrong host": (
+        lambda keys: keys.ca.sign("elsewhere", "kafka.example"),
+        {},
+        "its certificate is not for '127.0.0.1': give a name that it is for as --broker-tls-server-name",
+    ),
+    "wrong name": (
+        lambda keys: keys.good,
+        {"broker_tls_server_name": "kafka.example"},
+        "its certificate is not for 'kafka.example': give a name that it is for as --broker-tls-server-name",
+    ),
+    "unknown CA": (
+        lambda keys: keys.stranger,
+        {},
+        (
+            "its certificate is of no CA known here (unable to get local issuer certificate): give the CA's "
+            "file as --broker-tls-ca"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_certificate_that_is_not_in_order_is_one_line(keys: Keys, case: str) -> None:
+    pair, options, line = WRONG[case]
+
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with (
+                stub_cluster((1, "", 0), tls=serving(pair(keys))) as cluster,
+                gateway(cluster.address, Gateway, **keys.to_broker(**options)) as gate,
+            ):
+                reason = f"{cluster.address}: {line}"
+                await until(lambda: gate.health().reasons == [reason])
+                async with client(gate.listen.port) as (reader, _):
+                    assert await reader.read() == b""  # what clients bring makes no other line of it
+                assert gate.health().state == "starting"
+        assert [(line["event"], line["reason"]) for line in lines] == [
+            ("bootstrap unreachable, trying again", reason)
+        ]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_check_says_the_same(keys: Keys, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pair, options, line = WRONG[case]
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0), tls=serving(pair(keys))) as cluster:
+            checked = config(bootstrap=cluster.address, **keys.to_broker(**options))
+            assert await running._check(checked) == 1
+        assert capsys.readouterr().out == f"bootstrap {cluster.address}: {line}\n"
+
+    run(scene())
+
+
+def test_check_asks_inside_tls(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0), tls=serving(keys.good)) as cluster:
+            assert await running._check(config(bootstrap=cluster.address, **keys.to_broker())) == 0
+        assert capsys.readouterr().out.startswith(f"bootstrap {cluster.address}: ok\n")
+
+    run(scene())
+
+
+def test_a_name_of_its_own_is_asked_for_and_checked(keys: Keys) -> None:
+    pair = keys.ca.sign("elsewhere", "kafka.example")
+    asked: list[str | None] = []
+
+    async def scene() -> None:
+        context = serving(pair)
+        context.sni_callback = lambda _, name, __: asked.append(name)
+        options = keys.to_broker(broker_tls_server_name="kafka.example")
+        async with (
+            stub_cluster((1, "", 0), tls=context) as cluster,
+            gateway(cluster.address, Gateway, **options) as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+
+    run(scene())
+    assert asked == ["kafka.example"]
+
+
+def test_a_broker_without_tls_is_named_as_such(keys: Keys) -> None:
+    async def scene() -> None:
+        def closing(_data: bytes) -> bytes:
+            broker.writers[0].close()
+            return b""
+
+        tls = BrokerTls(config(bootstrap="k:1", **keys.to_broker()))
+        async with stub_broker(closing) as broker:
+            with pytest.raises(BootstrapError) as caught:
+                await ask(Address("127.0.0.1", broker.port), tls)
+        assert str(caught.value) == (
+            f"{broker.address}: closed in the TLS handshake: is this its TLS port? If it is not, leave out "
+            "--broker-tls"
+        )
+        async with stub_broker(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as broker:
+            with pytest.raises(BootstrapError, match="it does not speak TLS there: name its TLS port, or "):
+                await ask(Address("127.0.0.1", broker.port), tls)
+
+    run(scene())
+
+
+def test_a_broker_with_tls_is_named_as_such() -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: bytes.fromhex("15030300020246")) as broker:
+            with pytest.raises(BootstrapError) as caught:
+                await ask(Address("127.0.0.1", broker.port))
+        assert str(caught.value) == (
+            f"{broker.address}: does not answer as Kafka does: it speaks TLS: give --broker-tls on"
+        )
+
+    run(scene())
+
+
+@contextmanager
+def _wants_certificates(keys: Keys) -> Iterator[int]:
+    """A server that refuses clients without a certificate as brokers do: with an alert."""
+    context = serving(keys.good)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(keys.ca.file)
+
+    def refuse() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            with context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False) as secured:
+                try:
+                    secured.do_handshake()
+                except ssl.SSLError:
+                    socket.socket.shutdown(secured, socket.SHUT_WR)  # a reset would overtake the alert
+                    secured.settimeout(0.1)
+                    with suppress(OSError):
+                        while secured.recv(4096):
+                            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=refuse, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
+    line = (
+        "it refuses us in the TLS handshake (certificate required): does it want a client certificate? Give "
+        "one that it accepts as --broker-tls-cert and --broker-tls-key"
+    )
+
+    async def scene(port: int) -> None:
+        with pytest.raises(BootstrapError) as caught:
+            await ask(Address("127.0.0.1", port), BrokerTls(config(bootstrap="k:1", **keys.to_broker())))
+        assert str(caught.value) == f"127.0.0.1:{port}: {line}"
+        async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
+            gate.reach.troubles.reached(None, monotonic())
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(b"x")
+                assert await reader.read() == b""
+            await until(lambda: gate.reach.troubles.of(None) == f"127.0.0.1:{port}: {line}")
+
+    with _wants_certificates(keys) as port:
+        run(scene(port))
+
+
+def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Keys) -> None:
+    """In TLS 1.3 each connection stands before it is refused: that is no sign of being reachable."""
+
+    async def scene(port: int) -> None:
+        async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
+            gate.reach.answered = True
+            with capture_logs() as lines:
+                for _ in range(3):
+                    async with client(gate.listen.port) as (reader, writer):
+                        writer.write(b"x")
+                        assert await reader.read() == b""
+                    await until(lambda: not gate.links)
+            assert [line["event"] for line in lines] == ["bootstrap unreachable, trying again"]
+            assert gate.health().reasons[0] == "no broker is reachable"
+
+    with _wants_certificates(keys) as port:
+        run(scene(port))
+
+
+def test_a_client_that_leaves_amid_an_answer_is_no_trouble_of_the_broker(keys: Keys) -> None:
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with (
+                stub_broker(lambda _: bytes(20_000_000), tls=serving(keys.good)) as broker,
+                gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
+            ):
+                for orderly in (True, False):
+                    async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
+                        writer.write(b"x")
+                        await reader.readexactly(100_000)
+                        if orderly:
+                            writer.close()
+                    await until(lambda: not gate.links and not broker.open)
+        assert lines == []
+
+    run(scene())
+
+
+def test_a_client_certificate_is_shown_to_the_broker(keys: Keys) -> None:
+    mine = keys.ca.sign("mine")
+
+    async def scene() -> None:
+        context = serving(keys.good)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(keys.ca.file)
+        options = keys.to_broker(broker_tls_cert=str(mine.cert), broker_tls_key=str(mine.key))
+        async with (
+            stub_cluster((1, "", 0), tls=context) as cluster,
+            gateway(cluster.address, Gateway, **options) as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+
+    run(scene())
+
+
+def test_a_client_in_plain_text_is_told_of_and_costs_no_other(keys: Keys) -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, WireGateway, **keys.to_client()) as gate,
+            client(gate.listen.port, keys.trust(), "localhost") as (reader, writer),
+        ):
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (plain_reader, plain_writer):
+                    plain_writer.write(request(ApiKey.API_VERSIONS, 0, 1))
+                    with pytest.raises(ConnectionError):
+                        raise ConnectionResetError if await plain_reader.read() == b"" else AssertionError
+            assert [(line["event"], line["reason"]) for line in lines] == [
+                (
+                    "TLS handshake of a client failed",
+                    "the client does not speak TLS: with --tls-cert its security.protocol is SSL or SASL_SSL",
+                )
+            ]
+            assert gate.faults["client"] == 1
+            writer.write(b"on")
+            assert await reader.readexactly(2) == b"on"
+
+    run(scene())
+
+
+def test_a_client_that_refuses_our_certificate_is_told_of(keys: Keys) -> None:
+    def refuse(port: int) -> None:
+        strange = ssl.create_default_context(cafile=keys.other.file)
+        with socket.create_connection(("127.0.0.1", port)) as sock, pytest.raises(ssl.SSLError):
+            strange.wrap_socket(sock, server_hostname="localhost")
+
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address, WireGateway, **keys.to_client()) as gate:
+            with capture_logs() as lines:
+                await asyncio.to_thread(refuse, gate.listen.port)
+                await until(lambda: lines)
+            assert lines[0]["reason"] == (
+                "the client refuses the certificate of --tls-cert (unknown ca): give it the CA and a name"
+            )
+
+    run(scene())
+
+
+def test_files_that_cant_be_used_are_one_line_and_code_2(
+    keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = keys.ca.sign("secret", passphrase="hunter2")
+    text = tmp_path / "text"
+    text.write_text("no PEM")
+    good, nowhere, other = keys.good, tmp_path / "nowhere", keys.stranger.key
+    cases = [
+        (["--tls-cert", nowhere], f"--tls-cert {nowhere}: No such file or directory"),
+        (
+            ["--tls-cert", good.cert, "--tls-key", nowhere],
+            f"--tls-key {nowhere}: No such file or directory",
+        ),
+        (
+            ["--tls-cert", good.cert, "--tls-key", other],
+            f"--tls-cert {good.cert} and --tls-key {other}: the key is not that of the certificate",
+        ),
+        (
+            ["--tls-cert", secret.cert, "--tls-key", secret.key],
+            (
+                f"--tls-cert {secret.cert} and --tls-key {secret.key}: the key is encrypted; give one "
+                "without a passphrase"
+            ),
+        ),
+        (
+            ["--broker-tls", "on", "--broker-tls-ca", nowhere],
+            f"--broker-tls-ca {nowhere}: No such file or directory",
+        ),
+        (
+            ["--broker-tls", "on", "--broker-tls-ca", text],
+            f"--broker-tls-ca {text}: no certificate in PEM there (no certificate or crl found)",
+        ),
+    ]
+    for options, line in cases:
+        for check in ([], ["--check"]):
+            written = [str(option) for option in options]
+            assert main(["proxy", "--bootstrap", "127.0.0.1:1", "--admin", "off", *written, *check]) == 2
+            assert capsys.readouterr().err == f"fetchgate proxy: {line}\n"
+
+
+def test_a_file_that_is_no_certificate_names_both_options(
+    keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("no PEM")
+
+    assert (
+        main(["proxy", "--bootstrap", "k:1", "--tls-cert", str(text), "--tls-key", str(keys.good.key)]) == 2
+    )
+
+    said = capsys.readouterr().err
+    named = f"--tls-cert {text} and --tls-key {keys.good.key}"
+    assert said.startswith(f"fetchgate proxy: {named}: give a certificate and its key in PEM")
+    assert said.count("\n") == 1

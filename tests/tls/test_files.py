@@ -1,0 +1,125 @@
+"""Certificates that follow their files."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy import serving as shell
+from proxy.server import Gateway
+from tests.shell import (
+    BOTH_LOOPS,
+    WireGateway,
+    client,
+    gateway,
+    run,
+    stub_broker,
+    stub_cluster,
+    until,
+)
+from tests.tls.secured import Keys, serving
+from tools.certificates import Pair
+
+
+@pytest.fixture
+def own(keys: Keys, tmp_path: Path) -> Pair:
+    """A certificate in files that a test may change."""
+    pair = Pair(tmp_path / "own.pem", tmp_path / "own.key")
+    _put(keys.ca.sign("first"), pair)
+    return pair
+
+
+def _put(new: Pair, into: Pair) -> None:
+    for source, target in ((new.key, into.key), (new.cert, into.cert)):
+        aside = target.with_suffix(".new")
+        aside.write_text(source.read_text())
+        aside.replace(target)
+
+
+def _shown(writer: asyncio.StreamWriter) -> str:
+    """The common name of the certificate that a client was shown."""
+    certificate = writer.get_extra_info("ssl_object").getpeercert()
+    return str(dict(field[0] for field in certificate["subject"])["commonName"])
+
+
+@BOTH_LOOPS
+def test_a_new_certificate_is_for_new_connections(
+    keys: Keys, own: Pair, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "TICK_SECONDS", 0.02)
+    options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
+
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
+                port = gate.listen.port
+                async with client(port, keys.trust(), "localhost") as (reader, writer):
+                    assert _shown(writer) == "first"
+                    _put(keys.ca.sign("second"), own)
+                    await until(lambda: lines)
+                    async with client(port, keys.trust(), "localhost") as (_, other):
+                        assert _shown(other) == "second"
+                    writer.write(b"still here")
+                    assert await reader.readexactly(10) == b"still here"
+        assert [(line["event"], line["side"]) for line in lines] == [("certificates reloaded", "client")]
+
+    run(scene(), plain=plain)
+
+
+def test_a_bad_new_file_changes_nothing_and_is_told_of(keys: Keys, own: Pair) -> None:
+    options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
+
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, **options) as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            own.cert.write_text(keys.ca.sign("second").chain)  # its key has not come yet
+            with capture_logs() as lines:
+                gate.follow_files()
+                gate.follow_files()
+            reason = (
+                f"--tls-cert {own.cert} and --tls-key {own.key}: the key is not that of the certificate; "
+                "what was read before stays in use"
+            )
+            assert [(line["event"], line["reason"]) for line in lines] == [
+                ("certificates not reloaded", reason)
+            ]
+            assert (gate.health().state, gate.health().reasons) == ("degraded", [reason])
+            async with client(gate.listen.port, keys.trust(), "localhost") as (_, writer):
+                assert _shown(writer) == "first"
+
+            own.cert.unlink()
+            gate.follow_files()
+            assert gate.health().reasons == [
+                f"--tls-cert {own.cert}: No such file or directory; what was read before stays in use"
+            ]
+            _put(keys.ca.sign("third"), own)
+            gate.follow_files()
+            assert gate.health().state == "ready"
+            async with client(gate.listen.port, keys.trust(), "localhost") as (_, writer):
+                assert _shown(writer) == "third"
+
+    run(scene())
+
+
+def test_a_new_ca_is_for_new_connections_to_brokers(keys: Keys, tmp_path: Path) -> None:
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(keys.other.file.read_text())
+
+    async def scene() -> None:
+        async with (
+            stub_broker(tls=serving(keys.good)) as broker,
+            gateway(broker.address, WireGateway, **keys.to_broker(broker_tls_ca=str(trusted))) as gate,
+        ):
+            async with client(gate.listen.port) as (reader, _):
+                assert await reader.read() == b""
+            trusted.write_text(keys.ca.file.read_text())
+            gate.follow_files()
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(b"x")
+                assert await reader.readexactly(1) == b"x"
+
+    run(scene())
