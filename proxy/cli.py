@@ -30,7 +30,7 @@ examples:
   fetchgate proxy --bootstrap kafka:9092 --capture captures --capture-records no
       write what passes on both sides as pcap files, without the contents of records
   fetchgate proxy --bootstrap kafka:9092 --check
-      test the configuration and the bootstrap, and leave with 0 or 1
+      test the configuration, the bootstrap and the addresses to listen at; leave with 0 or 1
 
 Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESSIONS) and a key of the TOML
 file of --config (max_sessions = 200); a flag counts before the environment, the environment before the file.
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_options(proxy, OPTIONS)
     proxy.add_argument(
-        "--check", action="store_true", help="test the configuration and the bootstrap, then leave"
+        "--check", action="store_true", help="test configuration, bootstrap and addresses, then leave"
     )
     top = commands.add_parser(
         "top",

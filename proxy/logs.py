@@ -96,6 +96,13 @@ def logger() -> FilteringBoundLogger:
     return log
 
 
+def silent() -> FilteringBoundLogger:
+    """Give a logger that writes nothing but what is critical, which nothing is."""
+    wrapper = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    log: FilteringBoundLogger = structlog.wrap_logger(structlog.PrintLogger(), wrapper_class=wrapper)
+    return log
+
+
 def reason_of(error: Exception) -> str:
     """Say in a few words why something failed, without Python's."""
     if isinstance(error, ssl.SSLError):

@@ -16,15 +16,15 @@ from typing import Any, Final
 from proxy import logs
 from proxy.admin import Admin
 from proxy.binding import Binding, inherited
-from proxy.bootstrap import BootstrapError, Cluster, ask
+from proxy.bootstrap import BootstrapError
 from proxy.captures import Capture, Files
+from proxy.checking import check
 from proxy.config import OPTIONS, Config, ConfigError, load
 from proxy.loops import new_event_loop
 from proxy.reloading import Reloader
 from proxy.routing import Address
 from proxy.server import Gateway
 from proxy.systemd import tell_ready
-from proxy.tls import BrokerTls, ClientTls
 from proxy.version import VERSION
 from proxy.workers import Workers
 
@@ -69,31 +69,12 @@ def _complain(text: str, code: int) -> int:
 
 
 async def _check(config: Config) -> int:
-    """Ask every bootstrap address, say what it told and where the gateway would put its listeners."""
     try:
-        tls = BrokerTls(config)
-        ClientTls(config, _say)
+        return 0 if await check(config, _say) else EXIT_FAILED
     except ConfigError as error:
         return _complain(str(error), EXIT_USAGE)
-    answered: Cluster | None = None
-    for address in config.bootstrap:
-        try:
-            answered = await ask(address, tls)
-        except BootstrapError as error:
-            _say(f"bootstrap {error}")
-        else:
-            _say(f"bootstrap {address}: ok")
-    if answered is None:
-        return _complain(
-            "no bootstrap address answers; is --bootstrap right, and are the brokers up?", EXIT_FAILED
-        )
-    if answered.brokers is None:
-        _say("brokers: the cluster wants authentication; they are learned from clients' answers")
-    placed = {id_: config.broker_ports.place(id_, config.listen) for id_ in answered.brokers or {}}
-    for node_id, listener in sorted(placed.items()):
-        at = listener or "no port by --broker-ports; it will be left out"
-        _say(f"broker {node_id} {(answered.brokers or {})[node_id]}: {at}")
-    return EXIT_FAILED if None in placed.values() else 0
+    except BootstrapError as error:
+        return _complain(str(error), EXIT_FAILED)
 
 
 def _say(text: str) -> None:

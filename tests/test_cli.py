@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -292,38 +292,102 @@ def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, li
     return code, out.splitlines(), err
 
 
+def _checked(
+    capsys: pytest.CaptureFixture[str], bootstrap: str, *arguments: str
+) -> asyncio.Future[tuple[int, list[str], str]]:
+    """Check in a thread: the cluster of the test answers meanwhile."""
+    return asyncio.get_running_loop().run_in_executor(
+        None, lambda: _check(capsys, "--bootstrap", bootstrap, *arguments)
+    )
+
+
 def test_check_says_what_is_reached_and_where_listeners_would_be(capsys: pytest.CaptureFixture[str]) -> None:
     async def scene() -> None:
         async with stub_cluster((1, "kafka-1", 9092), (60_000, "kafka-2", 9092)) as cluster:
-
-            def check(*arguments: str) -> asyncio.Future[tuple[int, list[str], str]]:
-                loop = asyncio.get_running_loop()
-                bootstrap = f"127.0.0.1:1,{cluster.address}"
-                return loop.run_in_executor(
-                    None, lambda: _check(capsys, "--bootstrap", bootstrap, *arguments)
-                )
-
+            bootstrap = f"127.0.0.1:1,{cluster.address}"
             reached = ["bootstrap 127.0.0.1:1: Connection refused", f"bootstrap {cluster.address}: ok"]
-            assert await check() == (
+            first = free_ports(4)
+            addresses = ("--listen", f"127.0.0.1:{first}", "--admin", "off")
+            assert await _checked(capsys, bootstrap, *addresses) == (
                 1,
                 [
                     *reached,
-                    "broker 1 kafka-1:9092: 127.0.0.1:19094",
+                    f"broker 1 kafka-1:9092: 127.0.0.1:{first + 2}",
                     "broker 60000 kafka-2:9092: no port by --broker-ports; it will be left out",
                 ],
                 "",
             )
-            assert await check("--broker-ports", "5000,60000=9") == (
+            rule = f"{first},60000={first + 3}"
+            assert await _checked(capsys, bootstrap, *addresses, "--broker-ports", rule) == (
                 0,
-                [*reached, "broker 1 kafka-1:9092: 127.0.0.1:5001", "broker 60000 kafka-2:9092: 127.0.0.1:9"],
+                [
+                    *reached,
+                    f"broker 1 kafka-1:9092: 127.0.0.1:{first + 1}",
+                    f"broker 60000 kafka-2:9092: 127.0.0.1:{first + 3}",
+                ],
                 "",
             )
 
     run(scene())
 
 
+def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        first = free_ports(4)
+        listen, broker, admin = (f"127.0.0.1:{first + each}" for each in (0, 2, 3))
+        addresses = ("--listen", listen, "--admin", admin)
+        async with stub_cluster((1, "kafka-1", 9092)) as cluster:
+            found = [f"bootstrap {cluster.address}: ok", f"broker 1 kafka-1:9092: {broker}"]
+            assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
+            with ExitStack() as taken:
+                for port in (first, first + 2, first + 3):
+                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+                code, said, _ = await _checked(capsys, cluster.address, *addresses)
+            taken_already = "can't be bound: Address already in use; give"
+            assert (code, said) == (
+                1,
+                [
+                    found[0],
+                    f"--listen {listen} {taken_already} --listen another HOST:PORT",
+                    found[1],
+                    f"broker 1: {broker} {taken_already} it another port with --broker-ports",
+                    f"--admin {admin} {taken_already} --admin another HOST:PORT",
+                ],
+            )
+            assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
+
+    run(scene())
+
+
+def test_check_sees_that_two_listeners_want_one_address(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        first = free_ports(3)
+        addresses = ("--listen", f"127.0.0.1:{first}", "--admin", f"127.0.0.1:{first + 2}")
+        async with stub_cluster((1, "kafka-1", 9092)) as cluster:
+            code, found, _ = await _checked(capsys, cluster.address, *addresses)
+            assert code == 1
+            assert found[-1].startswith(
+                f"--admin 127.0.0.1:{first + 2} can't be bound: Address already in use"
+            )
+
+    run(scene())
+
+
+def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.CaptureFixture[str]) -> None:
+    first = free_ports(2)
+    options = ["--transparent", "redirect", "--listen", f"127.0.0.1:{first}"]
+    options += ["--admin", f"127.0.0.1:{first + 1}", "--reuse-port", "on"]
+    with (
+        socket.create_server(("127.0.0.1", first), reuse_port=True),
+        socket.create_server(("127.0.0.1", first + 1)),
+    ):
+        assert _check(capsys, *options) == (0, [], "")
+        assert _check(capsys, *options[:-2])[0] == 1
+
+
 def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _check(capsys, "--bootstrap", "127.0.0.1:1") == (
+    listen = f"127.0.0.1:{free_ports()}"
+    assert _check(capsys, "--bootstrap", "127.0.0.1:1", "--listen", listen, "--admin", "off") == (
         1,
         ["bootstrap 127.0.0.1:1: Connection refused"],
         "fetchgate proxy: no bootstrap address answers; is --bootstrap right, and are the brokers up?\n",

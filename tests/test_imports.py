@@ -18,6 +18,7 @@ SHELL = frozenset(
         "bootstrap",
         "captures",
         "channel",
+        "checking",
         "cli",
         "config",
         "dashboard.top",

@@ -1,0 +1,130 @@
+"""``--check``: what a gateway would need is tried, told and let go."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from errno import EADDRINUSE
+from socket import socket
+
+from proxy import logs
+from proxy.binding import Binding
+from proxy.bootstrap import BootstrapError, Cluster, ask
+from proxy.config import Config
+from proxy.listeners import Brokers
+from proxy.routing import Address
+from proxy.tls import BrokerTls, ClientTls
+from proxy.transparent import listen
+
+Say = Callable[[str], None]
+"""Takes what was found, line by line."""
+
+
+async def check(config: Config, say: Say) -> bool:
+    """Ask every bootstrap address, and listen wherever a gateway would, all at one time; leave nothing open.
+
+    Args:
+        config: what the operator asked for.
+        say: takes what was found.
+
+    Returns:
+        Whether a gateway could serve clients, those of each broker that was named included.
+
+    Raises:
+        BootstrapError: no bootstrap address answers.
+        ConfigError: a certificate can't be used, or the right for ``tproxy`` is missing.
+    """
+    tls = BrokerTls(config)
+    ClientTls(config, say)
+    cluster = await _asked(config, tls, say)
+    with ExitStack() as opened:
+        listens = _Listeners(config, say, opened).all_had((cluster and cluster.brokers) or {})
+    if config.bootstrap and cluster is None:
+        raise BootstrapError("no bootstrap address answers; is --bootstrap right, and are the brokers up?")
+    return listens
+
+
+async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
+    """Ask every bootstrap address, and give what the last one told that answered."""
+    answered: Cluster | None = None
+    for address in config.bootstrap:
+        try:
+            answered = await ask(address, tls)
+        except BootstrapError as error:
+            say(f"bootstrap {error}")
+        else:
+            say(f"bootstrap {address}: ok")
+    if answered is not None and answered.brokers is None:
+        say("brokers: the cluster wants authentication; they are learned from clients' answers")
+    return answered
+
+
+class _Listeners:
+    """The sockets of a gateway that serves nobody.
+
+    Args:
+        config: what the operator asked for.
+        say: takes what can't be had, and where each broker would be.
+        opened: takes the sockets.
+    """
+
+    def __init__(self, config: Config, say: Say, opened: ExitStack) -> None:
+        self._config = config
+        self._say = say
+        self._opened = opened
+        self._binding = Binding(config.reuse_port)
+        self._listen = config.listen
+
+    def all_had(self, known: dict[int, Address]) -> bool:
+        """Tell whether all could be had: clients' first, those of the brokers, the admin endpoint's."""
+        config = self._config
+        had = [self._had("--listen", config.listen, self._bind_listen)]
+        had += self._brokers(known)
+        if config.admin is not None:
+            had.append(self._had("--admin", config.admin, self._bind_admin))
+        return all(had)
+
+    def _had(self, flag: str, address: Address, bind: Callable[[Address], None]) -> bool:
+        try:
+            bind(address)
+        except OSError as error:
+            reason = logs.reason_of(error)
+            self._say(f"{flag} {address} can't be bound: {reason}; give {flag} another HOST:PORT")
+            return False
+        return True
+
+    def _keep(self, _: object, sockets: list[socket]) -> None:
+        for sock in sockets:
+            self._opened.enter_context(sock)
+
+    def _bind_listen(self, address: Address) -> None:
+        mode = self._config.transparent
+        sockets = self._binding.bind(address) if mode == "off" else listen(address, mode, self._binding)
+        self._keep(None, sockets)
+        self._listen = Address(address.host, sockets[0].getsockname()[1])
+
+    def _bind_admin(self, address: Address) -> None:
+        try:
+            self._keep(None, Binding().bind(address))
+        except OSError as error:
+            if not self._config.reuse_port or error.errno != EADDRINUSE:
+                raise  # otherwise it is had when the other gateway leaves
+
+    def _brokers(self, known: dict[int, Address]) -> list[bool]:
+        config = self._config
+        brokers = Brokers(
+            rule=config.broker_ports,
+            listen=self._listen,
+            advertise=config.advertise,
+            serve=self._keep,
+            stop=lambda _: None,
+            log=logs.silent(),
+            state=None,
+            shares=config.tls_cert is not None,
+            binding=self._binding,
+        )
+        learned = [brokers.learn(node_id, address) for node_id, address in sorted(known.items())]
+        for broker in learned:
+            at = broker.listener or "no port by --broker-ports; it will be left out"
+            self._say(f"broker {broker.node_id} {broker.address}: {at}")
+            if broker.problem and broker.listener is not None:
+                self._say(f"{broker.problem}; give it another port with --broker-ports")
+        return [not broker.problem for broker in learned]
