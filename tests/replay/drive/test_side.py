@@ -1,0 +1,100 @@
+"""What a side can be sent: versions, topics, and that requests which only lead to fetches do not go alone."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from proxy.protocol.api import ApiKey
+from proxy.routing import Address
+from replay.drive.asked import asked
+from replay.drive.mapping import OffsetPolicy, Overrides, Topic
+from replay.drive.script import LeftOut, Script
+from replay.drive.side import ABSENT, CREATES, NO_FETCH, UNSPOKEN, Side, playable
+from replay.drive.target import Place, Target
+from tests.frames import fetch
+from tests.replay.drive.captured import Capture, request, script
+from tools.kafka import raw
+
+HERE = Address("kafka", 9092)
+METADATA = request(ApiKey.METADATA, 1, raw.array([raw.string("t")]))
+HEARTBEAT = request(ApiKey.HEARTBEAT, 0)
+
+
+def played(*frames: bytes, include: frozenset[int] = frozenset()) -> Script:
+    capture = Capture()
+    for at, frame in enumerate(frames):
+        capture.say(frame, at, answered=False)
+    return script(capture, include=include)
+
+
+def side(
+    found: Script, topics: tuple[str, ...] = ("t",), versions: Mapping[int, tuple[int, int]] | None = None
+) -> Side:
+    """A target where each topic has two partitions without a leader that anybody told."""
+    nobody, empty = np.full(2, -1, np.int32), np.zeros(2, np.int64)
+    there = {
+        name: Topic(leaders=nobody, leader_epochs=nobody, earliest=empty, latest=empty) for name in topics
+    }
+    spoken = dict.fromkeys((1, 3, 12, 18), (0, 20)) | dict(versions or {})
+    target = Target(address=HERE, versions=spoken, brokers={1: HERE}, topics=there)
+    return Side(
+        "target",
+        target,
+        names=found.topics,
+        asked=asked(found, found.topics),
+        policy=OffsetPolicy.KEEP,
+        overrides=Overrides(),
+    )
+
+
+def left(found: Script, *sides: Side) -> tuple[list[int], dict[LeftOut, int]]:
+    """Tell the API keys that are left to play, and what is left out."""
+    places = [Place(HERE, None)] * len(sides)
+    kept, left_out = playable(found.connections, sides, {each.name: places for each in found.connections})
+    return [step.api_key for each in kept for step in each.steps], dict(left_out)
+
+
+def test_what_both_sides_take_is_played_at_both() -> None:
+    found = played(request(18, 0), fetch(11, ("t", 0)), METADATA)
+
+    assert left(found, side(found), side(found)) == ([18, 1, 3], {})
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_what_one_side_can_not_be_sent_is_left_out_at_both(wrong: int) -> None:
+    found = played(fetch(11, ("t", 0)), fetch(11, ("u", 0)), fetch(12, ("t", 1)), METADATA)
+    both = [side(found, ("t", "u")), side(found, ("t", "u"))]
+    both[wrong] = side(found, ("t",), {ApiKey.FETCH: (4, 11)})
+
+    assert left(found, *both) == (
+        [1, 3],
+        {LeftOut(1, ABSENT): 1, LeftOut(1, UNSPOKEN.format(12)): 1},
+    )
+
+
+def test_metadata_that_could_make_topics_is_left_out() -> None:
+    found = played(fetch(11, ("u", 0)), METADATA)
+
+    assert left(found, side(found, ("u",))) == ([1], {LeftOut(3, CREATES): 1})
+
+
+def test_without_a_fetch_that_can_go_what_leads_to_fetches_stays_as_well() -> None:
+    found = played(request(18, 0), METADATA, fetch(11, ("u", 0)), METADATA)
+
+    keys, left_out = left(found, side(found))
+
+    assert keys == []
+    assert left_out == {LeftOut(1, ABSENT): 1, LeftOut(3, NO_FETCH): 2, LeftOut(18, NO_FETCH): 1}
+
+
+def test_writes_that_were_asked_for_go_without_fetches_and_what_leads_to_them_with_them() -> None:
+    found = played(METADATA, HEARTBEAT, fetch(11, ("u", 0)), include=frozenset({ApiKey.HEARTBEAT}))
+
+    assert left(found, side(found)) == ([3, 12], {LeftOut(1, ABSENT): 1})
+
+
+def test_a_capture_without_fetches_is_played_as_it_is() -> None:
+    found = played(request(18, 0), METADATA)
+
+    assert left(found, side(found)) == ([18, 3], {})
