@@ -139,6 +139,53 @@ def test_an_answer_cut_short_by_its_end_is_none() -> None:
     assert not connection.tally.passthrough
 
 
+# --- until it is known ----------------------------------------------------------------------------
+
+
+def test_an_answer_that_is_none_tells_that_a_frame_was_none() -> None:
+    connection = foreign()
+    said = request(3, 1, 7)
+    connection.receive_client(said, 0.0)
+    assert broker_gets(connection) == said
+    connection.receive_broker(answer(8) + b"rest", 0.0)
+    assert client_gets(connection) == answer(8) + b"rest"
+    assert connection.fault is None
+    assert connection.tally.passthrough == {"not Kafka": 1}
+
+
+@pytest.mark.parametrize("waiting", [b"\n", request(3, 1, 7)[:5], request(1, 16, 7, bytes(9))[:-1]])
+def test_what_waited_for_the_rest_of_a_request_passes_when_the_server_speaks(waiting: bytes) -> None:
+    connection = foreign()
+    connection.receive_client(waiting, 0.0)
+    assert broker_gets(connection) == b""
+    connection.receive_broker(b"220 hi\r\n", 0.0)
+    assert broker_gets(connection) == waiting
+    assert client_gets(connection) == b"220 hi\r\n"
+    connection.receive_client(b"1", 0.0)
+    assert broker_gets(connection) == b"1"
+
+
+def test_what_waited_for_the_rest_of_an_answer_passes_when_the_client_goes_on() -> None:
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.receive_broker(b"\x15\x03", 0.0)
+    assert client_gets(connection) == b""
+    connection.receive_client(HTTP, 0.0)
+    assert broker_gets(connection) == request(3, 1, 7) + HTTP
+    assert client_gets(connection) == b"\x15\x03"
+    connection.receive_broker(b"\x03", 0.0)
+    assert client_gets(connection) == b"\x03"
+
+
+def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.receive_broker(answer(7), 0.0)
+    connection.receive_client(HTTP, 0.0)
+    assert connection.fault is not None
+    assert connection.fault.side == "client"
+
+
 # --- between sockets ------------------------------------------------------------------------------
 
 

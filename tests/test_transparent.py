@@ -1,4 +1,4 @@
-"""Transparent mode, without netfilter: what passes a connection that may not be Kafka, and destinations."""
+"""Transparent mode, without netfilter: options, listeners and destinations."""
 
 import socket
 
@@ -6,102 +6,11 @@ import pytest
 
 from proxy.binding import Binding
 from proxy.config import ConfigError
-from proxy.connection import Connection
-from proxy.events import Passthrough
 from proxy.routing import Address
-from proxy.session.savings import Sessions
 from proxy.transparent import REDIRECT, TPROXY, Ways, is_own, leaving, listen
-from tests.playbook import answer, request
 from tests.shell import config
 
 IP_TRANSPARENT = 19
-TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)
-HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
-
-
-def foreign() -> Connection:
-    return Connection(sessions=Sessions(max_sessions=10), resolve=None, foreign=True)
-
-
-def broker_gets(connection: Connection) -> bytes:
-    return b"".join(map(bytes, connection.take_broker()))
-
-
-def client_gets(connection: Connection) -> bytes:
-    return b"".join(map(bytes, connection.take_client()))
-
-
-@pytest.mark.parametrize(
-    ("said", "reason"), [(TLS, "TLS"), (HTTP, "not Kafka"), (b"\xff\xff\xff\xff", "not Kafka")]
-)
-@pytest.mark.parametrize("cut", [4, 5, 11, 12, 1000])
-def test_what_is_not_kafka_passes_both_ways_and_is_counted(said: bytes, reason: str, cut: int) -> None:
-    connection = foreign()
-    connection.receive_client(said[:cut], 0.0)
-    connection.receive_client(said[cut:] + b"more", 0.0)
-    assert broker_gets(connection) == said + b"more"
-    connection.receive_broker(b"\x15\x03", 0.0)
-    connection.receive_broker(b"and so on", 0.0)
-    assert client_gets(connection) == b"\x15\x03and so on"
-    connection.receive_client(b"again", 0.0)
-    assert broker_gets(connection) == b"again"
-    assert connection.fault is None
-    assert connection.tally.passthrough == {reason: 1}
-    assert connection.take_events() == [Passthrough(reason=reason)]
-
-
-def test_a_server_that_speaks_first_passes() -> None:
-    connection = foreign()
-    connection.receive_broker(b"220 hi", 0.0)
-    connection.receive_broker(b"\r\n", 0.0)
-    assert client_gets(connection) == b"220 hi\r\n"
-    connection.receive_client(b"EHLO me\r\n", 0.0)
-    assert broker_gets(connection) == b"EHLO me\r\n"
-    assert connection.tally.passthrough == {"not Kafka": 1}
-
-
-def test_an_answer_that_is_none_tells_that_a_frame_was_none() -> None:
-    connection = foreign()
-    said = request(3, 1, 7)
-    connection.receive_client(said, 0.0)
-    assert broker_gets(connection) == said
-    connection.receive_broker(answer(8) + b"rest", 0.0)
-    assert client_gets(connection) == answer(8) + b"rest"
-    assert connection.fault is None
-    assert connection.tally.passthrough == {"not Kafka": 1}
-
-
-@pytest.mark.parametrize("waiting", [b"\n", request(3, 1, 7)[:5], request(1, 16, 7, bytes(9))[:-1]])
-def test_what_waited_for_the_rest_of_a_request_passes_when_the_server_speaks(waiting: bytes) -> None:
-    connection = foreign()
-    connection.receive_client(waiting, 0.0)
-    assert broker_gets(connection) == b""
-    connection.receive_broker(b"220 hi\r\n", 0.0)
-    assert broker_gets(connection) == waiting
-    assert client_gets(connection) == b"220 hi\r\n"
-    connection.receive_client(b"1", 0.0)
-    assert broker_gets(connection) == b"1"
-
-
-def test_what_waited_for_the_rest_of_an_answer_passes_when_the_client_goes_on() -> None:
-    connection = foreign()
-    connection.receive_client(request(3, 1, 7), 0.0)
-    connection.receive_broker(b"\x15\x03", 0.0)
-    assert client_gets(connection) == b""
-    connection.receive_client(HTTP, 0.0)
-    assert broker_gets(connection) == request(3, 1, 7) + HTTP
-    assert client_gets(connection) == b"\x15\x03"
-    connection.receive_broker(b"\x03", 0.0)
-    assert client_gets(connection) == b"\x03"
-
-
-def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
-    connection = foreign()
-    connection.receive_client(request(3, 1, 7), 0.0)
-    connection.receive_broker(answer(7), 0.0)
-    connection.receive_client(HTTP, 0.0)
-    assert connection.fault is not None
-    assert connection.fault.side == "client"
 
 
 def test_a_bootstrap_has_no_place_in_transparent_mode() -> None:
