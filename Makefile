@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Side by side, for much of a test is waiting; a file stays together, for its tests share a broker.
+PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help check unit test demo clients soak bench clean
+.PHONY: help check test programs demo clients soak bench clean
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,10 +23,13 @@ check: $(STAMP)  ## format, lint, types, import rules and unit tests: under a mi
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -m 'not integration and not clients'
+	$(PYTEST) -m 'not integration and not clients'
 
-test: check  ## everything that CI runs, real brokers and Python clients included
-	$(BIN)/pytest -q -m 'integration and not soak' --durations 10
+test: programs check  ## everything that CI runs, real brokers and Python clients included
+	$(PYTEST) -m 'integration and not soak' --durations 10
+
+programs: $(STAMP)
+	$(BIN)/python -m tools.debian
 
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo

@@ -22,9 +22,9 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three brokers of the newest release, for the whole run; who stops one starts it again."""
+    """Three brokers of the newest release, for a module: idle ones cost; who stops one starts it again."""
     with Cluster(LATEST, nodes=3) as cluster:
         yield cluster
 

@@ -12,27 +12,27 @@ from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Admin]:
     """An admin client of the three brokers."""
     with Admin(cluster.bootstrap) as admin:
         yield admin
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster_gateway(cluster: Cluster) -> Iterator[GatewayProcess]:
     """A gateway before the three brokers."""
     with GatewayProcess(cluster.bootstrap) as gateway:
         yield gateway
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ways(cluster: Cluster, cluster_gateway: GatewayProcess) -> Ways:
     """The direct way and the one through the gateway."""
     return Ways(direct=cluster.bootstrap, gateway=cluster_gateway.address)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def expected(cluster: Cluster) -> Expected:
     """The topics of `tests.clients.dataset`, filled, and what must be found in them."""
     return dataset.fill(cluster.bootstrap)

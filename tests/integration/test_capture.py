@@ -48,7 +48,8 @@ def tcpdump(file: Path, *ports: int) -> Iterator[Path | None]:
     if shutil.which("tcpdump") is None:
         yield None
         return
-    command = ["tcpdump", "-i", "lo", "-s", "0", "-U", "-B", "32768", "-w", str(file)]
+    # As root it stays root: the user that it would become is made when it is installed.
+    command = ["tcpdump", "-Z", "root", "-i", "lo", "-s", "0", "-U", "-B", "32768", "-w", str(file)]
     command += ["tcp and (" + " or ".join(f"port {port}" for port in ports) + ")"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     reaper.watch(process.pid)
