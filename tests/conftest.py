@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.integration.gateway import GatewayProcess
 from tools import debian
+from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, Cluster
 
 os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first

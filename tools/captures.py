@@ -32,7 +32,7 @@ except ImportError as error:
     raise SystemExit(f"captures: {error}; install fetchgate[dev,kafka]") from None
 
 from proxy.version import VERSION
-from tools.gateway import Gateway
+from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, reaper
 from tools.kafka.admin import Admin
 
@@ -134,7 +134,7 @@ def take(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
             for topic, partitions in clients.PARTITIONS.items():
                 admin.create_topic(topic, partitions=partitions)
         options = ["--capture", str(own)] if recipe.taken_by == "gateway" else []
-        gateway = stack.enter_context(Gateway(broker.address, *options, *recipe.options))
+        gateway = stack.enter_context(GatewayProcess(broker.address, *options, *recipe.options))
         first = int(gateway.address.rpartition(":")[2])
         ports = [first, first + 1 + broker.node_id]
         command = " ".join(["fetchgate proxy --capture DIR", *recipe.options])
@@ -145,6 +145,7 @@ def take(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
                 read = recipe.run(gateway.address)
             totals = gateway.totals()
         state = gateway.state()
+        gateway.stop()
     (file,) = [other] if recipe.taken_by == "tcpdump" else list(own.glob("*.pcap"))
     return file, {
         "what": f"{recipe.client}: {recipe.what}",

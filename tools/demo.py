@@ -28,7 +28,7 @@ except ImportError as error:
     raise SystemExit(f"demo: {error}; run `make demo`, which installs what it needs") from None
 
 from tools.demo_report import Counted, Outcome, Prediction, Record, claim, compare, table
-from tools.gateway import Gateway
+from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.jars import classpath
@@ -241,7 +241,9 @@ class Reading:
     """What `fetchgate top --once` shows while the clients are there."""
 
 
-def read_side_by_side(broker: str, wire: Gateway, gateway: Gateway, seconds: float, step: Step) -> Reading:
+def read_side_by_side(
+    broker: str, wire: GatewayProcess, gateway: GatewayProcess, seconds: float, step: Step
+) -> Reading:
     """Let both consumers read the same live topic, and compare what they got.
 
     Raises:
@@ -270,7 +272,7 @@ def read_side_by_side(broker: str, wire: Gateway, gateway: Gateway, seconds: flo
     )
 
 
-def top(gateway: Gateway) -> str:
+def top(gateway: GatewayProcess) -> str:
     """Take the picture that `fetchgate top --once` gives of a gateway."""
     command = [sys.executable, "-m", "proxy", "top", "--once", "--admin", gateway.admin]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -305,8 +307,8 @@ def run(seconds: float, steps: Steps) -> Outcome:
             with Admin(broker.address) as admin:
                 admin.create_topic(TOPIC, partitions=PARTITIONS)
             captures = Path(stack.enter_context(TemporaryDirectory(prefix="fetchgate-")))
-            gateway = stack.enter_context(Gateway(broker.address, "--capture", str(captures)))
-            wire = stack.enter_context(Gateway(broker.address, "--sessions", "off"))
+            gateway = stack.enter_context(GatewayProcess(broker.address, "--capture", str(captures)))
+            wire = stack.enter_context(GatewayProcess(broker.address, "--sessions", "off"))
         with steps.step(f"Reading for {seconds:g} s", total=seconds) as step:
             reading = read_side_by_side(broker.address, wire, gateway, seconds, step)
             totals, direct = gateway.totals(), wire.totals()

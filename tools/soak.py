@@ -28,7 +28,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from tests.clients.runner import Program, Run, python_programs
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 

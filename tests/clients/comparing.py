@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.clients.dataset import PARTITIONS, Expected
 from tests.clients.runner import Line, Program, Run, Sessions, Ways
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 
 LOOK_ON_SECONDS = 1.0
 """After the last record: several fetches that have nothing new to tell."""

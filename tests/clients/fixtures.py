@@ -7,7 +7,7 @@ import pytest
 from tests.clients import dataset
 from tests.clients.dataset import Expected
 from tests.clients.runner import Program, Ways, python_programs
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 

@@ -6,7 +6,7 @@ from tests.clients.comparing import Pair, assert_sessions, count_of, read_whole
 from tests.clients.dataset import Expected
 from tests.clients.programs import PROGRAMS
 from tests.clients.runner import Program, Ways, assert_same_records
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 pytest_plugins = ["tests.clients.fixtures"]

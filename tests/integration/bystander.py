@@ -9,7 +9,7 @@ from typing import Any, Self
 import psutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 

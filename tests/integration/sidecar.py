@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.netns import Namespace
 
 USER: Final = 65532

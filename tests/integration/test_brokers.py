@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.gateway import GatewayProcess
 from tests.integration.wire import ProduceError, Record, Wire, message_set, record_batch
+from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, Cluster
 from tools.kafka.admin import Admin, AdminError
 from tools.kafka.jars import classpath

@@ -20,7 +20,7 @@ from replay.capture.exchange import ConnectionEnd, Exchange, is_cut
 from replay.capture.exchanges import Connections
 from tests.captured import RST, SYN, read, read_directory, streams
 from tests.integration.bystander import until
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker, reaper
 from tools.kafka.admin import Admin
 

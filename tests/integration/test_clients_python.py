@@ -17,7 +17,7 @@ from tests.clients.dataset import (
     Expected,
 )
 from tests.clients.runner import Line, Program, Ways, assert_same_records
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 pytest_plugins = ["tests.clients.fixtures"]

@@ -9,8 +9,8 @@ import pytest
 from tests.integration.bystander import Bystander, Scene, scene, until
 from tests.integration.faulty import Corrupt, CutAfter, Fault, Relay, Stall
 from tests.integration.fetching import Fetcher, contents
-from tests.integration.gateway import GatewayProcess
 from tests.integration.producing import Producer
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 

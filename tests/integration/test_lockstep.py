@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.gateway import GatewayProcess
 from tests.integration.lockstep import Lockstep, SansIO
 from tests.integration.mirror import LIVE_PROPERTIES, Live
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.raw import RawConnection, frame
 

@@ -27,7 +27,7 @@ from replay.capture.exchanges import Connections
 from replay.outcome import Outcome
 from replay.savings import Engine
 from tests.integration.bystander import until
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.bystander import until
 from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher, contents
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 

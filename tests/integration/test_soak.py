@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.soak import soak
 

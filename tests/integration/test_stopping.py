@@ -12,8 +12,8 @@ import pytest
 
 from tests.integration.bystander import until
 from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher, contents
-from tests.integration.gateway import GatewayProcess
 from tests.integration.producing import Producer
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.ports import free_ports

@@ -27,8 +27,8 @@ from confluent_kafka.admin._scram import (
 from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
 from tests.integration.bystander import Bystander, until
 from tests.integration.fetching import Fetcher, contents
-from tests.integration.gateway import GatewayProcess
 from tools.certificates import Authority, Pair
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection, Reader, frame, request, string

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from replay.drive.command import add_arguments, run
-from tests.integration.gateway import GatewayProcess
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
