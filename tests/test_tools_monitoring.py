@@ -105,6 +105,13 @@ def test_every_alert_tells_who_what_and_how_bad() -> None:
         assert rule["annotations"]["description"].endswith((".", "?"))
 
 
+def test_every_alert_is_seen_to_fire() -> None:
+    """By promtool, below where it is to be had."""
+    tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
+    fired = {case["alertname"] for each in tests for case in each["alert_rule_test"] if "exp_alerts" in case}
+    assert fired == {rule["alert"] for rule in _rules()}
+
+
 def _first_cells(heading: str) -> list[str]:
     """The first column of the table under a heading of the docs."""
     section = DOCS.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
