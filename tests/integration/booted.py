@@ -126,6 +126,7 @@ def absent() -> str:
     lacking = [program for program in programs if shutil.which(program) is None]
     if lacking:
         return f"no {', '.join(lacking)} here"
-    if shutil.which("python3", path=PROGRAMS) is None:
-        return "no Python of the system here"
+    for program in ("python3", "nft"):
+        if shutil.which(program, path=PROGRAMS) is None:
+            return f"no {program} of the system here"
     return "" if os.geteuid() == 0 else "only root boots a machine"
