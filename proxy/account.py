@@ -84,6 +84,8 @@ class Standing:
     """More is held than may be."""
     connections: int
     max_connections: int
+    capture_stopped: bool = False
+    """What ``--capture`` began has stopped by itself."""
 
     def add(self, other: "Standing") -> None:
         """Add how a worker stands; what all workers share counts as it is here."""

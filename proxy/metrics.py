@@ -122,6 +122,7 @@ def _limits(standing: Standing) -> Iterator[Metric]:
         ("inflight_bytes", "Bytes held until an answer is complete.", standing.held_bytes),
         ("inflight_limit_bytes", "--max-inflight-bytes.", standing.max_inflight_bytes),
         ("connections_limit", "--max-connections.", standing.max_connections),
+        ("capture_stopped", "1 once --capture has stopped by itself.", int(standing.capture_stopped)),
     ):
         yield GaugeMetricFamily(f"fetchgate_{name}", text, value=value)
 

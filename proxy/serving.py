@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from proxy.account import Account, Counts, Health, Process, Standing, WithBroker, called, health_of
 from proxy.books import Books, NodeId, add
 from proxy.budget import Budget
-from proxy.captures import Tap, no_tap
+from proxy.captures import Capture, Tap, no_tap
 from proxy.config import Config, with_live
 from proxy.connection import Connection
 from proxy.events import Event, Fault, Tally
@@ -304,6 +304,7 @@ class Serving(Tasks):
             over=self.budget.over,
             connections=len(self.links),
             max_connections=self.config.max_connections,
+            capture_stopped=isinstance(self.tap, Capture) and not self.tap.on,
         )
 
     def health(self) -> Health:

@@ -267,11 +267,12 @@ def _still_passes(tmp_path: Path, make: Callable[[Path], Files], then: Callable[
         files = make(tmp_path)
         async with stub_broker() as broker, _capturing(broker.address, files) as gate:
             async with client(gate.listen.port) as (reader, writer):
+                assert not gate.standing().capture_stopped
                 for _ in range(8):
                     writer.write(sent)
                     assert await reader.readexactly(len(sent)) == sent
                     await asyncio.sleep(0)
-                await until(lambda: not gate.tap.on)  # type: ignore[attr-defined]  # it is a Capture here
+                await until(lambda: gate.standing().capture_stopped)
                 writer.write(b"after")
                 assert await reader.readexactly(5) == b"after"
             then(files)

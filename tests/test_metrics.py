@@ -108,6 +108,17 @@ def test_live_connections_are_counted_while_they_live() -> None:
     run(scene())
 
 
+def test_a_capture_that_stopped_shows() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            account = gate.account()
+            assert b"\nfetchgate_capture_stopped 0.0\n" in exposition(account)
+            account.standing.capture_stopped = True
+            assert b"\nfetchgate_capture_stopped 1.0\n" in exposition(account)
+
+    run(scene())
+
+
 def test_the_process_and_the_switch_show() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, sessions="off") as gate:
