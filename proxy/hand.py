@@ -15,8 +15,8 @@ from proxy.channel import Channel, answer, hand_over
 from proxy.config import Config
 from proxy.recent import INTERVAL_SECONDS
 
-TOLD_SECONDS: Final = 2.0
-"""For a worker to answer; one that takes longer is said to be silent."""
+TOLD_SECONDS: Final = 0.8
+"""For a worker to answer; one that takes longer is said to be silent. The kubelet waits a second for both."""
 LEAVE_SECONDS: Final = 2.0
 """Beyond the time for draining, for a worker to say that it has."""
 GONE_SECONDS: Final = 0.1
@@ -56,6 +56,9 @@ class Hand:
         number: which it is, from 1.
         gateway: whose worker it is.
         memory: the descriptor of what all share.
+
+    Raises:
+        OSError: no process can be started.
     """
 
     def __init__(self, number: int, gateway: Boss, memory: int) -> None:
@@ -73,20 +76,33 @@ class Hand:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._drained: asyncio.Future[int] | None = None
         self._channel = Channel(self._received, self._lost)
-        self._end, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._takes, takes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asks, asks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        descriptors = [channel.fileno(), takes.fileno(), asks.fileno(), memory]
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-            [sys.executable, "-m", "proxy.worker", *map(str, (*descriptors, number, gateway.config.workers))],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # what a terminal sends is for the gateway
-        )
-        for end in (channel, takes, asks):
-            end.close()
-        for end in (self._end, self._takes, self._asks):
-            end.setblocking(False)
+        pairs = [
+            socket.socketpair(socket.AF_UNIX, kind)
+            for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_SEQPACKET)
+        ]
+        self._end, self._takes, self._asks = (ours for ours, _ in pairs)
+        descriptors = [*(theirs.fileno() for _, theirs in pairs), memory]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [
+                    sys.executable,
+                    "-m",
+                    "proxy.worker",
+                    *map(str, (*descriptors, number, gateway.config.workers)),
+                ],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # what a terminal sends is for the gateway
+            )
+        except OSError:
+            for ours, _ in pairs:
+                ours.close()
+            raise
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        for ours, _ in pairs:
+            ours.setblocking(False)
 
     def __repr__(self) -> str:
         return f"<Hand {self.number} pid={self._process.pid} up={self.up} open={self.open.total()}>"

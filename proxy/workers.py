@@ -40,6 +40,8 @@ from proxy.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
 
 AGAIN_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait before a worker that ended is started again; each wait doubles."""
+TAKE_AGAIN_SECONDS: Final = 1.0
+"""Before clients are taken again, where one could not be."""
 STEADY_SECONDS: Final = 60.0
 """A worker that lived for so long is started again at once."""
 
@@ -284,7 +286,7 @@ class Workers(Tasks):
             return
         hand.end()
         why = "without a word" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
-        self.log.error("worker ended, another is started", worker=hand.number, reason=why)
+        self.log.error("worker ended", worker=hand.number, reason=why)
         self.note("worker", f"worker {hand.number} ended {why}; its clients connect again", warning=True)
         hand.counts.ended()
         self._gone.add(hand.counts)
@@ -300,8 +302,17 @@ class Workers(Tasks):
             self.spawn(self._start_again(hand))
 
     async def _start(self, number: int) -> None:
-        self._hands[number] = hand = Hand(number, self, self._memory)
-        await hand.begin()
+        """Start a worker; where that fails, for want of memory or descriptors, again and again."""
+        while True:
+            try:
+                self._hands[number] = hand = Hand(number, self, self._memory)
+            except OSError as error:
+                self.log.warning(
+                    "worker can't be started, trying again", worker=number, reason=reason_of(error)
+                )
+                await asyncio.sleep(AGAIN_SECONDS[1])
+            else:
+                return await hand.begin()
 
     async def _start_again(self, hand: Hand) -> None:
         wait = self._again.get(hand.number, 0.0)
@@ -337,6 +348,10 @@ class Workers(Tasks):
         for sock in sockets:
             self.loop.add_reader(sock.fileno(), self._accept, node_id, sock)
 
+    def _watch_again(self, node_id: NodeId, listener: socket.socket) -> None:
+        if self._listening and listener in self._listeners.get(node_id, ()):
+            self._watch(node_id, [listener])
+
     def _leave_alone(self, sockets: list[socket.socket]) -> None:
         for sock in sockets:
             self.loop.remove_reader(sock.fileno())
@@ -352,10 +367,12 @@ class Workers(Tasks):
         for _ in range(TAKEN_AT_ONCE):
             try:
                 client, _address = listener.accept()
-            except BlockingIOError:
+            except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                self.log.warning("no client could be accepted", reason=reason_of(error))
+            except OSError as error:  # no descriptor is left, or no memory: others may leave some
+                self.log.warning("no client can be taken, trying again", reason=reason_of(error))
+                self._leave_alone([listener])
+                self.loop.call_later(TAKE_AGAIN_SECONDS, self._watch_again, node_id, listener)
                 return
             with client:
                 self._hand_over(client, node_id)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -165,6 +166,43 @@ def test_without_a_worker_clients_wait_for_the_next() -> None:
             assert health_of(await gate.tell_standing()).state == "starting"
             await connected(stack, gate.listen.port, 1)
             assert health_of(await gate.tell_standing()).state == "ready"
+
+    run(scene())
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.workers.AGAIN_SECONDS", (0.01, 0.01))
+    start, failures = subprocess.Popen, [OSError(12, "Cannot allocate memory")]
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return start(*arguments, **options)
+
+    monkeypatch.setattr("proxy.hand.subprocess.Popen", fail_once)
+
+    async def scene() -> None:
+        async with served() as (gate, _), AsyncExitStack() as stack:
+            assert not failures
+            await connected(stack, gate.listen.port, 2)
+
+    run(scene())
+
+
+def test_without_a_descriptor_left_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.workers.TAKE_AGAIN_SECONDS", 0.05)
+    take, failures = socket.socket.accept, [OSError(24, "Too many open files")] * 3
+
+    def fail(listener: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return take(listener)
+
+    async def scene() -> None:
+        async with served() as (gate, _), AsyncExitStack() as stack:
+            monkeypatch.setattr(socket.socket, "accept", fail)
+            await connected(stack, gate.listen.port, 1)
+            assert not failures
 
     run(scene())
 
