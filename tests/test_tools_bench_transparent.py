@@ -87,6 +87,7 @@ class TestClient:
     def test_it_asks_again_when_an_answer_is_whole(self) -> None:
         requests = asked(TOPIC_ID, 3, 0)
         client, kept = Client(requests), Kept()
+        client.rests = False
         client.connection_made(kept)  # type: ignore[arg-type]  # as above
         client.fetch()
         answer = b"\0\0\0\6" + b"answer"
@@ -96,9 +97,23 @@ class TestClient:
         assert (client.answers, client.bytes) == (1, len(answer))
         assert kept.written == requests[0] + requests[1][:8] + b"\0\0\0\1" + requests[1][12:]
 
+    def test_at_rest_it_takes_its_answer_and_asks_no_more(self) -> None:
+        requests = asked(TOPIC_ID, 3, 0)
+        client, kept = Client(requests), Kept()
+        client.connection_made(kept)  # type: ignore[arg-type]  # as above
+        client.fetch()
+        assert (kept.written, client.answered.is_set()) == (b"", True)
+        client.rests = False
+        client.fetch()
+        client.rests = True
+        assert not client.answered.is_set()
+        client.data_received(b"\0\0\0\6" + b"answer")
+        assert (client.answers, client.answered.is_set(), kept.written) == (1, True, requests[0])
+
     @pytest.mark.parametrize(("got", "cut"), [(b"", False), (b"\0\0", True), (b"\0\0\0\6an", True)])
     def test_the_end_inside_an_answer_is_noted(self, got: bytes, cut: bool) -> None:
         client = Client(asked(TOPIC_ID, 1, 0))
+        client.rests = False
         client.data_received(got)
         client.connection_lost(None)
         assert client.cut is cut

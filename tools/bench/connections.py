@@ -3,8 +3,9 @@
 Each asks for the end of the first partitions of a topic, one if nothing else is said, and asks again when the
 broker has answered. To a topic that nothing is produced to it does so after `max_wait_ms`: 500 connections
 that wait 500 ms make 1,000 fetches a second at most. As librdkafka does, each fetch turns its list.
-When it writes `ready` all are connected; they begin to fetch when a line comes on stdin. Told to end as the
-loads of `tools.bench.load` are.
+When it writes `ready` all are connected; they begin to fetch when a line comes on stdin. With the next line
+they come to rest, and it tells what they did since; and so on. Told to end as the loads of `tools.bench.load`
+are, it tells what was done in all.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import json
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import uvloop
 
@@ -21,6 +22,8 @@ from tools.bench.passthrough import address
 
 TURNS: Final = 16
 """Orders of a list after which the first one comes again."""
+
+Told: TypeAlias = dict[str, float]
 
 
 class Client(asyncio.Protocol):
@@ -32,6 +35,11 @@ class Client(asyncio.Protocol):
 
     def __init__(self, requests: Sequence[bytes]) -> None:
         self.answers = self.bytes = 0
+        self.rests = True
+        """It asks for nothing more."""
+        self.answered = asyncio.Event()
+        """Nothing that it asked for is under way."""
+        self.answered.set()
         self.cut = False
         """It was closed inside an answer."""
         self._requests = requests
@@ -46,11 +54,13 @@ class Client(asyncio.Protocol):
     def connection_lost(self, _exc: Exception | None) -> None:
         """Note where it ended."""
         self.cut = bool(self._missing or self._begun)
+        self.answered.set()
         self._transport = None
 
     def fetch(self) -> None:
         """Send the next fetch."""
-        if self._transport is not None:
+        if self._transport is not None and not self.rests:
+            self.answered.clear()
             request = self._requests[self.answers % len(self._requests)]
             self._transport.write(request[:8] + self.answers.to_bytes(4) + request[12:])
 
@@ -67,32 +77,47 @@ class Client(asyncio.Protocol):
             self._begun = b""
         if not self._missing:
             self.answers += 1
+            self.answered.set()
             self.fetch()
 
 
-async def run(
-    where: tuple[str, int], requests: Sequence[bytes], count: int, wait_ms: int
-) -> dict[str, float]:
-    """Connect, fetch once a line comes, until stdin ends.
+async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wait_ms: int) -> Told:
+    """Connect; fetch and rest in turn with each line that comes, until stdin ends.
 
     Returns:
-        ``answers`` and ``bytes`` in all, the ``seconds`` that it took, and how many connections were ``cut``.
+        ``answers`` and ``bytes`` in all, and how many connections were ``cut``.
     """
     loop = asyncio.get_running_loop()
     clients = [Client(requests) for _ in range(count)]
     for client in clients:
         await loop.create_connection(partial(_same, client), *where)
     print("ready", flush=True)
-    await loop.run_in_executor(None, sys.stdin.readline)
-    began = loop.time()
-    for number, client in enumerate(clients):
-        loop.call_later(wait_ms / 1000 * number / count, client.fetch)  # spread over the time they wait
-    await loop.run_in_executor(None, sys.stdin.read)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        before, began = _done(clients), loop.time()
+        for number, client in enumerate(clients):
+            client.rests = False
+            loop.call_later(wait_ms / 1000 * number / count, client.fetch)  # spread over the time they wait
+        if not await loop.run_in_executor(None, sys.stdin.readline):
+            break
+        done = await _rest(clients)
+        told = {what: done[what] - before[what] for what in done}
+        print(json.dumps(told | {"seconds": loop.time() - began}), flush=True)
+    return _done(clients) | {"cut": sum(client.cut for client in clients)}
+
+
+async def _rest(clients: Sequence[Client]) -> Told:
+    """Have all come to rest; give what was done until then."""
+    for client in clients:
+        client.rests = True
+    for client in clients:
+        await client.answered.wait()
+    return _done(clients)
+
+
+def _done(clients: Sequence[Client]) -> Told:
     return {
         "answers": sum(client.answers for client in clients),
         "bytes": sum(client.bytes for client in clients),
-        "seconds": loop.time() - began,
-        "cut": sum(client.cut for client in clients),
     }
 
 

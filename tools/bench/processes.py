@@ -140,6 +140,19 @@ class Gateway(Proxy):
         self.node_port = port + 1 + node_id
         """Where that broker is reached."""
 
+    def ready(self) -> Self:
+        """Wait until it says that it serves, with all of its processes.
+
+        Raises:
+            RuntimeError: it did not come to that; with what it wrote.
+        """
+        until = time.monotonic() + START_SECONDS
+        while self.state()["state"] != "ready":
+            if time.monotonic() > until:
+                raise RuntimeError(f"the gateway is not ready:\n{self.log()}")
+            time.sleep(0.05)
+        return self
+
     def state(self) -> dict[str, Any]:
         """Give /state."""
         with urllib.request.urlopen(f"http://{self._admin}/state", timeout=10) as answer:
@@ -186,6 +199,11 @@ class Load:
         if self._process.stdin is not None:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
+
+    def rest(self) -> dict[str, Any]:
+        """Have it pause until it is to go on; give what it tells of the time since it began."""
+        self.go()
+        return self.result()
 
     def result(self) -> dict[str, Any]:
         """Wait until it is done by itself; give what it tells.

@@ -7,7 +7,7 @@ goes, by each of the two gateways in turn.
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -24,10 +24,10 @@ WORKERS: Final = {ONE_WORKER: 1, TWO_WORKERS: 2}
 LOADS: Final = 2
 CONNECTIONS: Final = 32
 """Of each load."""
-ROUNDS: Final = 8
-QUICK_ROUNDS: Final = 2
-SHARE: Final = 5
-"""A window is so many times shorter than those of other parts: four seconds."""
+ROUNDS: Final = 20
+QUICK_ROUNDS: Final = 4
+SHARE: Final = 20
+"""A window is so many times shorter than those of other parts: one second."""
 CPU_LIMIT, LOAD_LIMIT, PACE_LIMIT = 1.1, 40.0, 1.6
 """In one worker's; percent, for each worker; in one worker's."""
 CORES: Final = 6
@@ -59,25 +59,27 @@ def run(stage: Stage) -> list[Table]:
         stub = [sys.executable, "-m", "tools.bench.stub", f"{HOST}:{port}", "0"]
         broker = stack.enter_context(Proxy(stub, port)).address
         gateways = {
-            name: stack.enter_context(Gateway(broker, "--workers", str(count), node_id=NODE_ID))
+            name: stack.enter_context(Gateway(broker, "--workers", str(count), node_id=NODE_ID)).ready()
             for name, count in WORKERS.items()
         }
+        loads = {name: [_load(stack, gateway) for _ in range(LOADS)] for name, gateway in gateways.items()}
         for number in range(rounds):
             for name in turned(list(WORKERS), number):
-                found[name].append(_window(gateways[name], stage.seconds / SHARE))
+                found[name].append(_window(gateways[name], loads[name], stage.seconds / SHARE))
     return [_table(found, os.cpu_count() or 1)]
 
 
-def _window(gateway: Gateway, seconds: float) -> Window:
-    command = ["tools.bench.connections", f"{HOST}:{gateway.node_port}", TOPIC_ID.hex()]
-    command += [str(CONNECTIONS), "0", str(PARTITIONS)]
+def _load(stack: ExitStack, gateway: Gateway) -> Load:
+    command = ["tools.bench.connections", gateway.address, TOPIC_ID.hex()]
+    return stack.enter_context(Load(*command, str(CONNECTIONS), "0", str(PARTITIONS))).ready()
+
+
+def _window(gateway: Gateway, loads: Sequence[Load], seconds: float) -> Window:
     before = gateway.meter.by_process()
-    with ExitStack() as stack:
-        loads = [stack.enter_context(Load(*command)).ready() for _ in range(LOADS)]
-        for load in loads:
-            load.go()
-        time.sleep(seconds)
-        told = [load.finish() for load in loads]
+    for load in loads:
+        load.go()
+    time.sleep(seconds)
+    told = [load.rest() for load in loads]
     spent = {pid: cpu - before[pid] for pid, cpu in gateway.meter.by_process().items()}
     workers = [spent[worker["pid"]] for worker in gateway.state()["workers"]]
     return Window(
