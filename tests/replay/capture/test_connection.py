@@ -4,62 +4,8 @@ from proxy.protocol.primitives import encode_compact_string, encode_string
 from replay.capture.connection import NO_REQUESTS, NOT_KAFKA, OPAQUE, TLS
 from replay.capture.exchange import UNSEEN, ConnectionEnd, Exchange
 from replay.capture.packets import FIN, RST, SYN
-from tests.replay.capture.packets_of import Row, read, row
-
-ID = encode_string(b"me")
-
-
-def _framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4) + body
-
-
-def request(key: int, version: int, correlation_id: int, body: bytes = b"", client_id: bytes = ID) -> bytes:
-    return _framed(struct.pack(">hhi", key, version, correlation_id) + client_id + body)
-
-
-def response(correlation_id: int, body: bytes = b"\0" * 6) -> bytes:
-    return _framed(correlation_id.to_bytes(4) + body)
-
-
-class Talk:
-    """Rows of a connection, sequence numbers counted on."""
-
-    def __init__(self, *, syn: bool = True) -> None:
-        self.rows: list[Row] = []
-        self.next = {True: 1000, False: 2000}
-        self.time = 1
-        if syn:
-            self.rows += [
-                row(client=True, sequence=999, flags=SYN),
-                row(client=False, sequence=1999, flags=SYN),
-            ]
-
-    def say(self, payload: bytes, *, client: bool, lost: bool = False, cut_to: int | None = None) -> "Talk":
-        self.time += 1_000_000
-        kept = payload if cut_to is None else payload[:cut_to]
-        if not lost:
-            self.rows.append(
-                row(
-                    client=client,
-                    sequence=self.next[client],
-                    payload=kept,
-                    missing=len(payload) - len(kept),
-                    time=self.time,
-                )
-            )
-        self.next[client] += len(payload)
-        return self
-
-    def client(self, payload: bytes, *, lost: bool = False, cut_to: int | None = None) -> "Talk":
-        return self.say(payload, client=True, lost=lost, cut_to=cut_to)
-
-    def broker(self, payload: bytes, *, lost: bool = False, cut_to: int | None = None) -> "Talk":
-        return self.say(payload, client=False, lost=lost, cut_to=cut_to)
-
-    def read(self, *, ports: frozenset[int] = frozenset()) -> tuple[list[Exchange], ConnectionEnd]:
-        *exchanges, end = read(self.rows, ports=ports)
-        assert isinstance(end, ConnectionEnd)
-        return [one for one in exchanges if isinstance(one, Exchange)], end
+from tests.replay.capture.packets_of import read, row
+from tests.replay.capture.talk import Talk, request, response
 
 
 def _ids(exchanges: list[Exchange]) -> list[tuple[int, bool, bool]]:
@@ -182,14 +128,14 @@ def test_a_fin_beyond_what_was_captured_tells_of_a_gap() -> None:
 
 def test_sasl_handshake_v0_makes_the_rest_opaque() -> None:
     talk = Talk().client(request(17, 0, 1, encode_string(b"PLAIN"))).broker(response(1))
-    exchanges, end = talk.client(_framed(b"token")).broker(_framed(b"")).read()
+    exchanges, end = talk.client(framed(b"token")).broker(framed(b"")).read()
     assert _ids(exchanges) == [(1, True, True)]
     assert end.reason == OPAQUE
 
 
 def test_sums_of_an_opaque_connection_hold() -> None:
     talk = Talk().client(request(17, 0, 1, encode_string(b"PLAIN"))).broker(response(1))
-    exchanges, end = talk.client(_framed(b"token")).broker(_framed(b"")).read()
+    exchanges, end = talk.client(framed(b"token")).broker(framed(b"")).read()
     frames = sum(one.request_bytes + one.response_bytes for one in exchanges)
     assert end.client_bytes + end.broker_bytes == frames + end.unframed_bytes
 
@@ -215,8 +161,8 @@ def test_other_protocols_are_told_apart() -> None:
 
 
 def test_zookeepers_first_words_are_no_produce_request() -> None:
-    connect = _framed(struct.pack(">iqiq", 0, 0, 30_000, 0) + (16).to_bytes(4) + bytes(17))
-    told = _framed(struct.pack(">iiq", 0, 30_000, 0x100) + (16).to_bytes(4) + bytes(17))
+    connect = framed(struct.pack(">iqiq", 0, 0, 30_000, 0) + (16).to_bytes(4) + bytes(17))
+    told = framed(struct.pack(">iiq", 0, 30_000, 0x100) + (16).to_bytes(4) + bytes(17))
     exchanges, end = Talk().client(connect).broker(told).read()
     assert (exchanges, end.reason) == ([], NOT_KAFKA)
 
