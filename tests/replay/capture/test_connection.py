@@ -5,7 +5,7 @@ from replay.capture.connection import NO_REQUESTS, NOT_KAFKA, OPAQUE, TLS
 from replay.capture.exchange import UNSEEN, ConnectionEnd, Exchange
 from replay.capture.packets import FIN, RST, SYN
 from tests.replay.capture.packets_of import read, row
-from tests.replay.capture.talk import Talk, request, response
+from tests.replay.capture.talk import Talk, framed, request, response
 
 
 def _ids(exchanges: list[Exchange]) -> list[tuple[int, bool, bool]]:
