@@ -131,7 +131,7 @@ class TestTable:
             "tproxy": [Window(0.9, 101.0), Window(1.8, 51.0), Window(3.6, 26.0)],
         }
 
-        cpu, times_cpu, pace, times_pace = transparent._table(KINDS[0], rounds).rows
+        cpu, times_cpu, pace, times_pace = transparent._table(KINDS[0], rounds, 0.5).rows
 
         assert cpu.values == {"explicit": 2.0, "redirect": 2.04, "tproxy": 1.8}
         assert times_cpu.values == {"explicit": 1.0, "redirect": 1.02, "tproxy": 0.9}

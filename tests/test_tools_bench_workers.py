@@ -19,7 +19,7 @@ def test_windows_are_held_against_those_of_the_same_round() -> None:
 
 @pytest.mark.parametrize(("cores", "met"), [(5, None), (6, True)])
 def test_fetches_a_second_are_judged_where_there_are_cores_for_them(cores: int, met: bool | None) -> None:
-    table = workers._table(ROUNDS, cores)
+    table = workers._table(ROUNDS, 0.5, cores)
 
     cpu, times_cpu, share, pace, times_pace = table.rows
     assert cpu.values == {"1 worker": 200.0, "2 workers": 210.0}
@@ -27,4 +27,5 @@ def test_fetches_a_second_are_judged_where_there_are_cores_for_them(cores: int, 
     assert (share.values, share.met) == ({"2 workers": 44.0}, True)
     assert pace.values["2 workers"] == 7_200.0
     assert (times_pace.values["2 workers"], times_pace.met) == (1.7, met)
+    assert "3 rounds of windows of 0.5 s" in table.notes[1]
     assert any("not judged: 5 cores" in note for note in table.notes) is (met is None)

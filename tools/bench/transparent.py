@@ -88,7 +88,7 @@ def run(stage: Stage) -> list[Table]:
     if lacking := missing("nft", "setpriv"):
         stage.say(f"transparent: not measured, {lacking}")
         return []
-    return [_table(kind, _measured(stage, kind)) for kind in KINDS]
+    return [_table(kind, _measured(stage, kind), stage.seconds / SHARE) for kind in KINDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _window(mode: Mode, kind: Kind, seconds: float) -> Window:
     return Window(spent / done * kind.cpu[1], done / told["seconds"] * kind.pace[1])
 
 
-def _table(kind: Kind, rounds: Rounds) -> Table:
+def _table(kind: Kind, rounds: Rounds, seconds: float) -> Table:
     rows = [
         Row(
             name="CPU of the gateway",
@@ -177,7 +177,8 @@ def _table(kind: Kind, rounds: Rounds) -> Table:
         ),
     ]
     notes = [
-        "Medians; ratios are those of windows of the same round. CPU user and system.",
+        f"Medians of {len(rounds[EXPLICIT])} rounds of windows of {seconds:g} s; ratios within a round.",
+        "CPU user and system.",
         "One stub of a broker in another network namespace, which answers at once; MTU 1,500, TCP Reno.",
         "Gateways keep freed memory: giving it back costs processes of the same mode differently.",
     ]

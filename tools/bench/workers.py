@@ -66,7 +66,7 @@ def run(stage: Stage) -> list[Table]:
         for number in range(rounds):
             for name in turned(list(WORKERS), number):
                 found[name].append(_window(gateways[name], loads[name], stage.seconds / SHARE))
-    return [_table(found, os.cpu_count() or 1)]
+    return [_table(found, stage.seconds / SHARE, os.cpu_count() or 1)]
 
 
 def _load(stack: ExitStack, gateway: Gateway) -> Load:
@@ -89,7 +89,7 @@ def _window(gateway: Gateway, loads: Sequence[Load], seconds: float) -> Window:
     )
 
 
-def _table(rounds: Rounds, cores: int) -> Table:
+def _table(rounds: Rounds, seconds: float, cores: int) -> Table:
     scales = cores >= CORES
     rows = [
         Row(name="CPU of all processes", unit="µs a fetch", values=medians(rounds, "cpu")),
@@ -110,7 +110,10 @@ def _table(rounds: Rounds, cores: int) -> Table:
             least=True,
         ),
     ]
-    notes = [f"{LOADS * CONNECTIONS} connections; medians; ratios are those of windows of the same round."]
+    notes = [
+        f"{LOADS * CONNECTIONS} connections to a stub of a broker that answers at once.",
+        f"Medians of {len(rounds[ONE_WORKER])} rounds of windows of {seconds:g} s; ratios within a round.",
+    ]
     if not scales:
         notes.append(f"Fetches a second are not judged: {cores} cores here, {CORES} are needed.")
     title = f"--workers 2: fetches of {PARTITIONS} partitions without news"
