@@ -129,16 +129,23 @@ def hand_over(end: socket.socket, client: socket.socket, node_id: NodeId) -> Non
     end.sendmsg([listener], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [client.fileno()]))])
 
 
-def take_over(end: socket.socket) -> tuple[NodeId, socket.socket] | None:
-    """Take a connection that was handed over; None: the gateway is gone.
+def take_over(end: socket.socket) -> tuple[NodeId, socket.socket | None] | None:
+    """Take a connection that was handed over.
+
+    Returns:
+        The broker whose listener it came to, and the connection, or None for it when this process has no
+        descriptor left and it is lost. None alone: the gateway is gone.
 
     Raises:
         BlockingIOError: there is none.
     """
     listener, descriptors, _, _ = socket.recv_fds(end, _LISTENER.size, 1)
-    if not descriptors:
+    if not listener:
         return None
-    (node_id,) = _LISTENER.unpack(listener)
+    (number,) = _LISTENER.unpack(listener)
+    node_id = None if number == _BOOTSTRAP else number
+    if not descriptors:
+        return node_id, None
     client = socket.socket(fileno=descriptors[0])
     client.setblocking(False)
-    return (None if node_id == _BOOTSTRAP else node_id), client
+    return node_id, client

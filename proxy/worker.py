@@ -117,7 +117,12 @@ class Worker(Serving):
                 if taken is None:
                     self.loop.remove_reader(end.fileno())
                     return
-                self.spawn(self._serve(*taken))
+                node_id, client = taken
+                if client is None:
+                    self.log.warning("client refused", reason="no file descriptor is left")
+                    self._channel.send("left", node_id)
+                else:
+                    self.spawn(self._serve(node_id, client))
 
     async def _serve(self, node_id: NodeId, client: socket.socket) -> None:
         link = Link(self, node_id)

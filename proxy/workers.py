@@ -9,9 +9,8 @@ import asyncio
 import os
 import pickle
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from time import monotonic, time
@@ -38,10 +37,12 @@ from proxy.tls import ClientTls
 from proxy.transparent import Destinations
 from proxy.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
 
-AGAIN_SECONDS: Final = (1.0, 30.0)
+START_AGAIN_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait before a worker that ended is started again; each wait doubles."""
 TAKE_AGAIN_SECONDS: Final = 1.0
 """Before clients are taken again, where one could not be."""
+AGAIN_SECONDS: Final = 0.01
+"""Before one that was taken is offered to the workers again."""
 STEADY_SECONDS: Final = 60.0
 """A worker that lived for so long is started again at once."""
 
@@ -93,6 +94,9 @@ class Workers(Tasks):
         self._again: dict[int, float] = {}
         self._listeners: dict[NodeId, list[socket.socket]] = {}
         self._listening = False
+        """Clients are taken."""
+        self._waiting: deque[tuple[socket.socket, NodeId]] = deque()
+        """Those that were taken and that no worker could be given yet."""
         self._known = b""
         ClientTls(
             config, lambda _: None
@@ -248,6 +252,9 @@ class Workers(Tasks):
         left = self._connected
         for node_id in list(self._listeners):
             self._stop(node_id)
+        for client, _ in self._waiting:
+            client.close()
+        self._waiting.clear()
         self.cancel()
         for hand in self._hands.values():
             hand.end()
@@ -275,10 +282,7 @@ class Workers(Tasks):
             self._begun = True
             for work in self.front.work():
                 self.spawn(work)
-        if not self._listening:
-            self._listening = True
-            for node_id, sockets in self._listeners.items():
-                self._watch(node_id, sockets)
+        self._take()
 
     def is_gone(self, hand: Hand, code: int | None) -> None:
         """Take note that a worker ended, and start another in its place."""
@@ -295,9 +299,7 @@ class Workers(Tasks):
         self._slots[hand.number - 1] = 0
         self._ways.ended(hand.number)
         if not any(other.up for other in self._hands.values()):
-            self._listening = False
-            for sockets in self._listeners.values():
-                self._leave_alone(sockets)
+            self._wait()
         if not self._draining:
             self.spawn(self._start_again(hand))
 
@@ -310,7 +312,7 @@ class Workers(Tasks):
                 self.log.warning(
                     "worker can't be started, trying again", worker=number, reason=reason_of(error)
                 )
-                await asyncio.sleep(AGAIN_SECONDS[1])
+                await asyncio.sleep(START_AGAIN_SECONDS[1])
             else:
                 return await hand.begin()
 
@@ -318,7 +320,7 @@ class Workers(Tasks):
         wait = self._again.get(hand.number, 0.0)
         if monotonic() - hand.started_at >= STEADY_SECONDS:
             wait = 0.0
-        self._again[hand.number] = min(max(2 * wait, AGAIN_SECONDS[0]), AGAIN_SECONDS[1])
+        self._again[hand.number] = min(max(2 * wait, START_AGAIN_SECONDS[0]), START_AGAIN_SECONDS[1])
         await asyncio.sleep(wait)
         await self._start(hand.number)
 
@@ -342,25 +344,42 @@ class Workers(Tasks):
     def _serve(self, node_id: NodeId, sockets: list[socket.socket]) -> None:
         self._listeners[node_id] = sockets
         if self._listening:
-            self._watch(node_id, sockets)
+            self._watch(node_id)
 
-    def _watch(self, node_id: NodeId, sockets: list[socket.socket]) -> None:
-        for sock in sockets:
+    def _watch(self, node_id: NodeId) -> None:
+        for sock in self._listeners[node_id]:
             self.loop.add_reader(sock.fileno(), self._accept, node_id, sock)
 
-    def _watch_again(self, node_id: NodeId, listener: socket.socket) -> None:
-        if self._listening and listener in self._listeners.get(node_id, ()):
-            self._watch(node_id, [listener])
-
-    def _leave_alone(self, sockets: list[socket.socket]) -> None:
-        for sock in sockets:
+    def _leave_alone(self, node_id: NodeId) -> None:
+        for sock in self._listeners[node_id]:
             self.loop.remove_reader(sock.fileno())
 
     def _stop(self, node_id: NodeId) -> None:
-        sockets = self._listeners.pop(node_id, [])
-        self._leave_alone(sockets)
-        for sock in sockets:
-            sock.close()
+        if node_id in self._listeners:
+            self._leave_alone(node_id)
+            for sock in self._listeners.pop(node_id):
+                sock.close()
+
+    def _take(self) -> None:
+        """Take clients, those first that were taken before and are not handed over yet."""
+        while self._waiting:
+            if not self._hand_over(*self._waiting[0]):
+                self._wait(AGAIN_SECONDS)
+                return
+            self._waiting.popleft()[0].close()
+        if not self._listening and any(hand.up for hand in self._hands.values()):
+            self._listening = True
+            for node_id in self._listeners:
+                self._watch(node_id)
+
+    def _wait(self, seconds: float | None = None) -> None:
+        """Leave clients in the backlog, for some seconds or until a worker is up."""
+        if self._listening:
+            self._listening = False
+            for node_id in self._listeners:
+                self._leave_alone(node_id)
+        if seconds is not None:
+            self.loop.call_later(seconds, self._take)
 
     def _accept(self, node_id: NodeId, listener: socket.socket) -> None:
         """Hand those that have come to workers."""
@@ -371,20 +390,23 @@ class Workers(Tasks):
                 return
             except OSError as error:  # no descriptor is left, or no memory: others may leave some
                 self.log.warning("no client can be taken, trying again", reason=reason_of(error))
-                self._leave_alone([listener])
-                self.loop.call_later(TAKE_AGAIN_SECONDS, self._watch_again, node_id, listener)
+                self._wait(TAKE_AGAIN_SECONDS)
                 return
-            with client:
-                self._hand_over(client, node_id)
+            if not self._hand_over(client, node_id):
+                self._waiting.append((client, node_id))
+                self._wait(AGAIN_SECONDS)
+                return
+            client.close()
 
-    def _hand_over(self, client: socket.socket, node_id: NodeId) -> None:
-        """Give a client to the worker with the fewest of its listener, and of these to the one least busy."""
+    def _hand_over(self, client: socket.socket, node_id: NodeId) -> bool:
+        """Give a client to the worker with the fewest of its listener, and of these to the one least busy.
+
+        Returns:
+            False when no worker takes it now: those that were given before are still in its way.
+        """
         if not self._room.for_one_more(self._connected, self.config.max_connections):
             self.turned_away[LIMIT] += 1
-            return
+            return True
         able = [hand for hand in self._hands.values() if hand.up]
-        for hand in sorted(able, key=lambda hand: (hand.open[node_id], hand.busy, hand.open.total())):
-            if hand.give(client, node_id):
-                return
-        with suppress(OSError):
-            self.log.warning("client refused", reason="no worker takes it", client=str(client.getpeername()))
+        able.sort(key=lambda hand: (hand.open[node_id], hand.busy, hand.open.total()))
+        return any(hand.give(client, node_id) for hand in able)

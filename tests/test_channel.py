@@ -104,6 +104,7 @@ def test_a_connection_is_handed_over(
             hand_over(ours, client, node_id)
         taken = take_over(theirs)
         assert taken is not None
+        assert taken[1] is not None
         with taken[1] as sock:
             assert taken[0] == node_id
             sock.send(b"hello")

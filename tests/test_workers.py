@@ -171,7 +171,7 @@ def test_without_a_worker_clients_wait_for_the_next() -> None:
 
 
 def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.workers.AGAIN_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr("proxy.workers.START_AGAIN_SECONDS", (0.01, 0.01))
     start, failures = subprocess.Popen, [OSError(12, "Cannot allocate memory")]
 
     def fail_once(*arguments: Any, **options: Any) -> Any:
@@ -203,6 +203,23 @@ def test_without_a_descriptor_left_clients_wait(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(socket.socket, "accept", fail)
             await connected(stack, gate.listen.port, 1)
             assert not failures
+
+    run(scene())
+
+
+def test_more_clients_than_a_worker_can_be_given_at_once_wait_their_turn() -> None:
+    async def scene() -> None:
+        async with served() as (gate, _), AsyncExitStack() as stack:
+            pids = [worker["pid"] for worker in (await state(gate))["workers"]]
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            clients = [await stack.enter_async_context(client(gate.listen.port)) for _ in range(900)]
+            await until(lambda: gate._waiting)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            assert len(await asyncio.gather(*map(ask, clients))) == len(clients)
+            connections = [worker["connections"] for worker in (await state(gate))["workers"]]
+            assert connections == [450, 450]
 
     run(scene())
 
