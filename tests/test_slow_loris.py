@@ -1,7 +1,4 @@
-"""Slow-loris on every listener: peers whose bytes drip are closed in time, and others are served meanwhile.
-
-The listeners of the bootstrap and of single brokers without TLS are in `test_lifecycle`.
-"""
+"""Slow-loris on every listener: peers whose bytes drip are closed in time, others are served meanwhile."""
 
 import asyncio
 import ssl
@@ -45,9 +42,13 @@ async def dripping(
 
 async def serves(port: int, trust: ssl.SSLContext | None = None, name: str | None = None) -> None:
     async with client(port, trust, name) as (reader, writer):
-        for number in range(20):
-            writer.write(request(ApiKey.LIST_GROUPS, 0, number))
-            assert await frame(reader) == number.to_bytes(4) + b"groups"
+        await asks(reader, writer)
+
+
+async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    for number in range(20):
+        writer.write(request(ApiKey.LIST_GROUPS, 0, number))
+        assert await frame(reader) == number.to_bytes(4) + b"groups"
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,22 @@ def hello(name: str) -> bytes:
     with pytest.raises(ssl.SSLWantReadError):
         shaking.do_handshake()
     return outgoing.read()
+
+
+@pytest.mark.parametrize("way", [0, 2], ids=["bootstrap", "broker 1"])
+def test_plain(way: int) -> None:
+    async def scene() -> None:
+        async with served(listen=f"127.0.0.1:{free_ports(4)}") as (gate, _):
+            port = gate.listen.port + way
+            ended = asyncio.gather(*(dripping(port, FRAME) for _ in range(5 * PEERS)))
+            async with client(port) as (reader, writer):
+                await asks(reader, writer)
+                assert await ended == [True] * 5 * PEERS
+                assert gate.turned_away["no request"] == 5 * PEERS
+                await until(lambda: len(gate.links) == 1)
+                await asks(reader, writer)
+
+    run(scene())
 
 
 @pytest.mark.parametrize("by_name", [False, True], ids=["a port each", "one port by name"])
