@@ -169,6 +169,7 @@ def test_check_says_yes_to_a_live_broker_and_no_to_a_dead_one(broker: Broker) ->
 
 def check(bootstrap: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap, "--check"]
+    command += ["--listen", f"127.0.0.1:{free_ports(3)}", "--admin", "off"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
