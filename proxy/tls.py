@@ -18,6 +18,8 @@ CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not
 KEPT: Final = "what was read before stays in use"
 _NO_TLS: Final = frozenset({"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _ALERT: Final = "ALERT"
+_EXPIRED: Final = "certificate expired"
+"""An alert, as `_alert` words it."""
 
 Stamp = tuple[int, int, int] | None
 
@@ -165,9 +167,9 @@ def of_client(error: ssl.SSLError) -> str:
     if reason in _NO_TLS:
         return "the client does not speak TLS: with --tls-cert its security.protocol is SSL or SASL_SSL"
     if _ALERT in reason:
-        return (
-            f"the client refuses the certificate of --tls-cert ({_alert(reason)}): give it the CA and a name"
-        )
+        alert = _alert(reason)
+        remedy = "renew it" if alert == _EXPIRED else "give it the CA and a name"
+        return f"the client refuses the certificate of --tls-cert ({alert}): {remedy}"
     return _short(error)
 
 

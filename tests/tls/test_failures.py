@@ -31,7 +31,7 @@ from tests.shell import (
     until,
 )
 from tests.tls.secured import Keys, serving
-from tools.certificates import Pair
+from tools.certificates import Authority, Pair
 
 WRONG: dict[str, tuple[Callable[[Keys], Pair], dict[str, str], str]] = {
     "expired": (
@@ -290,20 +290,44 @@ def test_a_client_in_plain_text_is_told_of_and_costs_no_other(keys: Keys) -> Non
     run(scene())
 
 
-def test_a_client_that_refuses_our_certificate_is_told_of(keys: Keys) -> None:
+REFUSED: dict[str, tuple[Callable[[Keys], Pair], Callable[[Keys], Authority], str]] = {
+    "unknown CA": (
+        lambda keys: keys.good,
+        lambda keys: keys.other,
+        "(unknown ca): give it the CA and a name",
+    ),
+    "wrong host": (
+        lambda keys: keys.ca.sign("far", "kafka.example"),
+        lambda keys: keys.ca,
+        "(bad certificate): give it the CA and a name",
+    ),
+    "expired": (
+        lambda keys: keys.ca.sign("old", days=(-0.9, -0.1)),
+        lambda keys: keys.ca,
+        "(certificate expired): renew it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_client_that_refuses_our_certificate_is_told_of(keys: Keys, case: str) -> None:
+    own, trusted, remedy = REFUSED[case]
+    pair = own(keys)
+
     def refuse(port: int) -> None:
-        strange = ssl.create_default_context(cafile=keys.other.file)
+        trust = ssl.create_default_context(cafile=trusted(keys).file)
         with socket.create_connection(("127.0.0.1", port)) as sock, pytest.raises(ssl.SSLError):
-            strange.wrap_socket(sock, server_hostname="localhost")
+            trust.wrap_socket(sock, server_hostname="localhost")
 
     async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address, WireGateway, **keys.to_client()) as gate:
+        options = {"tls_cert": str(pair.cert), "tls_key": str(pair.key)}
+        async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
             with capture_logs() as lines:
                 await asyncio.to_thread(refuse, gate.listen.port)
                 await until(lambda: lines)
-            assert lines[0]["reason"] == (
-                "the client refuses the certificate of --tls-cert (unknown ca): give it the CA and a name"
-            )
+            assert [line["reason"] for line in lines] == [
+                f"the client refuses the certificate of --tls-cert {remedy}"
+            ]
 
     run(scene())
 
