@@ -54,7 +54,7 @@ async def ask(address: Address) -> Snapshot:
         raise UnreachableError(f"no answer within {ANSWER_SECONDS:g} s") from None
     except (OSError, UnicodeEncodeError) as error:  # a name can be no name at all
         raise UnreachableError(reason_of(error)) from None
-    except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+    except (ValueError, RecursionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         raise UnreachableError("what answers there is no fetchgate") from None
 
 
@@ -67,7 +67,11 @@ async def _get(address: Address) -> object:
         status = head.split(b" ", 2)[1]
         if not head.startswith(b"HTTP/1.") or status != b"200":
             raise NotAGatewayError(head[:64])
-        body = await reader.read(-1)
+        body = bytearray()
+        while chunk := await reader.read(MAX_ANSWER_BYTES):
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise NotAGatewayError("its answer has no end")
     finally:
         writer.transport.abort()
     document: object = json.loads(body)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
+from proxy.dashboard.top import MAX_ANSWER_BYTES
 from tests.dashboard.scenes import SCENES
 
 WAIT_SECONDS = 30.0
@@ -303,7 +304,17 @@ def test_once_without_a_gateway_is_one_line_and_code_1(stub: StubGateway) -> Non
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(404, b"{}"), (200, b"{}"), (200, b"[1]"), (200, b"\xff"), (200, b""), (500, b'{"version": 1}')],
+    [
+        (404, b"{}"),
+        (200, b"{}"),
+        (200, b"[1]"),
+        (200, b"\xff"),
+        (200, b""),
+        (500, b'{"version": 1}'),
+        (200, b"[" * 100_000),
+        (200, json.dumps(SCENES["busy"]()).encode() + b" " * MAX_ANSWER_BYTES),
+    ],
+    ids=["not found", "object", "array", "no text", "nothing", "failure", "deep", "endless"],
 )
 def test_what_is_no_gateway_is_told_so(
     stub: StubGateway, capsys: pytest.CaptureFixture[str], status: int, body: bytes
