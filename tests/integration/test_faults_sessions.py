@@ -132,7 +132,10 @@ def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, 
                 follower.fetch(replica_id=FOLLOWER, session_id=number, session_epoch=-1)
         assert contents(client.fetches(6)) == expected * 6
         assert session_of(stage, "evicted") > 0
-        assert said().count("code=70") == 1 + ("client_id=bystander code=70" in said())
+        # The bystander may be evicted, too, and more than once while the followers take slot after slot.
+        by_client = [said().count(f"client_id={name} code=70") for name in ("evicted", "bystander")]
+        assert by_client[0] == 1
+        assert said().count("code=70") == sum(by_client)
 
 
 @pytest.fixture(scope="module")
