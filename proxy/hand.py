@@ -31,7 +31,7 @@ class Boss(Protocol):
     config: Config
     loop: asyncio.AbstractEventLoop
 
-    def begin(self) -> tuple[object, ...]:
+    def beginning(self) -> tuple[object, ...]:
         """Give what a worker begins with, see `proxy.worker.Worker`."""
 
     def told(self, what: str, *more: Any) -> object:
@@ -112,7 +112,7 @@ class Hand:
         gateway = self._gateway
         gateway.loop.add_reader(self._asks.fileno(), self._question)
         await self._channel.connect(gateway.loop, self._end)
-        self.tell("begin", *gateway.begin())
+        self.tell("begin", *gateway.beginning())
 
     def tell(self, name: str, *what: object) -> None:
         """Send it a message."""

@@ -43,6 +43,8 @@ TAKE_AGAIN_SECONDS: Final = 1.0
 """Before clients are taken again, where one could not be."""
 AGAIN_SECONDS: Final = 0.01
 """Before one that was taken is offered to the workers again."""
+TOGETHER_SECONDS: Final = 5.0
+"""How long the first worker waits for the others."""
 STEADY_SECONDS: Final = 60.0
 """A worker that lived for so long is started again at once."""
 
@@ -85,7 +87,7 @@ class Workers(Tasks):
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._room = Room(log, self.note)
         self._begun = False
-        """A worker was up: the cluster is followed from then on."""
+        """The cluster is followed and clients are taken: all workers were up, or one for long enough."""
         self._draining = False
         self._closed = False
         self._gone = Counts()
@@ -123,7 +125,7 @@ class Workers(Tasks):
             self.spawn(self._start(number))
         self.spawn(self._keep_history())
 
-    def begin(self) -> tuple[object, ...]:
+    def beginning(self) -> tuple[object, ...]:
         """Give what a worker begins with."""
         return self._part(), self.listen, self.front.brokers.known
 
@@ -278,11 +280,20 @@ class Workers(Tasks):
         """Give a worker clients from now on."""
         self._have_known()
         hand.tell("know", self.front.brokers.known)
-        if not self._begun:
+        if self._begun:
+            self._take()
+        elif all(each.up for each in self._hands.values()):
+            self._begin()
+        else:
+            self.loop.call_later(TOGETHER_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        """Begin to follow the cluster and to take clients: those that come first stay where they are put."""
+        if not self._begun and not self._closed:
             self._begun = True
             for work in self.front.work():
                 self.spawn(work)
-        self._take()
+            self._take()
 
     def is_gone(self, hand: Hand, code: int | None) -> None:
         """Take note that a worker ended, and start another in its place."""

@@ -110,6 +110,44 @@ def test_each_worker_gets_its_share_of_each_listener_and_all_is_told_as_one() ->
     run(scene())
 
 
+def test_clients_that_come_before_the_workers_are_shared_out_as_well() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, AsyncExitStack() as stack:
+            cluster.others = lambda message: message[-4:]
+            asked = config(bootstrap=cluster.address, workers="2")
+            gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+            gate.open()
+            stack.callback(gate.close)
+            clients = [await stack.enter_async_context(client(gate.listen.port)) for _ in range(6)]
+            await asyncio.gather(*map(ask, clients))
+            assert [worker["connections"] for worker in (await state(gate))["workers"]] == [3, 3]
+
+    run(scene())
+
+
+def test_where_a_worker_does_not_come_up_the_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.workers.TOGETHER_SECONDS", 0.05)
+    start = subprocess.Popen
+
+    def hang(arguments: list[str], **options: Any) -> Any:
+        hangs = arguments[-2] == "2"
+        return start([sys.executable, "-c", "import time; time.sleep(60)"] if hangs else arguments, **options)
+
+    monkeypatch.setattr("proxy.hand.subprocess.Popen", hang)
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, AsyncExitStack() as stack:
+            cluster.others = lambda message: message[-4:]
+            asked = config(bootstrap=cluster.address, workers="2")
+            gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+            gate.open()
+            stack.callback(gate.close)
+            await connected(stack, gate.listen.port, 2)
+            assert "worker 2 does not run yet" in health_of(await gate.tell_standing()).reasons
+
+    run(scene())
+
+
 def test_a_client_that_left_makes_room() -> None:
     async def scene() -> None:
         async with served(max_connections="4") as (gate, _), AsyncExitStack() as stack:
