@@ -34,6 +34,7 @@ class Front:
         config: what the operator asked for.
         binding: how sockets are had.
         reach: takes what the bootstrap answers.
+        broker_tls: how the bootstrap is spoken to; who made it follows its files.
         log: where changes are told.
         note: keeps them for those who look at the gateway.
         serve: takes the listening sockets of a broker; of None: the bootstrap's.
@@ -47,6 +48,7 @@ class Front:
         *,
         binding: Binding,
         reach: Reach,
+        broker_tls: BrokerTls,
         log: FilteringBoundLogger,
         note: Note,
         serve: Callable[[NodeId, list[socket]], None],
@@ -64,7 +66,7 @@ class Front:
         self._serve = serve
         self._stop = stop
         self._in_use = in_use
-        self._broker_tls = BrokerTls(config)
+        self._broker_tls = broker_tls
 
     def open(self) -> None:
         """Bind the bootstrap listener and those of the brokers that are known from before.

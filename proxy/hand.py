@@ -1,11 +1,13 @@
 """A worker as the gateway sees it: a process, what it is told and what it tells."""
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 from collections import Counter
 from contextlib import suppress
+from itertools import count
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -19,6 +21,8 @@ TOLD_SECONDS: Final = 0.8
 """For a worker to answer; one that takes longer is said to be silent. The kubelet waits a second for both."""
 LEAVE_SECONDS: Final = 2.0
 """Beyond the time for draining, for a worker to say that it has."""
+FULL_SECONDS: Final = 1.0
+"""How long a worker without a descriptor left is given no client."""
 GONE_SECONDS: Final = 0.1
 """Between the end of a worker's channel and its own."""
 _BUSY_STEPS: Final = 20
@@ -65,6 +69,10 @@ class Hand:
         self.number = number
         self.up = False
         """It serves."""
+        self.silent = False
+        """It did not answer when it was asked last."""
+        self.full_until = 0.0
+        """It has no descriptor left, and is given no client before."""
         self.open: Counter[NodeId] = Counter()
         """Its connections, by the listener to which they came."""
         self.counts = Counts()
@@ -72,8 +80,10 @@ class Hand:
         self.busy = 0
         """How much of a core it took of late, in steps of a twentieth."""
         self.started_at = monotonic()
+        self._looked_at = (self.started_at, 0.0)
         self._gateway = gateway
         self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = count(1)  # none comes again: a late answer must be none to a later question
         self._drained: asyncio.Future[int] | None = None
         self._channel = Channel(self._received, self._lost)
         pairs = [
@@ -82,14 +92,11 @@ class Hand:
         ]
         self._end, self._takes, self._asks = (ours for ours, _ in pairs)
         descriptors = [*(theirs.fileno() for _, theirs in pairs), memory]
-        try:
+        arguments = (*descriptors, number, gateway.config.workers)
+        try:  # -P and the path: it imports what this process does, and nothing from where it was started
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [
-                    sys.executable,
-                    "-m",
-                    "proxy.worker",
-                    *map(str, (*descriptors, number, gateway.config.workers)),
-                ],
+                [sys.executable, "-P", "-m", "proxy.worker", *map(str, arguments)],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # what a terminal sends is for the gateway
@@ -118,16 +125,20 @@ class Hand:
         """Send it a message."""
         self._channel.send(name, *what)
 
-    async def ask(self, what: str, *more: object) -> Any:
-        """Ask it something; None: it does not answer."""
-        number = len(self._asked) and max(self._asked) + 1
+    async def ask(self, what: str, *more: object, within: float = TOLD_SECONDS) -> Any:
+        """Ask it something; None: it does not answer within so many seconds, or is gone."""
+        number = next(self._numbers)
         asked = self._asked[number] = self._gateway.loop.create_future()
         self.tell("ask", number, what, *more)
         try:
-            async with asyncio.timeout(TOLD_SECONDS):
-                return await asked
+            async with asyncio.timeout(within):
+                told = await asked
         except TimeoutError:
+            self.silent = True
             return None
+        else:
+            self.silent = False
+            return told
         finally:
             del self._asked[number]
 
@@ -153,8 +164,10 @@ class Hand:
             return self.open.total()
 
     def end(self) -> None:
-        """End it at once."""
+        """End it at once, if it has not ended."""
         self.up = False
+        if self._asks.fileno() < 0:
+            return
         self._gateway.loop.remove_reader(self._asks.fileno())
         self._channel.close()
         for end in (self._takes, self._asks):
@@ -163,15 +176,20 @@ class Hand:
         self._process.wait()
 
     def took(self, counts: Counts) -> None:
-        """Note what it told, and from that how busy it is."""
-        before, after = (sum(each.cpu_seconds for each in told.processes) for told in (self.counts, counts))
-        if self.counts.processes:
-            self.busy = round(_BUSY_STEPS * (after - before) / INTERVAL_SECONDS)
+        """Note what it told, and now and then from that how busy it is."""
         self.counts = counts
+        now, taken = monotonic(), sum(each.cpu_seconds for each in counts.processes)
+        then, before = self._looked_at
+        if now - then >= INTERVAL_SECONDS:
+            self.busy = round(_BUSY_STEPS * (taken - before) / (now - then))
+            self._looked_at = (now, taken)
 
     def _received(self, name: str, *what: Any) -> None:
         if name == "left":
             self.open[what[0]] -= 1
+        elif name == "full":
+            self.open[what[0]] -= 1
+            self.full_until = monotonic() + FULL_SECONDS
         elif name == "told":
             number, told = what
             asked = self._asked.get(number)

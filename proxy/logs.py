@@ -7,6 +7,7 @@ import logging
 import ssl
 import sys
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from os import strerror
 from socket import gaierror
@@ -101,6 +102,11 @@ def silent() -> FilteringBoundLogger:
     wrapper = structlog.make_filtering_bound_logger(logging.CRITICAL)
     log: FilteringBoundLogger = structlog.wrap_logger(structlog.PrintLogger(), wrapper_class=wrapper)
     return log
+
+
+def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Write what the event loop could not handle (`asyncio.loop.set_exception_handler`)."""
+    logger().error("event loop", reason=str(context.get("message")), exc_info=context.get("exception"))
 
 
 def reason_of(error: Exception) -> str:

@@ -86,7 +86,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     loop = asyncio.get_running_loop()
     log = logs.logger()
     files = _raise_file_limit()
-    loop.set_exception_handler(lambda _, context: _unexpected(context))
+    loop.set_exception_handler(logs.unexpected)
     try:
         handed_over = inherited(os.environ, os.getpid())
         make = Workers if config.workers > 1 else Gateway
@@ -194,12 +194,6 @@ async def _until_stopped(gateway: Gateway | Workers, options: Reloader) -> None:
 def _unbound(flag: str, address: Address, error: OSError) -> int:
     reason = logs.reason_of(error)
     return _complain(f"can't listen at {address}: {reason}; give {flag} another HOST:PORT", EXIT_FAILED)
-
-
-def _unexpected(context: dict[str, Any]) -> None:
-    """Write what the event loop could not handle, such as accept without a free file descriptor."""
-    error = context.get("exception")
-    logs.logger().error("event loop", reason=str(context.get("message")), exc_info=error)
 
 
 def _raise_file_limit() -> int:

@@ -44,6 +44,7 @@ class Gateway(Serving):
             config,
             binding=Binding(config.reuse_port, inherited),
             reach=self.reach,
+            broker_tls=self._broker_tls,
             log=log,
             note=self.note,
             serve=self._serve,

@@ -133,7 +133,7 @@ class Serving(Tasks):
         if self._draining:
             self.turned_away[DRAINING] += 1
             return False
-        if self._room.for_one_more(len(self.links), self.config.max_connections):
+        if self._room.for_one_more(len(self.links), self.config.max_connections, monotonic()):
             return True
         self.turned_away[LIMIT] += 1
         return False
@@ -169,9 +169,13 @@ class Serving(Tasks):
         named = self.config.broker_ports.called(link.asked_for) if link.asked_for else None
         if named is None:
             return None
-        if named in self.brokers.known:
+        if self.knows(named):
             return named
         return self._lost_way(f"a client asked for {link.asked_for}: no such broker is known (yet)")
+
+    def knows(self, node_id: int) -> bool:
+        """Tell whether a broker is known."""
+        return node_id in self.brokers.known
 
     async def toward(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Give what asyncio takes to connect to an address.

@@ -98,8 +98,10 @@ class Ways:
         self._cells[self._place(way)] = self._own << 16 | way[1].port
 
     def discard(self, way: tuple[int, Address]) -> None:
-        """Forget a way."""
-        self._cells[self._place(way)] = 0
+        """Forget a way; its port may be another process's by now."""
+        place = self._place(way)
+        if self._cells[place] >> 16 == self._own:
+            self._cells[place] = 0
 
     def ended(self, number: int) -> None:
         """Forget the ways of a process that is gone."""

@@ -12,14 +12,14 @@ from proxy import logs, state
 from proxy.account import Troubles
 from proxy.books import NodeId
 from proxy.channel import Channel, Question, take_over
-from proxy.config import Config
+from proxy.config import Config, ConfigError
 from proxy.listeners import Directory
 from proxy.loops import new_event_loop
-from proxy.routing import OTHERS, Address, Broker
+from proxy.routing import BY_NAME, OTHERS, Address, Broker
 from proxy.serving import Serving, Shared
 from proxy.sockets import ClientProtocol
 from proxy.tls import HANDSHAKE_SECONDS
-from proxy.transparent import Destinations, Ways
+from proxy.transparent import MOST, Destinations, Ways
 from proxy.transports import Link
 
 TAKEN_AT_ONCE: Final = 64
@@ -66,9 +66,10 @@ class AskedDestinations(Destinations):
 
     def number(self, address: Address) -> int:
         """Return the number of a destination."""
-        number = self._numbers.get(address)
-        if number is None:
-            number = int(self._ask("destination", address))
+        number = self._numbers.get(address, OTHERS)
+        if number == OTHERS and len(self._numbers) < MOST:
+            with suppress(OSError):  # without an answer it is counted with those beyond them
+                number = int(self._ask("destination", address))
             if number != OTHERS:
                 self._numbers[address] = number
                 self.known[number] = Broker(node_id=number, address=address)
@@ -119,8 +120,8 @@ class Worker(Serving):
                     return
                 node_id, client = taken
                 if client is None:
-                    self.log.warning("client refused", reason="no file descriptor is left")
-                    self._channel.send("left", node_id)
+                    self._lost_way("no file descriptor is left, see ulimit -n")
+                    self._channel.send("full", node_id)
                 else:
                     self.spawn(self._serve(node_id, client))
 
@@ -154,10 +155,17 @@ class Worker(Serving):
 
         A listener may be older than the message that tells of its broker.
         """
-        if link.node_id is not None and link.node_id not in self.brokers.known:
-            with suppress(OSError):
-                self.know(self._ask("known"))
+        if link.node_id not in {None, BY_NAME}:
+            self.knows(link.node_id)
         return super().arrived(link, shown)
+
+    def knows(self, node_id: int) -> bool:
+        """Tell whether a broker is known, here or to the gateway."""
+        if node_id not in self.brokers.known:
+            with suppress(OSError):
+                if (broker := self._ask("known", node_id)) is not None:
+                    self.brokers.known[node_id] = broker
+        return super().knows(node_id)
 
     def know(self, known: dict[int, Broker]) -> None:
         """Take over which brokers there are."""
@@ -188,6 +196,9 @@ class _Process:
         self._ask = Question(asks)
         self._shared = shared
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(logs.unexpected)
+        self.failed = False
+        """It could not begin."""
         self._ended = asyncio.Event()
         self._channel = Channel(self._received, self._ended.set)
         self._worker: Worker | None = None
@@ -222,7 +233,15 @@ class _Process:
 
     def _begin(self, config: Config, listen: Address, known: dict[int, Broker]) -> None:
         logs.configure(style=config.log_format, level=config.log_level)
-        worker = Worker(config, listen, self._loop, shared=self._shared, ask=self._ask, channel=self._channel)
+        try:
+            worker = Worker(
+                config, listen, self._loop, shared=self._shared, ask=self._ask, channel=self._channel
+            )
+        except ConfigError as error:  # a file has changed since the gateway read it
+            logs.logger().error("worker can't begin", worker=self._shared.number, reason=str(error))
+            self.failed = True
+            self._ended.set()
+            return
         worker.know(known)
         worker.begin()
         self._worker = worker
@@ -246,11 +265,12 @@ def main(arguments: list[str]) -> int:
         end.setblocking(False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
 
-        async def run() -> None:
-            await _Process(ends[1], ends[2], shared).run(ends[0])
+        async def run() -> int:
+            process = _Process(ends[1], ends[2], shared)
+            await process.run(ends[0])
+            return int(process.failed)
 
-        runner.run(run())
-    return 0
+        return runner.run(run())
 
 
 def shared_memory(descriptor: int, number: int, count: int) -> Shared:

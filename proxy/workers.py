@@ -23,7 +23,7 @@ from proxy.binding import Binding
 from proxy.books import Books, NodeId
 from proxy.config import Config, with_live
 from proxy.front import Front
-from proxy.hand import Hand
+from proxy.hand import TOLD_SECONDS, Hand
 from proxy.listeners import Brokers
 from proxy.logs import reason_of
 from proxy.reach import Reach
@@ -33,7 +33,7 @@ from proxy.routing import Address
 from proxy.serving import DRAINING, LIMIT
 from proxy.state import Described
 from proxy.tasks import Tasks
-from proxy.tls import ClientTls
+from proxy.tls import BrokerTls, ClientTls
 from proxy.transparent import Destinations
 from proxy.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
 
@@ -45,6 +45,8 @@ AGAIN_SECONDS: Final = 0.01
 """Before one that was taken is offered to the workers again."""
 TOGETHER_SECONDS: Final = 5.0
 """How long the first worker waits for the others."""
+LISTED_SECONDS: Final = 4.0
+"""For a worker to describe its connections; they may be thousands."""
 STEADY_SECONDS: Final = 60.0
 """A worker that lived for so long is started again at once."""
 
@@ -73,10 +75,12 @@ class Workers(Tasks):
         self.books = Books()
         """What this process itself noted, and the history of all."""
         self.reach = Reach(config.bootstrap, log, self.note, self._called)
+        self._broker_tls = BrokerTls(config)
         self.front = Front(
             config,
             binding=Binding(config.reuse_port, inherited),
             reach=self.reach,
+            broker_tls=self._broker_tls,
             log=log,
             note=self.note,
             serve=self._serve,
@@ -100,9 +104,7 @@ class Workers(Tasks):
         self._waiting: deque[tuple[socket.socket, NodeId]] = deque()
         """Those that were taken and that no worker could be given yet."""
         self._known = b""
-        ClientTls(
-            config, lambda _: None
-        )  # that its files can be used is to be known before a worker is started
+        ClientTls(config, lambda _: None)  # to tell of a bad file before a worker is started
         self._memory = os.memfd_create("fetchgate")
         os.ftruncate(self._memory, shared_bytes(config.workers))
         shared = shared_memory(self._memory, 1, config.workers)
@@ -142,7 +144,7 @@ class Workers(Tasks):
 
     def standing(self) -> Standing:
         """Tell how this process stands; what workers know is not in it."""
-        missing = sorted(hand.number for hand in self._hands.values() if not hand.up)
+        missing = self._missing
         return Standing(
             transparent=self.config.transparent != "off",
             listen=self.listen,
@@ -170,11 +172,11 @@ class Workers(Tasks):
         """Tell how it stands, as this process and its workers know."""
         total = self.standing()
         for hand, standing in await self._ask_all("standing"):
-            if standing is None:
+            if standing is not None:
+                total.add(standing)
+            elif hand.up:
                 total.silent = True
                 total.problems.append(f"worker {hand.number} does not answer")
-            else:
-                total.add(standing)
         total.connections = self._connected
         return total
 
@@ -191,23 +193,33 @@ class Workers(Tasks):
 
     async def tell_connections(self, most: int) -> list[Described]:
         """Describe the connections that moved most bytes."""
-        described = [each for _, told in await self._ask_all("connections", most) for each in told or ()]
+        asked = self._ask_all("connections", most, within=LISTED_SECONDS)
+        described = [each for _, told in await asked for each in told or ()]
         return sorted(described, key=lambda each: each[0], reverse=True)[:most]
 
     async def _counts(self) -> Counts:
         """Add up what this process and its workers have counted, those that are gone included."""
         total = Counts(turned_away=self.turned_away.copy(), happenings=deepcopy(self.books.happenings))
         total.loop_lag.add(self.books.loop_lag)
-        total.add(self._gone)
         for hand, counts in await self._ask_all("counts"):
-            if counts is not None:
+            if counts is not None and hand.up:
                 hand.took(counts)
             total.add(hand.counts)
+        total.add(self._gone)  # now, with those that ended while they were asked
         return total
 
-    async def _ask_all(self, what: str, *more: object) -> list[tuple[Hand, Any]]:
+    async def _ask_all(
+        self, what: str, *more: object, within: float = TOLD_SECONDS
+    ) -> list[tuple[Hand, Any]]:
         hands = [hand for _, hand in sorted(self._hands.items()) if hand.up]
-        return list(zip(hands, await asyncio.gather(*(hand.ask(what, *more) for hand in hands)), strict=True))
+        told = await asyncio.gather(*(hand.ask(what, *more, within=within) for hand in hands))
+        return list(zip(hands, told, strict=True))
+
+    @property
+    def _missing(self) -> list[int]:
+        """Give the numbers of the workers that don't serve."""
+        up = {hand.number for hand in self._hands.values() if hand.up}
+        return [number for number in range(1, self.config.workers + 1) if number not in up]
 
     async def _keep_history(self) -> None:
         """Take the sums for a picture of now, and have workers know the brokers."""
@@ -219,6 +231,7 @@ class Workers(Tasks):
             counts = await self._counts()
             self.books.sample(now, counts.tallies.items(), counts.measured)
             self._have_known()
+            self._follow_own_files()
 
     def _called(self, node_id: NodeId) -> str:
         return called(node_id, self.front.brokers.known, transparent=self.config.transparent != "off")
@@ -235,8 +248,13 @@ class Workers(Tasks):
         self._tell_all("options", self._part())
 
     def follow_files(self) -> None:
-        """Have the workers read certificates again whose files have changed."""
+        """Read certificates again whose files have changed, here and in the workers, which tell of it."""
+        self._follow_own_files()
         self._tell_all("follow files")
+
+    def _follow_own_files(self) -> None:
+        if self._broker_tls.followed is not None:
+            self._broker_tls.followed.follow()
 
     async def drain(self, within: float) -> int:
         """Take no new clients, and have the workers finish what is in flight; see `Serving.drain`."""
@@ -274,7 +292,7 @@ class Workers(Tasks):
             return learned
         if what == "destination" and isinstance(brokers, Destinations):
             return brokers.number(*more)
-        return brokers.known
+        return brokers.known.get(*more)
 
     def is_up(self, hand: Hand) -> None:
         """Give a worker clients from now on."""
@@ -282,7 +300,7 @@ class Workers(Tasks):
         hand.tell("know", self.front.brokers.known)
         if self._begun:
             self._take()
-        elif all(each.up for each in self._hands.values()):
+        elif not self._missing:
             self._begin()
         else:
             self.loop.call_later(TOGETHER_SECONDS, self._begin)
@@ -333,7 +351,8 @@ class Workers(Tasks):
             wait = 0.0
         self._again[hand.number] = min(max(2 * wait, START_AGAIN_SECONDS[0]), START_AGAIN_SECONDS[1])
         await asyncio.sleep(wait)
-        await self._start(hand.number)
+        if not self._draining:
+            await self._start(hand.number)
 
     def _tell_all(self, name: str, *what: object) -> None:
         for hand in self._hands.values():
@@ -413,11 +432,13 @@ class Workers(Tasks):
         """Give a client to the worker with the fewest of its listener, and of these to the one least busy.
 
         Returns:
-            False when no worker takes it now: those that were given before are still in its way.
+            False when no worker takes it now: those that were given before are still in its way, or no
+            descriptor is left.
         """
-        if not self._room.for_one_more(self._connected, self.config.max_connections):
+        if not self._room.for_one_more(self._connected, self.config.max_connections, monotonic()):
             self.turned_away[LIMIT] += 1
             return True
-        able = [hand for hand in self._hands.values() if hand.up]
-        able.sort(key=lambda hand: (hand.open[node_id], hand.busy, hand.open.total()))
+        now = monotonic()
+        able = [hand for hand in self._hands.values() if hand.up and hand.full_until <= now]
+        able.sort(key=lambda hand: (hand.silent, hand.open[node_id], hand.busy, hand.open.total()))
         return any(hand.give(client, node_id) for hand in able)

@@ -109,4 +109,6 @@ def test_ways_are_known_to_all_and_forgotten_with_their_process() -> None:
     assert other not in one
     assert way in one
     two.discard(way)
-    assert way not in one
+    assert way in one, "it is not the other's"
+    one.discard(way)
+    assert way not in two

@@ -17,7 +17,7 @@ import pytest
 import structlog
 
 from proxy import hand
-from proxy.account import health_of
+from proxy.account import Counts, health_of
 from proxy.config import ConfigError
 from proxy.metrics import exposition
 from proxy.routing import Address
@@ -26,6 +26,7 @@ from proxy.workers import Workers
 from tools.certificates import Authority
 
 from .shell import (
+    WAIT_SECONDS,
     StubCluster,
     answer,
     client,
@@ -256,10 +257,137 @@ def test_more_clients_than_a_worker_can_be_given_at_once_wait_their_turn() -> No
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             assert len(await asyncio.gather(*map(ask, clients))) == len(clients)
-            connections = [worker["connections"] for worker in (await state(gate))["workers"]]
-            assert connections == [450, 450]
+            assert (await state(gate))["connections_open"] == len(clients)
 
     run(scene())
+
+
+def test_a_gateway_that_leaves_while_a_worker_is_missing_ends_the_others() -> None:
+    async def scene() -> None:
+        async with served() as (gate, _):
+            pids = [worker["pid"] for worker in (await state(gate))["workers"]]
+            os.kill(pids[0], signal.SIGKILL)
+            await until(lambda: gate.standing().problems)
+            gate.close()
+            assert not any(map(_runs, pids))
+
+    run(scene())
+
+
+def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_holds_up_nobody() -> None:
+    async def scene() -> None:
+        async with served() as (gate, cluster), AsyncExitStack() as stack:
+            clients = await connected(stack, gate.listen.port, 2)
+            pids = [worker["pid"] for worker in (await state(gate))["workers"]]
+            cluster.others = lambda _: b""
+            for _reader, writer in clients:
+                writer.write(request(LIST_OFFSETS, 1, 8, b"\x00" * 20))
+            await until(lambda: cluster.received.count(b"\x00" * 20) == 4)
+            draining = asyncio.create_task(gate.drain(0.5))
+            await until(lambda: gate.standing().draining)
+            os.kill(pids[0], signal.SIGKILL)
+            assert await draining == 2
+            assert not any(map(_runs, pids))
+
+    run(scene())
+
+
+def test_a_late_answer_is_none_to_a_later_question() -> None:
+    async def scene() -> None:
+        async with served() as (gate, _):
+            first = gate._hands[1]
+            pid = (await state(gate))["workers"][0]["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                assert await first.ask("standing", within=0.05) is None
+                assert first.silent
+                later = asyncio.create_task(first.ask("counts", within=WAIT_SECONDS))
+                await asyncio.sleep(0)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert isinstance(await later, Counts)
+            assert not first.silent
+
+    run(scene())
+
+
+def test_what_a_worker_counted_that_ends_while_it_is_asked_is_told_once() -> None:
+    async def scene() -> None:
+        async with served() as (gate, _), AsyncExitStack() as stack:
+            await connected(stack, gate.listen.port, 4)
+            pid = (await state(gate))["workers"][0]["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            asked = asyncio.create_task(gate.tell_account())
+            standing = asyncio.create_task(gate.tell_standing())
+            await asyncio.sleep(0)
+            os.kill(pid, signal.SIGKILL)
+            assert (await asked).counts.accepted == 4
+            assert not (await standing).silent, "it is gone, and does not hang"
+            assert (await gate.tell_account()).counts.accepted == 4
+
+    run(scene())
+
+
+def test_workers_run_the_code_that_the_gateway_runs_wherever_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "proxy").mkdir()
+    (tmp_path / "proxy" / "__init__.py").write_text("raise SystemExit(77)")
+    (tmp_path / "queue.py").write_text("raise SystemExit(78)")
+    monkeypatch.chdir(tmp_path)
+
+    async def scene() -> None:
+        async with served(1) as (gate, _):
+            assert "worker" not in [event["kind"] for event in (await state(gate))["events"]]
+
+    run(scene())
+
+
+def test_a_worker_that_could_never_be_started_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("proxy.hand.subprocess.Popen", fail)
+
+    async def scene() -> None:
+        asked = config(transparent="redirect", workers="2")
+        gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+        gate.open()
+        await asyncio.sleep(0.01)
+        try:
+            health = health_of(await gate.tell_standing())
+        finally:
+            gate.close()
+        assert health.state == "starting"
+        assert health.reasons == ["worker 1 does not run yet", "worker 2 does not run yet"]
+
+    run(scene())
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def test_a_certificate_that_breaks_keeps_only_new_workers_away(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pair = Authority(tmp_path).sign("gate", "localhost")
+    good = pair.chain
+
+    async def scene() -> None:
+        async with served(tls_cert=str(pair.cert), tls_key=str(pair.key)) as (gate, _):
+            _write(pair.cert, "no certificate")
+            os.kill((await state(gate))["workers"][0]["pid"], signal.SIGKILL)
+            ended = "worker 1 ended with code 1; its clients connect again"
+            await until(lambda: ended in [kept.text for kept in gate.books.happenings])
+            _write(pair.cert, good)
+            await ready(gate)
+
+    run(scene())
+    said = capfd.readouterr().err
+    assert "worker can't begin" in said
+    assert "--tls-cert" in said
+    assert "Traceback" not in said
 
 
 def test_a_worker_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

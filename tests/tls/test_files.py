@@ -4,14 +4,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from proxy import front
 from proxy import serving as shell
 from proxy.server import Gateway
+from proxy.workers import Workers
 from tests.shell import (
     BOTH_LOOPS,
     WireGateway,
     client,
+    config,
     gateway,
     run,
     stub_broker,
@@ -121,5 +125,32 @@ def test_a_new_ca_is_for_new_connections_to_brokers(keys: Keys, tmp_path: Path) 
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_new_ca_is_for_asking_the_cluster_too(
+    keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setattr(front, "REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(front, "RETRY_SECONDS", (0.02, 0.05))
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(keys.other.file.read_text())
+    options = keys.to_broker(broker_tls_ca=str(trusted)) | {"workers": workers}
+
+    async def scene() -> None:
+        async with stub_cluster((1, "localhost", 0), tls=serving(keys.good)) as cluster:
+            asked = config(bootstrap=f"localhost:{cluster.port}", **options)
+            make = Workers if workers == "2" else Gateway
+            gate = make(asked, asyncio.get_running_loop(), structlog.get_logger())
+            gate.open()
+            try:
+                await until(lambda: "no CA known here" in gate.reach.troubles.of(None))
+                trusted.write_text(keys.ca.file.read_text())
+                gate.follow_files()
+                await until(lambda: gate.reach.answered)
+            finally:
+                gate.close()
 
     run(scene())

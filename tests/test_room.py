@@ -1,0 +1,31 @@
+"""That there is no room is said once until there is again, and not with each wave of clients."""
+
+import structlog
+from structlog.testing import capture_logs
+
+from proxy.room import AGAIN_SECONDS, Room
+
+
+def test_it_is_said_once_until_there_is_room_again_and_not_too_often() -> None:
+    noted: list[str] = []
+
+    def note(kind: str, text: str, *, warning: bool = False) -> None:
+        assert (kind, warning) == ("limit", True)
+        noted.append(text)
+
+    with capture_logs() as lines:
+        room = Room(structlog.get_logger(), note)
+        now = 100.0
+        assert room.for_one_more(9, 10, now)
+        assert not room.for_one_more(10, 10, now)
+        assert not room.for_one_more(10, 10, now)
+        for wave in range(10):  # all leave and come back
+            assert room.for_one_more(0, 10, now + wave / 10)
+            assert not room.for_one_more(10, 10, now + wave / 10)
+        assert len(lines) == len(noted) == 1
+        later = now + AGAIN_SECONDS
+        assert not room.for_one_more(10, 10, later), "there was none in between"
+        assert len(lines) == 1
+        assert room.for_one_more(8, 10, later)
+        assert not room.for_one_more(10, 10, later)
+    assert len(lines) == len(noted) == 2
