@@ -189,6 +189,8 @@ class Process:
     connections: int
     cpu_seconds: float
     resident_bytes: int
+    open_fds: int
+    """File descriptors; as `resident_bytes` 0 where there is no /proc."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -269,12 +269,14 @@ def _workers(processes: Sequence[Process]) -> Iterator[Metric]:
     )
     cpu = CounterMetricFamily("fetchgate_worker_cpu_seconds", "CPU time taken.", labels=["worker"])
     resident = GaugeMetricFamily("fetchgate_worker_resident_bytes", "Memory taken.", labels=["worker"])
+    fds = GaugeMetricFamily("fetchgate_worker_open_fds", "Open file descriptors.", labels=["worker"])
     for process in processes:
         worker = [str(process.number)]
         connections.add_metric(worker, process.connections)
         cpu.add_metric(worker, process.cpu_seconds)
         resident.add_metric(worker, process.resident_bytes)
-    yield from (connections, cpu, resident)
+        fds.add_metric(worker, process.open_fds)
+    yield from (connections, cpu, resident, fds)
 
 
 def _client_facing_half() -> Iterator[Metric]:

@@ -337,6 +337,7 @@ class Serving(Tasks):
             connections=len(self.links),
             cpu_seconds=process_time(),
             resident_bytes=_resident_bytes(),
+            open_fds=_open_fds(),
         )
         return Counts(
             tallies=self.tallies(),
@@ -475,6 +476,13 @@ def _resident_bytes() -> int:
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _open_fds() -> int:
+    """Tell how many file descriptors the process has open; 0 where there is no /proc."""
+    with suppress(OSError):
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return 0
 
 
 def _end(address: str) -> tuple[str, int]:

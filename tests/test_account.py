@@ -21,7 +21,7 @@ def counts(node_id: int, size: int) -> Counts:
         faults=Counter(client=1),
         links={node_id: WithBroker(connections=2, reached=1, sessions=1, session_partitions=size)},
         paused=Counter({("client", "broker_full"): 1}),
-        processes=[Process(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6)],
+        processes=[Process(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6, open_fds=7)],
     )
 
 
