@@ -15,8 +15,14 @@ bytes, time and ids come in as arguments, bytes and events go out.
 - **budget** (sans-IO): which brokers are not read while too many bytes of answers are held.
 - **measured, books, recent** (sans-IO): what is measured, what is counted by broker, what happened of late.
 - **capturing, cutting** (sans-IO): what passes, as pcap records, and what may be left out of them.
-- **server, transports, sockets, listeners, binding, transparent, tls, bootstrap, captures, admin, state,
-  metrics, logs, config, reloading, running, cli**: the shell; the only modules that touch sockets, clocks and
+- **account** (sans-IO): what a gateway tells of itself, in plain data; health, metrics and state are read
+  from that.
+- **front** binds what clients come to and follows the cluster; **serving** has the links (**transports**,
+  **sockets**) and what they share. **server** is both in one process. With ``--workers``, **workers** keeps
+  the front and hands each client to a **worker**, a process that serves; **hand** is such a process as seen
+  from there, **channel** what is said between the two.
+- **listeners, binding, transparent, tls, bootstrap, reach, captures, admin, state, metrics, logs, config,
+  reloading, checking, systemd, running, cli**: the rest of the shell, which alone touches sockets, clocks and
   files.
 - **dashboard**: ``fetchgate top``: a pure view of ``/state``, and the loop that keeps it live.
 

@@ -1,9 +1,11 @@
 """``--check``: what a gateway would need is tried, told and let go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from errno import EADDRINUSE
+from pathlib import Path
 from socket import socket
+from tempfile import TemporaryFile
 
 from proxy import logs
 from proxy.binding import Binding
@@ -34,12 +36,34 @@ async def check(config: Config, say: Say) -> bool:
     """
     tls = BrokerTls(config)
     ClientTls(config, say)
+    writes = [_writes(flag, folder, say) for flag, folder in _written(config)]
     cluster = await _asked(config, tls, say)
     with ExitStack() as opened:
         listens = _Listeners(config, say, opened).all_had((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
         raise BootstrapError("no bootstrap address answers; is --bootstrap right, and are the brokers up?")
-    return listens
+    return listens and all(writes)
+
+
+def _written(config: Config) -> Iterator[tuple[str, Path]]:
+    """Give the directories that a gateway would write to, with the option that names each."""
+    if config.state is not None:
+        yield "--state", config.state.absolute().parent
+    if config.capture is not None:
+        yield (
+            "--capture",
+            next(place for place in (config.capture, *config.capture.parents) if place.exists()),
+        )
+
+
+def _writes(flag: str, folder: Path, say: Say) -> bool:
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        reason = logs.reason_of(error)
+        say(f"{flag}: can't write to {folder}: {reason}; give {flag} a place that can be written")
+        return False
 
 
 async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:

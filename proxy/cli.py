@@ -7,7 +7,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import entry_points
+from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy import running
@@ -20,7 +22,13 @@ COMMANDS: Final = "fetchgate.commands"
 """Entry points of commands that the gateway itself knows nothing of: each takes its arguments, gives the exit
 code."""
 
-_EXAMPLES: Final = """\
+_LIVE: Final = fill(
+    ", ".join(option.flag for option in OPTIONS if option.live),
+    initial_indent="  ",
+    subsequent_indent="  ",
+    break_on_hyphens=False,
+)
+_EXAMPLES: Final = f"""\
 examples:
   fetchgate proxy --bootstrap kafka:9092
       clients use bootstrap.servers=127.0.0.1:19092; broker 1 is at 127.0.0.1:19094, broker 2 at :19095 ...
@@ -34,8 +42,9 @@ examples:
 
 Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESSIONS) and a key of the TOML
 file of --config (max_sessions = 200); a flag counts before the environment, the environment before the file.
-SIGHUP reads them again and applies --sessions, --sessions-off-for and --log-level; SIGTERM drains, a second
-one leaves at once.
+SIGHUP reads them again and applies
+{_LIVE};
+SIGTERM drains, a second one leaves at once.
 """
 
 _TOP_EXAMPLES: Final = """\
@@ -104,8 +113,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == [REPLAY]:
         return _other_command(REPLAY, argv[1:])
-    arguments = vars(_parser().parse_args(argv))
+    parser = _parser()
+    known, unknown = parser.parse_known_args(argv)
+    arguments = vars(known)
+    if unknown:
+        parser.exit(EXIT_USAGE, _misspelt(arguments["command"], unknown))
     return _top(arguments) if arguments["command"] == "top" else running.run(arguments)
+
+
+def _misspelt(command: str, unknown: list[str]) -> str:
+    """Say which argument is none, and which one may be meant."""
+    flags = [option.flag for option in (TOP_OPTIONS if command == "top" else OPTIONS)] + ["--check", "--once"]
+    close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+    meant = f"is it {close[0]}? See" if close else "see"
+    said = f"unrecognized arguments: {' '.join(unknown)}"
+    return f"fetchgate {command}: {said}; {meant} fetchgate {command} --help\n"
 
 
 def _top(arguments: dict[str, Any]) -> int:

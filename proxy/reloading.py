@@ -85,4 +85,4 @@ class Reloader:
 
 def _told(applied: list[str], restart: list[str]) -> str:
     told = f"options reloaded: {', '.join(applied) or 'nothing new'}"
-    return f"{told}; a restart is needed for {', '.join(restart)}" if restart else told
+    return f"a restart is needed for {', '.join(restart)}; {told}" if restart else told

@@ -81,7 +81,18 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["proxy", "--bootstrap", "k:1", "--sesions", "off"],
-            "fetchgate: unrecognized arguments: --sesions off; see fetchgate --help",
+            (
+                "fetchgate proxy: unrecognized arguments: --sesions off; "
+                "is it --sessions? See fetchgate proxy --help"
+            ),
+        ),
+        (
+            ["top", "--onc"],
+            "fetchgate top: unrecognized arguments: --onc; is it --once? See fetchgate top --help",
+        ),
+        (
+            ["proxy", "--bootstrap", "k:1", "--zzz"],
+            "fetchgate proxy: unrecognized arguments: --zzz; see fetchgate proxy --help",
         ),
         (
             ["proxy", "--bootstrap"],
@@ -371,6 +382,18 @@ def test_check_sees_that_two_listeners_want_one_address(capsys: pytest.CaptureFi
             )
 
     run(scene())
+
+
+def test_check_tries_where_it_would_write(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    first = free_ports(2)
+    options = ["--transparent", "redirect", "--listen", f"127.0.0.1:{first}", "--admin", "off"]
+    good = ["--state", str(tmp_path / "state.json"), "--capture", str(tmp_path / "new" / "captures")]
+    assert _check(capsys, *options, *good) == (0, [], "")
+    assert list(tmp_path.iterdir()) == []
+    code, said, _ = _check(capsys, *options, "--state", "/proc/state", "--capture", "/proc/nope/captures")
+    assert code == 1
+    assert [line.partition(":")[0] for line in said] == ["--state", "--capture"]
+    assert all("can't write to /proc: " in line for line in said)
 
 
 def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,8 +65,8 @@ def test_a_file_that_changes_is_applied_without_a_signal(tmp_path: Path) -> None
             (told,) = [each for each in gate.books.happenings if each.kind == "reloaded"]
             assert told.warning
             assert told.text == (
-                "options reloaded: max_sessions, max_inflight_bytes, drain_timeout; "
-                "a restart is needed for capture_files"
+                "a restart is needed for capture_files; "
+                "options reloaded: max_sessions, max_inflight_bytes, drain_timeout"
             )
 
     run(scene())

@@ -17,7 +17,7 @@ from proxy.dashboard.choice import SORTS, Choice, picked
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, sparkline, volume
 from proxy.dashboard.snapshot import BOOTSTRAP, Broker, Client, Happened, Recent, Snapshot
 
-WIDE: Final = 120
+WIDE: Final = 160
 """From this width on tables have more columns."""
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10

@@ -43,6 +43,17 @@ def test_a_frame_fits_and_fills_its_terminal(
     assert cell_len(lines[-1]) == width, "the line of keys"
 
 
+@pytest.mark.parametrize("scene", ["busy", "crowded"])
+def test_no_figure_is_cut_however_wide_the_terminal_is(scene: str) -> None:
+    figures = re.compile(r" v +parts +epoch +incr +left out +saved( |$)")
+    for width in range(80, 241, 8):
+        lines = draw(seen(scene), Choice(), width, 40).splitlines()
+        assert any(figures.search(line) for line in lines), f"{width} columns"
+        assert any(re.search(r" conns sessions refused evicted +fetch +other", line) for line in lines), (
+            f"{width}"
+        )
+
+
 @pytest.mark.parametrize("scene", ALL)
 def test_a_plain_terminal_gets_plain_letters(scene: str) -> None:
     assert draw(seen(scene), Choice(), 80, 24, plain=True).isascii()
