@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pytest
@@ -193,8 +194,8 @@ def test_connections_leave_nothing_behind(broker: Broker) -> None:
             _come_and_go(gateway)
             until(lambda: descriptors() <= before + 1, "file descriptors are left")  # one may ask /state
             resident.append(process.memory_info().rss)
-        half = len(resident) // 2
-        assert max(resident[half:]) - max(resident[:half]) < 1 << 20, resident
+        half = len(resident) // 2  # medians: a single round may be seen amid what the kernel has not freed yet
+        assert median(resident[half:]) - median(resident[:half]) < 1 << 20, resident
         assert _standing(gateway) == 0
         assert gateway.state()["sessions"]["held"] == 0
 
