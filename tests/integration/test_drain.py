@@ -194,7 +194,7 @@ def test_connections_leave_nothing_behind(broker: Broker) -> None:
             _come_and_go(gateway)
             until(lambda: descriptors() <= before + 1, "file descriptors are left")  # one may ask /state
             resident.append(process.memory_info().rss)
-        half = len(resident) // 2  # medians: a single round may be seen amid what the kernel has not freed yet
+        half = len(resident) // 2  # medians: one round may be seen before all of it is given back
         assert median(resident[half:]) - median(resident[:half]) < 1 << 20, resident
         assert _standing(gateway) == 0
         assert gateway.state()["sessions"]["held"] == 0
