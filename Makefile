@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,kafka]'
 	@touch $@
 
-check: $(STAMP)  ## format, lint, types, import rules and unit tests: a minute and a half
+check: $(STAMP)  ## format, lint, types, import rules and unit tests: about three minutes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
