@@ -11,10 +11,10 @@ from proxy import logs
 from proxy.binding import Binding
 from proxy.bootstrap import BootstrapError, Cluster, ask
 from proxy.config import Config
+from proxy.front import first_listener
 from proxy.listeners import Brokers
 from proxy.routing import Address
 from proxy.tls import BrokerTls, ClientTls
-from proxy.transparent import listen
 
 Say = Callable[[str], None]
 """Takes what was found, line by line."""
@@ -119,11 +119,9 @@ class _Listeners:
         for sock in sockets:
             self._opened.enter_context(sock)
 
-    def _bind_listen(self, address: Address) -> None:
-        mode = self._config.transparent
-        sockets = self._binding.bind(address) if mode == "off" else listen(address, mode, self._binding)
+    def _bind_listen(self, _: Address) -> None:
+        self._listen, sockets = first_listener(self._config, self._binding)
         self._keep(None, sockets)
-        self._listen = Address(address.host, sockets[0].getsockname()[1])
 
     def _bind_admin(self, address: Address) -> None:
         try:

@@ -123,7 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _misspelt(command: str, unknown: list[str]) -> str:
     """Say which argument is none, and which one may be meant."""
-    flags = [option.flag for option in (TOP_OPTIONS if command == "top" else OPTIONS)] + ["--check", "--once"]
+    flags = ["--config", *(option.flag for option in (TOP_OPTIONS if command == "top" else OPTIONS))]
+    if command == "proxy":
+        flags.append("--check")
     close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
     meant = f"is it {close[0]}? See" if close else "see"
     said = f"unrecognized arguments: {' '.join(unknown)}"

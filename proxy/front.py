@@ -27,6 +27,21 @@ TICK_SECONDS: Final = 5.0
 """How often listeners that could not be bound are tried again."""
 
 
+def first_listener(config: Config, binding: Binding) -> tuple[Address, list[socket]]:
+    """Bind what clients come to first: the bootstrap listener, or where netfilter leads all of them.
+
+    Returns:
+        Where it is, with the port that was bound, and its sockets.
+
+    Raises:
+        OSError: the address can't be bound.
+        ConfigError: the right for ``tproxy`` is missing.
+    """
+    at, mode = config.listen, config.transparent
+    sockets = binding.bind(at) if mode == "off" else listen(at, mode, binding)
+    return Address(at.host, sockets[0].getsockname()[1]), sockets
+
+
 class Front:
     """Binds what clients come to and follows the cluster; whoever serves them takes the sockets.
 
@@ -76,14 +91,13 @@ class Front:
             ConfigError: the right for ``tproxy`` is missing.
         """
         config = self._config
+        self.listen, sockets = first_listener(config, self._binding)
         if config.transparent != "off":
-            sockets = self._bound(listen(config.listen, config.transparent, self._binding))
             self.brokers = Destinations(config.transparent)
             self._serve(None, sockets)
             self._log.info("ready", transparent=config.transparent)
             self._note("ready", f"ready: connections come by {config.transparent}")
             return
-        sockets = self._bound(self._binding.bind(config.listen))
         self.brokers = brokers = Brokers(
             rule=config.broker_ports,
             listen=self.listen,
@@ -103,10 +117,6 @@ class Front:
         if isinstance(self.brokers, Destinations):
             return []
         return [self._follow_cluster(self.brokers), self._retry(self.brokers)]
-
-    def _bound(self, sockets: list[socket]) -> list[socket]:
-        self.listen = Address(self.listen.host, sockets[0].getsockname()[1])
-        return sockets
 
     async def _retry(self, brokers: Brokers) -> None:
         while True:

@@ -41,8 +41,8 @@ class Boss(Protocol):
     def told(self, what: str, *more: Any) -> object:
         """Answer what a worker has to know at once."""
 
-    def is_up(self, hand: "Hand") -> None:
-        """Take note that a worker serves."""
+    def is_up(self) -> None:
+        """Take note that one more worker serves."""
 
     def is_gone(self, hand: "Hand", code: int | None) -> None:
         """Take note that a worker ended.
@@ -197,7 +197,7 @@ class Hand:
                 asked.set_result(told)
         elif name == "up":
             self.up = True
-            self._gateway.is_up(self)
+            self._gateway.is_up()
         elif name == "drained":
             cut_off, self.counts = what
             if self._drained is not None and not self._drained.done():

@@ -16,7 +16,6 @@ from proxy.config import Config
 from proxy.front import Front
 from proxy.serving import Serving
 from proxy.sockets import ClientProtocol
-from proxy.tls import HANDSHAKE_SECONDS
 from proxy.transports import Link
 
 
@@ -99,13 +98,11 @@ class Gateway(Serving):
             self.spawn(self._accept(node_id, sock))
 
     async def _accept(self, node_id: NodeId, sock: socket) -> None:
-        tls = self._client_tls.listening
         server = await self.loop.create_server(
             lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER),
             sock=sock,
             backlog=BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
+            **self._client_tls.accepting,
         )
         self._unserved.discard(sock)
         if node_id in self._servers:

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import monotonic, process_time, time
+from time import monotonic, process_time
 from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
 from proxy.account import Account, Counts, Health, Process, Standing, WithBroker, called, health_of
-from proxy.books import Books, NodeId, add
+from proxy.books import NodeId
 from proxy.budget import Budget
 from proxy.captures import Capture, Tap, no_tap
 from proxy.config import Config, with_live
@@ -25,14 +25,14 @@ from proxy.listeners import Directory
 from proxy.logs import reason_of
 from proxy.measured import Measured
 from proxy.reach import Reach
-from proxy.recent import INTERVAL_SECONDS, describe
+from proxy.recent import describe
 from proxy.room import Room
 from proxy.routing import BY_NAME, LOOPED, Address
 from proxy.session.savings import Sessions
-from proxy.tasks import Tasks
 from proxy.tls import BrokerTls, ClientTls
 from proxy.transparent import Destinations, Ways, is_own, leaving
 from proxy.transports import BUDGET, IDLE, NO_REQUEST, PEER_FULL, Link
+from proxy.upkeep import Upkeep
 
 TICK_SECONDS: Final = 5.0
 """How often stalled connections are looked for, and files that may have changed."""
@@ -55,7 +55,7 @@ class Shared:
     ways: Ways = field(default_factory=Ways)
 
 
-class Serving(Tasks):
+class Serving(Upkeep):
     """Serves the clients that it is given.
 
     Args:
@@ -77,9 +77,8 @@ class Serving(Tasks):
         tap: Tap = no_tap,
         shared: Shared | None = None,
     ) -> None:
-        super().__init__(loop)
+        super().__init__(config, loop, log)
         self.tap = tap
-        self.log = log
         self.shared = shared or Shared()
         self.sessions = Sessions(
             max_sessions=config.max_sessions,
@@ -90,15 +89,11 @@ class Serving(Tasks):
         )
         self.budget = Budget(config.max_inflight_bytes)
         self.links: set[Link] = set()
-        self.books = Books()
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE), 0))
         """Connections that the gateway itself closed, by reason."""
-        self.started_at = monotonic()
         self.listen = config.listen
-        self.config = config
-        """What counts now."""
         self.reach = Reach(config.bootstrap, log, self.note, self.called)
         self._room = Room(log, self.note)
         self._draining = False
@@ -113,7 +108,7 @@ class Serving(Tasks):
     def begin(self) -> None:
         """Begin to look after the links."""
         self.spawn(self._look_after())
-        self.spawn(self._keep_history())
+        self.spawn(self.keep_history())
 
     # -- what links ask for --------------------------------------------------------------------------------
 
@@ -249,10 +244,6 @@ class Serving(Tasks):
             kind, text, warning = told
             self.note(kind, text, warning=warning)
 
-    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Keep something that happened, in words, for those who look at the gateway."""
-        self.books.happenings.note(time(), kind, text, warning=warning)
-
     def opened(self, link: Link) -> None:
         """Take a link into the books."""
         self.links.add(link)
@@ -272,13 +263,6 @@ class Serving(Tasks):
     def called(self, node_id: NodeId) -> str:
         """Name a broker for people."""
         return called(node_id, self.brokers.known, transparent=self._transparent)
-
-    def tally(self) -> Tally:
-        """Add up all connections, open and closed."""
-        total = Tally()
-        for tally in self.tallies().values():
-            add(total, tally)
-        return total
 
     def tallies(self) -> dict[NodeId, Tally]:
         """Add up the connections of each broker, open and closed."""
@@ -354,13 +338,7 @@ class Serving(Tasks):
 
     def account(self) -> Account:
         """Tell everything but the connections one by one."""
-        return Account(
-            standing=self.standing(),
-            counts=self.counts(),
-            uptime_seconds=monotonic() - self.started_at,
-            history=self.books.history,
-            answer_seconds=self.books.all_answer_seconds(),
-        )
+        return self.account_of(self.standing(), self.counts())
 
     # -- how it changes and ends ---------------------------------------------------------------------------
 
@@ -427,14 +405,9 @@ class Serving(Tasks):
         self.faults["client"] += 1
         self.log.warning("TLS handshake of a client failed", reason=reason)
 
-    async def _keep_history(self) -> None:
-        """Take the sums for a picture of now, and see by how much the event loop was late."""
-        while True:
-            asked = monotonic()
-            await asyncio.sleep(INTERVAL_SECONDS)
-            now = monotonic()
-            self.books.loop_lag.note([max(0.0, now - asked - INTERVAL_SECONDS)])
-            self.books.sample(now, ((link.node_id, link.core.tally) for link in self.links))
+    async def sample(self, now: float) -> None:
+        """Take the sums of all connections."""
+        self.books.sample(now, ((link.node_id, link.core.tally) for link in self.links))
 
     async def _look_after(self) -> None:
         most = 0

@@ -126,6 +126,13 @@ class ClientTls:
             self.listening.sni_callback = self._greeted
             self.listening.sslobject_class = _greeting(failed)
 
+    @property
+    def accepting(self) -> dict[str, Any]:
+        """Give what asyncio takes to accept a client; nothing for plain text."""
+        if self.listening is None:
+            return {}
+        return {"ssl": self.listening, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
+
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _load_pair(context, "--tls", cast("Path", self._config.tls_cert), self._config.tls_key)

@@ -18,7 +18,6 @@ from proxy.loops import new_event_loop
 from proxy.routing import BY_NAME, OTHERS, Address, Broker
 from proxy.serving import Serving, Shared
 from proxy.sockets import ClientProtocol
-from proxy.tls import HANDSHAKE_SECONDS
 from proxy.transparent import MOST, Destinations, Ways
 from proxy.transports import Link
 
@@ -128,13 +127,9 @@ class Worker(Serving):
     async def _serve(self, node_id: NodeId, client: socket.socket) -> None:
         link = Link(self, node_id)
         self._came[link] = node_id
-        tls = self._client_tls.listening
         try:
             await self.loop.connect_accepted_socket(
-                lambda: ClientProtocol(link),
-                client,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
+                lambda: ClientProtocol(link), client, **self._client_tls.accepting
             )
         except OSError:
             client.close()  # it left, or its handshake failed, which TLS itself tells

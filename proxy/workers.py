@@ -13,28 +13,27 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from time import monotonic, time
+from time import monotonic
 from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
 from proxy.account import Account, Counts, Standing, called
 from proxy.binding import Binding
-from proxy.books import Books, NodeId
+from proxy.books import NodeId
 from proxy.config import Config, with_live
 from proxy.front import Front
 from proxy.hand import TOLD_SECONDS, Hand
 from proxy.listeners import Brokers
 from proxy.logs import reason_of
 from proxy.reach import Reach
-from proxy.recent import INTERVAL_SECONDS
 from proxy.room import Room
 from proxy.routing import Address
 from proxy.serving import DRAINING, LIMIT
 from proxy.state import Described
-from proxy.tasks import Tasks
 from proxy.tls import BrokerTls, ClientTls
 from proxy.transparent import Destinations
+from proxy.upkeep import Upkeep
 from proxy.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
@@ -51,7 +50,7 @@ STEADY_SECONDS: Final = 60.0
 """A worker that lived for so long is started again at once."""
 
 
-class Workers(Tasks):
+class Workers(Upkeep):
     """``fetchgate proxy --workers N``.
 
     Args:
@@ -68,12 +67,7 @@ class Workers(Tasks):
         log: FilteringBoundLogger,
         inherited: Sequence[socket.socket] = (),
     ) -> None:
-        super().__init__(loop)
-        self.log = log
-        self.config = config
-        """What counts now."""
-        self.books = Books()
-        """What this process itself noted, and the history of all."""
+        super().__init__(config, loop, log)
         self.reach = Reach(config.bootstrap, log, self.note, self._called)
         self._broker_tls = BrokerTls(config)
         self.front = Front(
@@ -87,7 +81,6 @@ class Workers(Tasks):
             stop=self._stop,
             in_use=self._in_use,
         )
-        self.started_at = monotonic()
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._room = Room(log, self.note)
         self._begun = False
@@ -125,7 +118,7 @@ class Workers(Tasks):
         self.front.open()
         for number in range(1, self.config.workers + 1):
             self.spawn(self._start(number))
-        self.spawn(self._keep_history())
+        self.spawn(self.keep_history())
 
     def beginning(self) -> tuple[object, ...]:
         """Give what a worker begins with."""
@@ -137,10 +130,6 @@ class Workers(Tasks):
         return replace(self.config, max_inflight_bytes=share)
 
     # -- what it tells of itself ---------------------------------------------------------------------------
-
-    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Keep something that happened, in words, for those who look at the gateway."""
-        self.books.happenings.note(time(), kind, text, warning=warning)
 
     def standing(self) -> Standing:
         """Tell how this process stands; what workers know is not in it."""
@@ -183,13 +172,7 @@ class Workers(Tasks):
     async def tell_account(self) -> Account:
         """Tell everything but the connections one by one."""
         counts = await self._counts()
-        return Account(
-            standing=await self.tell_standing(),
-            counts=counts,
-            uptime_seconds=monotonic() - self.started_at,
-            history=self.books.history,
-            answer_seconds=self.books.all_answer_seconds(),
-        )
+        return self.account_of(await self.tell_standing(), counts)
 
     async def tell_connections(self, most: int) -> list[Described]:
         """Describe the connections that moved most bytes."""
@@ -199,8 +182,8 @@ class Workers(Tasks):
 
     async def _counts(self) -> Counts:
         """Add up what this process and its workers have counted, those that are gone included."""
-        total = Counts(turned_away=self.turned_away.copy(), happenings=deepcopy(self.books.happenings))
-        total.loop_lag.add(self.books.loop_lag)
+        total, books = Counts(), self.books
+        total.add(Counts(loop_lag=books.loop_lag, turned_away=self.turned_away, happenings=books.happenings))
         for hand, counts in await self._ask_all("counts"):
             if counts is not None and hand.up:
                 hand.took(counts)
@@ -221,17 +204,12 @@ class Workers(Tasks):
         up = {hand.number for hand in self._hands.values() if hand.up}
         return [number for number in range(1, self.config.workers + 1) if number not in up]
 
-    async def _keep_history(self) -> None:
-        """Take the sums for a picture of now, and have workers know the brokers."""
-        while True:
-            asked = monotonic()
-            await asyncio.sleep(INTERVAL_SECONDS)
-            now = monotonic()
-            self.books.loop_lag.note([max(0.0, now - asked - INTERVAL_SECONDS)])
-            counts = await self._counts()
-            self.books.sample(now, counts.tallies.items(), counts.measured)
-            self._have_known()
-            self._follow_own_files()
+    async def sample(self, now: float) -> None:
+        """Take the sums of all processes, and have workers know the brokers."""
+        counts = await self._counts()
+        self.books.sample(now, counts.tallies.items(), counts.measured)
+        self._have_known()
+        self._follow_own_files()
 
     def _called(self, node_id: NodeId) -> str:
         return called(node_id, self.front.brokers.known, transparent=self.config.transparent != "off")
@@ -294,10 +272,8 @@ class Workers(Tasks):
             return brokers.number(*more)
         return brokers.known.get(*more)
 
-    def is_up(self, hand: Hand) -> None:
-        """Give a worker clients from now on."""
-        self._have_known()
-        hand.tell("know", self.front.brokers.known)
+    def is_up(self) -> None:
+        """Take note that one more worker serves."""
         if self._begun:
             self._take()
         elif not self._missing:
@@ -435,10 +411,10 @@ class Workers(Tasks):
             False when no worker takes it now: those that were given before are still in its way, or no
             descriptor is left.
         """
-        if not self._room.for_one_more(self._connected, self.config.max_connections, monotonic()):
+        now = monotonic()
+        if not self._room.for_one_more(self._connected, self.config.max_connections, now):
             self.turned_away[LIMIT] += 1
             return True
-        now = monotonic()
         able = [hand for hand in self._hands.values() if hand.up and hand.full_until <= now]
         able.sort(key=lambda hand: (hand.silent, hand.open[node_id], hand.busy, hand.open.total()))
         return any(hand.give(client, node_id) for hand in able)

@@ -95,6 +95,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             "fetchgate proxy: unrecognized arguments: --zzz; see fetchgate proxy --help",
         ),
         (
+            ["top", "--sessions"],
+            "fetchgate top: unrecognized arguments: --sessions; see fetchgate top --help",
+        ),
+        (
             ["proxy", "--bootstrap"],
             "fetchgate proxy: argument --bootstrap: expected one argument; see fetchgate proxy --help",
         ),

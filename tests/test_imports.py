@@ -37,10 +37,10 @@ SHELL = frozenset(
         "serving",
         "state",
         "systemd",
-        "tasks",
         "tls",
         "transparent",
         "transports",
+        "upkeep",
         "worker",
         "workers",
     )

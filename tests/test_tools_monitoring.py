@@ -39,7 +39,7 @@ def series() -> Series:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             gate.books.gone.clear()
-            (tally := gate.tally()).session_errors[70] = 1
+            (tally := gate.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1
             gate.books.closed(1, tally)
             await asyncio.sleep(0)

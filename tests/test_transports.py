@@ -45,7 +45,7 @@ def test_bytes_pass_both_ways(plain: bool) -> None:
             await until(lambda: not gate.links)
             await until(lambda: not broker.open)
             assert core.has_ended
-            assert gate.tally().client.bytes_in == len(sent)
+            assert gate.counts().total().client.bytes_in == len(sent)
 
     run(scene(), plain=plain)
 
@@ -413,7 +413,7 @@ def test_three_hundred_connections_leave_nothing_behind() -> None:
             del streams, reader, writer
             gc.collect()
             await until(lambda: descriptors() <= before)
-            assert gate.tally().client.bytes_in == 300
+            assert gate.counts().total().client.bytes_in == 300
 
     run(scene())
 

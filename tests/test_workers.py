@@ -44,16 +44,23 @@ LIST_OFFSETS = 2
 
 
 @asynccontextmanager
-async def workers(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Workers]:
-    """Run a gateway of so many workers until all of them serve."""
+async def starting(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Workers]:
+    """Run a gateway of so many workers."""
     asked = config(bootstrap=bootstrap, workers=str(number), **options)
     gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
     gate.open()
     try:
-        await ready(gate)
         yield gate
     finally:
         gate.close()
+
+
+@asynccontextmanager
+async def workers(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Workers]:
+    """Run a gateway of so many workers, all of which serve."""
+    async with starting(bootstrap, number, **options) as gate:
+        await ready(gate)
+        yield gate
 
 
 async def ready(gate: Workers) -> None:
@@ -113,12 +120,12 @@ def test_each_worker_gets_its_share_of_each_listener_and_all_is_told_as_one() ->
 
 def test_clients_that_come_before_the_workers_are_shared_out_as_well() -> None:
     async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, AsyncExitStack() as stack:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            starting(cluster.address) as gate,
+            AsyncExitStack() as stack,
+        ):
             cluster.others = lambda message: message[-4:]
-            asked = config(bootstrap=cluster.address, workers="2")
-            gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
-            gate.open()
-            stack.callback(gate.close)
             clients = [await stack.enter_async_context(client(gate.listen.port)) for _ in range(6)]
             await asyncio.gather(*map(ask, clients))
             assert [worker["connections"] for worker in (await state(gate))["workers"]] == [3, 3]
@@ -137,12 +144,12 @@ def test_where_a_worker_does_not_come_up_the_others_begin(monkeypatch: pytest.Mo
     monkeypatch.setattr("proxy.hand.subprocess.Popen", hang)
 
     async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, AsyncExitStack() as stack:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            starting(cluster.address) as gate,
+            AsyncExitStack() as stack,
+        ):
             cluster.others = lambda message: message[-4:]
-            asked = config(bootstrap=cluster.address, workers="2")
-            gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
-            gate.open()
-            stack.callback(gate.close)
             await connected(stack, gate.listen.port, 2)
             assert "worker 2 does not run yet" in health_of(await gate.tell_standing()).reasons
 
