@@ -20,7 +20,7 @@ bytes, time and ids come in as arguments, bytes and events go out.
 - **front** binds what clients come to and follows the cluster; **serving** has the links (**transports**,
   **sockets**) and what they share. **server** is both in one process. With ``--workers``, **workers** keeps
   the front and hands each client to a **worker**, a process that serves; **hand** is such a process as seen
-  from there, **channel** what is said between the two.
+  from there, **channel** what is said between the two, **upkeep** what both sides have.
 - **listeners, binding, transparent, tls, bootstrap, reach, captures, admin, state, metrics, logs, config,
   reloading, checking, systemd, running, cli**: the rest of the shell, which alone touches sockets, clocks and
   files.
