@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import structlog
 
-from proxy import admin, server, serving, transparent
+from proxy import admin, serving, tls, transparent
 from proxy.admin import Admin
 from proxy.binding import Binding
 from proxy.protocol.api import ApiKey
@@ -57,7 +57,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def tls(authority: Authority) -> dict[str, str]:
+def certificate(authority: Authority) -> dict[str, str]:
     pair = authority.sign("gate", *NAMES)
     return {"tls_cert": str(pair.cert), "tls_key": str(pair.key)}
 
@@ -66,7 +66,7 @@ def tls(authority: Authority) -> dict[str, str]:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be short of patience, and look at connections often."""
     monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.5)
     monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.5)
 
 
@@ -110,14 +110,16 @@ def test_plain(way: int) -> None:
 @pytest.mark.parametrize("by_name", [False, True], ids=["a port each", "one port by name"])
 @pytest.mark.parametrize("drops", ["handshake", "request"])
 @pytest.mark.parametrize("name", NAMES)
-def test_tls(authority: Authority, tls: dict[str, str], *, by_name: bool, drops: str, name: str) -> None:
+def test_tls(
+    authority: Authority, certificate: dict[str, str], *, by_name: bool, drops: str, name: str
+) -> None:
     trust = ssl.create_default_context(cafile=authority.file)
     first = free_ports(4)
     port = first if by_name or name == NAMES[0] else first + 2
     rule = {"broker_ports": f"broker-{{id}}.kafka.local:{first}"} if by_name else {}
 
     async def scene() -> None:
-        async with served(listen=f"127.0.0.1:{first}", **tls, **rule) as (gate, _):
+        async with served(listen=f"127.0.0.1:{first}", **certificate, **rule) as (gate, _):
             if drops == "handshake":
                 said = hello(name)
                 peers = [dripping(port, said) for _ in range(PEERS)]
