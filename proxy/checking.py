@@ -1,20 +1,25 @@
 """``--check``: what a gateway would need is tried, told and let go."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from errno import EADDRINUSE
 from pathlib import Path
 from socket import socket
 from tempfile import TemporaryFile
+from typing import Final
 
 from proxy import logs
 from proxy.binding import Binding
-from proxy.bootstrap import BootstrapError, Cluster, ask
+from proxy.bootstrap import ASK_SECONDS, BootstrapError, Cluster, ask
 from proxy.config import Config
 from proxy.front import first_listener
 from proxy.listeners import Brokers
 from proxy.routing import Address
 from proxy.tls import BrokerTls, ClientTls
+
+PATIENCE_SECONDS: Final = 2.0
+"""After so long it says what it waits for."""
 
 Say = Callable[[str], None]
 """Takes what was found, line by line."""
@@ -70,12 +75,16 @@ async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
     """Ask every bootstrap address, and give what the last one told that answered."""
     answered: Cluster | None = None
     for address in config.bootstrap:
+        waiting = f"bootstrap {address}: no answer yet; it has {ASK_SECONDS:.0f} s"
+        patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
         try:
             answered = await ask(address, tls)
         except BootstrapError as error:
             say(f"bootstrap {error}")
         else:
             say(f"bootstrap {address}: ok")
+        finally:
+            patience.cancel()
     if answered is not None and answered.brokers is None:
         say("brokers: the cluster wants authentication; they are learned from clients' answers")
     return answered
@@ -148,5 +157,5 @@ class _Listeners:
             at = broker.listener or "no port by --broker-ports; it will be left out"
             self._say(f"broker {broker.node_id} {broker.address}: {at}")
             if broker.problem and broker.listener is not None:
-                self._say(f"{broker.problem}; give it another port with --broker-ports")
+                self._say(broker.problem)
         return [not broker.problem for broker in learned]

@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy import running
-from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, read
+from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, file_of, read
 from proxy.running import EXIT_FAILED, EXIT_USAGE
 from proxy.version import VERSION
 
@@ -133,7 +133,7 @@ def _misspelt(command: str, unknown: list[str]) -> str:
 
 
 def _top(arguments: dict[str, Any]) -> int:
-    file = arguments["config"] or os.environ.get("FETCHGATE_CONFIG")
+    file = file_of(arguments["config"], os.environ)
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
     except ConfigError as error:

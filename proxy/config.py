@@ -17,6 +17,12 @@ MIB = 1_048_576
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_PREFIX = "FETCHGATE_"
+_FILE_VARIABLE = "FETCHGATE_CONFIG"
+_ALMOST = 0.9
+"""How much of a variable is as in an option's, the ten characters that all begin with included."""
+_ALMOST = 0.9
+"""How much of a variable is as in an option's, the ten characters that all begin with included."""
 
 
 class ConfigError(ValueError):
@@ -90,7 +96,7 @@ class Option:
     @property
     def variable(self) -> str:
         """Give its name in the environment."""
-        return "FETCHGATE_" + self.name.upper()
+        return _PREFIX + self.name.upper()
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -448,6 +454,11 @@ TOP_OPTIONS = (
 """The options of ``fetchgate top``."""
 
 
+def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
+    """Give the name of the file that options are read from, if there is one."""
+    return flag or environ.get(_FILE_VARIABLE)
+
+
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
     """Put the options together from where they are written.
 
@@ -511,6 +522,18 @@ def read(
     return values
 
 
+def misspelt(environ: Mapping[str, str]) -> list[str]:
+    """Say which variables are almost those of an option; they count for nothing.
+
+    Others that begin with FETCHGATE_ are left alone: Kubernetes makes some for a service of that name.
+    """
+    known = [_FILE_VARIABLE, *(option.variable for option in (*OPTIONS, *TOP_OPTIONS))]
+    ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
+    meant = [difflib.get_close_matches(name, known, n=1, cutoff=_ALMOST) for name in ours]
+    pairs = [(name, close[0]) for name, close in zip(ours, meant, strict=True) if close]
+    return [f"{name} is no option and counts for nothing; is it {close}?" for name, close in pairs]
+
+
 def changes(before: Config, after: Config) -> tuple[list[str], list[str]]:
     """Name the options that differ: those that apply at once, and those that need a restart."""
     changed = [
@@ -559,6 +582,8 @@ def _read_toml(file: str) -> dict[str, str]:
 def _toml_text(file: str, key: str, value: object) -> str:
     """Write a TOML value as the command line would have it."""
     names = [option.name for option in (*OPTIONS, *TOP_OPTIONS)]
+    if key not in names and isinstance(value, dict):
+        raise ConfigError(f"[{key}] in {file}: there are no tables; write options without [{key}]")
     if key not in names:
         close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
         raise ConfigError(f"{key} in {file}: no such option" + (f"; is it {close[0]}?" if close else ""))

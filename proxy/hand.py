@@ -23,8 +23,8 @@ LEAVE_SECONDS: Final = 2.0
 """Beyond the time for draining, for a worker to say that it has."""
 FULL_SECONDS: Final = 1.0
 """How long a worker without a descriptor left is given no client."""
-GONE_SECONDS: Final = 0.1
-"""Between the end of a worker's channel and its own."""
+GONE_SECONDS: Final = 1.0
+"""Between the end of a worker's channel and its own, on a busy machine; some milliseconds otherwise."""
 _BUSY_STEPS: Final = 20
 """Workers whose shares of a core differ by less than one of so many parts are equally busy."""
 
@@ -41,7 +41,7 @@ class Boss(Protocol):
     def told(self, what: str, *more: Any) -> object:
         """Answer what a worker has to know at once."""
 
-    def is_up(self) -> None:
+    def is_up(self, number: int) -> None:
         """Take note that one more worker serves."""
 
     def is_gone(self, hand: "Hand", code: int | None) -> None:
@@ -197,7 +197,7 @@ class Hand:
                 asked.set_result(told)
         elif name == "up":
             self.up = True
-            self._gateway.is_up()
+            self._gateway.is_up(self.number)
         elif name == "drained":
             cut_off, self.counts = what
             if self._drained is not None and not self._drained.done():

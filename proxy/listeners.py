@@ -162,7 +162,10 @@ class Brokers(Directory):
                 self._sharing = True
         except (OSError, ValueError) as error:
             at = self._shared if self._shares else broker.listener
-            broker.problem = f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}"
+            broker.problem = (
+                f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; "
+                "give it another port with --broker-ports"
+            )
         if not broker.problem:
             self._log.info(
                 "listening", broker=broker.node_id, at=str(broker.listener), to=str(broker.address)

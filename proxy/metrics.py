@@ -17,14 +17,19 @@ from proxy.account import STATES, Account, Counts, Process, Standing
 from proxy.books import NodeId, add, saved_bytes
 from proxy.events import FetchKind, SideTally, Tally
 from proxy.measured import Distribution, Measured
+from proxy.protocol.api import ErrorCode
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
 """Values of a label that come from the wire; the rest is `other`."""
 MAX_BROKERS: Final = 100
 """Brokers that are told apart, those with the lowest ids; the rest is `other`."""
-_EVICTED: Final = 70
-"""FETCH_SESSION_ID_NOT_FOUND."""
+_SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+"""Told from the start, so that a rate shows the first of them."""
 
 Sides = tuple[tuple[str, SideTally], tuple[str, SideTally]]
 
@@ -148,7 +153,9 @@ def _brokers(account: Account) -> Iterator[Metric]:
     yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
     refusals = {name: tally.refusals for name, tally in together.items()}
     yield _counted_by_broker("session_refusals", "Asked for a session, got none.", refusals)
-    evictions = {name: tally.session_errors[_EVICTED] for name, tally in together.items()}
+    evictions = {
+        name: tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND] for name, tally in together.items()
+    }
     yield _counted_by_broker("session_evictions", "Sessions given to others (error 70).", evictions)
 
 
@@ -208,7 +215,8 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
         "Top-level errors of session fetches, hidden from clients.",
         labels=["code"],
     )
-    for code, count in bounded(Counter({str(code): n for code, n in tally.session_errors.items()})):
+    counted = dict.fromkeys(_SESSION_ERRORS, 0) | tally.session_errors
+    for code, count in bounded(Counter({str(int(code)): n for code, n in counted.items()})):
         errors.add_metric([code], count)
     yield errors
     passed = CounterMetricFamily(

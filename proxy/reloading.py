@@ -17,6 +17,8 @@ class Reloaded(Protocol):
     """What takes the options: a gateway, in one process or in several."""
 
     log: FilteringBoundLogger
+    mistake: str
+    """Why the options could not be read; nothing when they could."""
 
     def follow_files(self) -> None:
         """Read files again that have changed."""
@@ -57,8 +59,10 @@ class Reloader:
             after = self._load()
         except ConfigError as error:
             gateway.log.warning("not reloaded", reason=str(error))
+            gateway.mistake = f"options not reloaded, a restart would fail: {error}"
             gateway.note("reloaded", f"options not reloaded: {error}", warning=True)
             return
+        gateway.mistake = ""
         applied, restart = changes(self.config, after)
         self.config = with_live(self.config, after)
         gateway.reconfigure(self.config)

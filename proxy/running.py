@@ -19,7 +19,7 @@ from proxy.binding import Binding, inherited
 from proxy.bootstrap import BootstrapError
 from proxy.captures import Capture, Files
 from proxy.checking import check
-from proxy.config import OPTIONS, Config, ConfigError, load
+from proxy.config import OPTIONS, Config, ConfigError, file_of, load, misspelt
 from proxy.loops import new_event_loop
 from proxy.reloading import Reloader
 from proxy.routing import Address
@@ -48,6 +48,8 @@ def run(arguments: dict[str, Any]) -> int:
     if arguments["check"]:
         return asyncio.run(_check(config))
     logs.configure(style=config.log_format, level=config.log_level)
+    for text in misspelt(os.environ):
+        logs.logger().warning("variable ignored", reason=text)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_serve(config, arguments))
@@ -60,7 +62,7 @@ def _load(arguments: dict[str, Any]) -> Config:
 
 
 def _file(arguments: dict[str, Any]) -> str | None:
-    return arguments["config"] or os.environ.get("FETCHGATE_CONFIG")
+    return file_of(arguments["config"], os.environ)
 
 
 def _complain(text: str, code: int) -> int:
@@ -69,6 +71,8 @@ def _complain(text: str, code: int) -> int:
 
 
 async def _check(config: Config) -> int:
+    for text in misspelt(os.environ):
+        _say(text)
     try:
         return 0 if await check(config, _say) else EXIT_FAILED
     except ConfigError as error:

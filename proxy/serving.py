@@ -272,7 +272,7 @@ class Serving(Upkeep):
         """Tell how it stands."""
         followed = (self._broker_tls.followed, self._client_tls.followed)
         problems = [self._lost] if monotonic() - self._looped_at < LOOP_SECONDS else []
-        problems += self.brokers.problems
+        problems += [*self.brokers.problems, *filter(None, [self.mistake])]
         problems += [each.problem for each in followed if each is not None and each.problem]
         return Standing(
             transparent=self._transparent,

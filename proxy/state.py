@@ -20,6 +20,7 @@ from proxy.books import (
 )
 from proxy.events import FetchKind, SideTally, Tally
 from proxy.measured import Distribution, Measured
+from proxy.protocol.api import ErrorCode
 from proxy.recent import Happening, History
 from proxy.transports import HOLDS, Link
 from proxy.version import VERSION
@@ -28,8 +29,6 @@ MAX_LISTED: Final = 2000
 """Connections in one document; those that moved most bytes are listed."""
 _AT_ONCE: Final = 50
 """Connections that are described before others may have the event loop."""
-_EVICTED: Final = 70
-"""FETCH_SESSION_ID_NOT_FOUND."""
 
 
 Described: TypeAlias = tuple[int, str]
@@ -195,7 +194,7 @@ def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
         "sessions": links.sessions,
         "session_partitions": links.session_partitions,
         "refusals": tally.refusals,
-        "evictions": tally.session_errors[_EVICTED],
+        "evictions": tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND],
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
         "fetches": sum(tally.broker.fetches),
         "fetch_bytes": fetch_bytes(tally.broker),

@@ -28,6 +28,8 @@ class Upkeep(ABC):
         self.log = log
         self.config = config
         """What counts now."""
+        self.mistake = ""
+        """Why the options could not be read again, and a restart would fail."""
         self.books = Books()
         self.started_at = monotonic()
         self._tasks: set[asyncio.Task[None]] = set()

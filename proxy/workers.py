@@ -144,6 +144,7 @@ class Workers(Upkeep):
             draining=self._draining,
             problems=[
                 *self.front.brokers.problems,
+                *filter(None, [self.mistake]),
                 *(f"worker {number} does not run yet" for number in missing),
             ],
             sessions_on=self.config.sessions,
@@ -272,9 +273,10 @@ class Workers(Upkeep):
             return brokers.number(*more)
         return brokers.known.get(*more)
 
-    def is_up(self) -> None:
+    def is_up(self, number: int) -> None:
         """Take note that one more worker serves."""
         if self._begun:
+            self.log.info("worker serves", worker=number)
             self._take()
         elif not self._missing:
             self._begin()

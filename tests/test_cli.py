@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
+from proxy import bootstrap, checking
 from proxy.cli import main
 from proxy.config import OPTIONS
 from proxy.protocol.api import ApiKey
@@ -372,6 +373,31 @@ def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.Capture
             assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
 
     run(scene())
+
+
+def test_check_says_what_it_waits_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        code, said, complaint = _check(capsys, "--bootstrap", at, "--listen", "127.0.0.1:0", "--admin", "off")
+    assert code == 1
+    assert said == [
+        f"bootstrap {at}: no answer yet; it has 10 s",
+        f"bootstrap {at}: no answer in 0 s (does it speak TLS? Then give --broker-tls on)",
+    ]
+    assert complaint.startswith("fetchgate proxy: no bootstrap address answers")
+
+
+def test_misspelt_variables_are_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FETCHGATE_LISTN", "127.0.0.1:1")
+    options = ["--transparent", "redirect", "--listen", "127.0.0.1:0", "--admin", "off"]
+    told = "FETCHGATE_LISTN is no option and counts for nothing; is it FETCHGATE_LISTEN?"
+    assert _check(capsys, *options) == (0, [told], "")
 
 
 def test_check_sees_that_two_listeners_want_one_address(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import OPTIONS, Config, ConfigError, changes, load, with_live
+from proxy.config import OPTIONS, Config, ConfigError, changes, load, misspelt, with_live
 from proxy.routing import Address, BrokerPorts
 
 NEEDED = {"bootstrap": "kafka:9092"}
@@ -158,7 +158,10 @@ def test_two_listeners_at_one_address_are_seen_at_once() -> None:
         ("listen = \n", "--config {file} is no TOML: Invalid value (at line 1, column 10)"),
         ("max-sesions = 1\n", "max-sesions in {file}: no such option; is it max_sessions?"),
         ("zzz = 1\n", "zzz in {file}: no such option"),
-        ("[proxy]\n", "proxy in {file}: no such option"),
+        (
+            "[proxy]\n",
+            "[proxy] in {file}: there are no tables; write options without [proxy]",
+        ),
         ("listen = { a = 1 }\n", "listen in {file}: give a string, a number, or a list of them"),
         ("bootstrap = [[1]]\n", "bootstrap in {file}: give a string, a number, or a list of them"),
     ],
@@ -178,6 +181,29 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     assert _error(NEEDED, {}, str(tmp_path / "latin.toml")).startswith(
         f"--config {tmp_path / 'latin.toml'} is no TOML: 'utf-8' codec can't decode"
     )
+
+
+def test_variables_that_are_almost_an_option_are_told_and_others_left_alone() -> None:
+    assert misspelt(
+        {
+            "FETCHGATE_MAX_SESIONS": "5",
+            "FETCHGATE_ADMN": "off",
+            "FETCHGATE_CONFG": "gate.toml",
+            "FETCHGATE_MAX_SESSIONS": "5",
+            "FETCHGATE_INTERVAL": "5",
+            "FETCHGATE_CONFIG": "gate.toml",
+            "FETCHGATE_PORT": "tcp://10.0.0.1:9464",
+            "FETCHGATE_PORT_9464_TCP": "tcp://10.0.0.1:9464",
+            "FETCHGATE_PORT_9464_TCP_ADDR": "10.0.0.1",
+            "FETCHGATE_SERVICE_HOST": "10.0.0.1",
+            "FETCHGATE_SERVICE_PORT_ADMIN": "9464",
+            "MAX_SESIONS": "5",
+        }
+    ) == [
+        "FETCHGATE_ADMN is no option and counts for nothing; is it FETCHGATE_ADMIN?",
+        "FETCHGATE_CONFG is no option and counts for nothing; is it FETCHGATE_CONFIG?",
+        "FETCHGATE_MAX_SESIONS is no option and counts for nothing; is it FETCHGATE_MAX_SESSIONS?",
+    ]
 
 
 def test_a_reload_knows_what_applies_and_what_needs_a_restart() -> None:

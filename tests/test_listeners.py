@@ -115,7 +115,11 @@ def test_a_broker_whose_port_is_taken_is_left_out_until_it_is_free(serving: Serv
     with closing(socket.create_server(("127.0.0.1", base + 2))):
         assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) is None
         brokers.retry()
-        assert brokers.problems == [f"broker 1: 127.0.0.1:{base + 2} can't be bound: Address already in use"]
+        (problem,) = brokers.problems
+        assert problem == (
+            f"broker 1: 127.0.0.1:{base + 2} can't be bound: Address already in use; "
+            "give it another port with --broker-ports"
+        )
 
     brokers.retry()
 

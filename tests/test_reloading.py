@@ -90,8 +90,11 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
                 await asyncio.sleep(0.05)
             assert told() == [f"--config {file} is no TOML: Invalid value (at line 1, column 16)"], "once"
             assert gate.sessions.max_sessions == before
+            (reason,) = gate.health().reasons
+            assert reason == f"options not reloaded, a restart would fail: {told()[0]}"
             file.write_text("max_sessions = 7\n")
             await until(lambda: gate.sessions.max_sessions == 7)
+            assert gate.health().reasons == []
 
     run(scene())
 

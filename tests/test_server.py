@@ -88,7 +88,10 @@ def test_a_broker_whose_port_is_taken_degrades_until_it_is_free(monkeypatch: pyt
                 stub_cluster((0, "", 0), (1, "", 0)) as cluster,
                 gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
             ):
-                reason = f"broker 1: 127.0.0.1:{port + 2} can't be bound: Address already in use"
+                reason = (
+                    f"broker 1: 127.0.0.1:{port + 2} can't be bound: Address already in use; "
+                    "give it another port with --broker-ports"
+                )
                 await until(lambda: gate.health() == Health(state="degraded", reasons=[reason]))
                 async with client(port) as (reader, writer):
                     writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
