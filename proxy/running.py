@@ -20,6 +20,7 @@ from proxy.bootstrap import BootstrapError
 from proxy.captures import Capture, Files
 from proxy.checking import check
 from proxy.config import OPTIONS, Config, ConfigError, file_of, load, misspelt
+from proxy.heap import keep_freed
 from proxy.loops import new_event_loop
 from proxy.reloading import Reloader
 from proxy.routing import Address
@@ -48,6 +49,7 @@ def run(arguments: dict[str, Any]) -> int:
     if arguments["check"]:
         return asyncio.run(_check(config))
     logs.configure(style=config.log_format, level=config.log_level)
+    keep_freed()
     for text in misspelt(os.environ):
         logs.logger().warning("variable ignored", reason=text)
     try:

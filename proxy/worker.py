@@ -13,6 +13,7 @@ from proxy.account import Troubles
 from proxy.books import NodeId
 from proxy.channel import Channel, Question, take_over
 from proxy.config import Config, ConfigError
+from proxy.heap import keep_freed
 from proxy.listeners import Directory
 from proxy.loops import new_event_loop
 from proxy.routing import BY_NAME, OTHERS, Address, Broker
@@ -253,6 +254,7 @@ def main(arguments: list[str]) -> int:
     """
     for meant_for_the_gateway in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(meant_for_the_gateway, signal.SIG_IGN)  # which says what is to be done
+    keep_freed()
     channel, takes, asks, memory, number, count = map(int, arguments)
     shared = shared_memory(memory, number, count)
     ends = [socket.socket(fileno=descriptor) for descriptor in (channel, takes, asks)]

@@ -24,6 +24,7 @@ SHELL = frozenset(
         "dashboard.top",
         "front",
         "hand",
+        "heap",
         "lean",
         "listeners",
         "logs",

@@ -34,11 +34,6 @@ CPU_LIMIT, PACE_LIMIT = 1.03, 0.97
 """CPU seconds at most, and throughput at least, in explicit mode's."""
 
 
-KEEPING: Final = ("env", "MALLOC_TRIM_THRESHOLD_=268435456", "MALLOC_TOP_PAD_=16777216")
-"""Has a gateway keep freed memory. How often glibc gives it back and takes it again is up to how the heap of
-a process happens to lie: one gateway was seen to take 1.2 s/GB, and the next one of the same mode 0.7."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """What is fetched."""
@@ -137,7 +132,7 @@ def _mode(stack: ExitStack, far: Namespace, number: int, name: str) -> Mode:
     if not explicit:
         stack.enter_context(rules(near, name, ports=str(PORT), to=LISTEN_PORT, user=USER))
     with near.inside():
-        gateway = stack.enter_context(Proxy([*KEEPING, *user, *command], LISTEN_PORT))
+        gateway = stack.enter_context(Proxy([*user, *command], LISTEN_PORT))
         return Mode(gateway, stack.enter_context(Load(*load)).ready())
 
 
@@ -180,6 +175,5 @@ def _table(kind: Kind, rounds: Rounds, seconds: float) -> Table:
         f"Medians of {len(rounds[EXPLICIT])} rounds of windows of {seconds:g} s; ratios within a round.",
         "CPU user and system.",
         "One stub of a broker in another network namespace, which answers at once; MTU 1,500, TCP Reno.",
-        "Gateways keep freed memory: giving it back costs processes of the same mode differently.",
     ]
     return Table(part="transparent", title=f"Transparent mode: {kind.name}", rows=rows, notes=notes)
