@@ -57,15 +57,17 @@ async def ask(address: Address, tls: BrokerTls | None = None) -> Cluster:
         BootstrapError: it can't be reached, or does not speak Kafka.
     """
     secured = tls.to(address.host) if tls is not None else {}
+    hangs = "not connected", " (does its name resolve, and does the network lead there?)"
     try:
         async with asyncio.timeout(ASK_SECONDS):
             reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
+            hangs = "no answer", _hint(secured)
             try:
                 return Cluster(address=address, brokers=await _converse(reader, writer))
             finally:
                 writer.close()
     except TimeoutError:
-        raise BootstrapError(f"{address}: no answer in {ASK_SECONDS:.0f} s{_hint(secured)}") from None
+        raise BootstrapError(f"{address}: {hangs[0]} in {ASK_SECONDS:.0f} s{hangs[1]}") from None
     except asyncio.IncompleteReadError:
         raise BootstrapError(f"{address}: closed without an answer{_hint(secured)}") from None
     except ProtocolError as error:

@@ -106,7 +106,10 @@ def silent() -> FilteringBoundLogger:
 
 def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """Write what the event loop could not handle (`asyncio.loop.set_exception_handler`)."""
-    logger().error("event loop", reason=str(context.get("message")), exc_info=context.get("exception"))
+    error = context.get("exception")
+    if isinstance(error, gaierror):
+        return  # uvloop looks for a name after who asked for it has given up: that was told
+    logger().error("event loop", reason=str(context.get("message")), exc_info=error)
 
 
 def reason_of(error: Exception) -> str:

@@ -139,6 +139,19 @@ def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPat
     run(scene())
 
 
+def test_a_name_or_a_network_that_hangs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.sleep(60)
+
+    async def scene() -> None:
+        monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.01)
+        monkeypatch.setattr(asyncio, "open_connection", hang)
+        with pytest.raises(BootstrapError, match=r"kafka:9092: not connected in 0 s \(does its name resolve"):
+            await ask(Address("kafka", 9092))
+
+    run(scene())
+
+
 def test_when_none_answers_the_reason_names_each() -> None:
     async def scene() -> None:
         with pytest.raises(BootstrapError) as caught:

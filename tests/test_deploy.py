@@ -342,6 +342,19 @@ def test_the_image_is_pinned_slim_and_not_of_root() -> None:
             assert all((ROOT / source).exists() for source in sources), rest
 
 
+def test_images_are_given_what_they_are_built_from_and_no_more() -> None:
+    nothing, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] != "#"]
+    assert nothing == "*"
+    given = {line.removeprefix("!") for line in rest if line.startswith("!")}
+    asked = {
+        source
+        for word, rest in instructions()
+        if word == "COPY" and "--from" not in rest
+        for source in [part for part in rest.split() if not part.startswith("--")][:-1]
+    }
+    assert {next(name for name in given if f"{source}/".startswith(f"{name}/")) for source in asked} == given
+
+
 def test_compose_names_what_there_is() -> None:
     file = DEPLOY / "compose" / "compose.yaml"
     services = yaml.safe_load(file.read_text())["services"]

@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import socket
@@ -18,7 +19,7 @@ from proxy.events import (
     SessionMade,
     SessionRefused,
 )
-from proxy.logs import BURST, WINDOW, Throttle, configure, logger, reason_of, write_event
+from proxy.logs import BURST, WINDOW, Throttle, configure, logger, reason_of, unexpected, write_event
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,21 @@ def test_console_lines_are_plain_text_where_there_is_no_terminal() -> None:
 
     assert stream.getvalue().endswith("[warning  ] broker left out reason=taken\n")
     assert "\x1b" not in stream.getvalue()
+
+
+def test_what_the_event_loop_could_not_handle_is_told_but_a_name_that_nobody_waits_for_any_more() -> None:
+    stream = io.StringIO()
+    configure(style="json", level="info", stream=stream)
+    loop = asyncio.new_event_loop()
+    never = {"message": "Future exception was never retrieved"}
+
+    unexpected(loop, {**never, "exception": socket.gaierror(-3, "Temporary failure in name resolution")})
+    unexpected(loop, {**never, "exception": ValueError("no such thing")})
+
+    loop.close()
+    (line,) = _lines(stream)
+    assert line["reason"] == never["message"]
+    assert "no such thing" in str(line["exception"])
 
 
 def test_the_level_can_change_for_a_logger_that_is_held() -> None:
