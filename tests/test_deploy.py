@@ -391,7 +391,7 @@ def commands(section: str = "") -> list[str]:
 
 
 ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose")
-"""Commands that need a cluster, a daemon, or a registry."""
+"""Commands that need a cluster, a daemon, or a registry: run by tests/integration/test_deploy_*.py."""
 HERE: Final = ("kubectl kustomize", "systemd-analyze")
 
 

@@ -1,20 +1,15 @@
-"""The images, built by the lines of the page and run as the manifests say, in all modes.
-
-The base images are made here under their own names, of Debian's packages: no registry is asked.
-"""
+"""The images, built by the lines of the page and run as the manifests say, in all modes."""
 
 import os
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.integration.fetching import Fetcher
+from tests.integration.images import ABSENT, Podman, podman
 from tests.integration.namespaces import (
     LACKING,
     MODES,
@@ -25,11 +20,10 @@ from tests.integration.namespaces import (
     place,
 )
 from tests.integration.sidecar import USER, Sidecar
-from tests.test_deploy import DEPLOY, ROOT, commands, environment_of, pod_of, rendered
+from tests.test_deploy import DEPLOY, ROOT, environment_of, pod_of, rendered
 
-__all__ = ["place"]
+__all__ = ["place", "podman"]
 
-ABSENT: Final = [program for program in ("podman", "runc", "debootstrap") if shutil.which(program) is None]
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.timeout(900),
@@ -37,87 +31,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root makes base images"),
     pytest.mark.skipif(bool(LACKING), reason=LACKING),
 ]
-
-SUITE: Final = "bookworm"
-BASES: Final = ("docker.io/library/debian:bookworm-slim", "docker.io/library/python:3.13-slim-bookworm")
-SETTINGS: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf", "/etc/apt/apt.conf.d")
-"""How this machine reaches packages; so must what is built on it."""
-STORAGE: Final = """
-[storage]
-driver = "overlay"
-graphroot = "{folder}/graph"
-runroot = "{folder}/run"
-"""
-ENGINE: Final = """
-[containers]
-default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "none"
-"""
-
-
-class Podman:
-    """Images and containers in a folder of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
-        (folder / "containers.conf").write_text(ENGINE)
-        self.environment = {
-            **os.environ,
-            "BUILDAH_ISOLATION": "chroot",
-            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-            "CONTAINERS_CONF": str(folder / "containers.conf"),
-        }
-
-    def run(self, *command: str) -> str:
-        """Run a program with them, and give what it printed.
-
-        Raises:
-            RuntimeError: it failed; with what it wrote.
-        """
-        done = subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False, timeout=600
-        )
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-4000:]}")
-        return done.stdout
-
-
-def mirror() -> str:
-    """Give where this machine has Debian's packages from."""
-    files = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian.*")]
-    text = "".join(file.read_text() for file in files if file.exists())
-    found: list[str] = re.findall(r"^[^#\n]*?(https?://\S+/debian)/?\s", text, re.MULTILINE)
-    return found[0] if found else pytest.skip("no Debian mirror is known here")
-
-
-@pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    folder = tmp_path_factory.mktemp("images")
-    podman = Podman(folder)
-    try:
-        make_bases(podman, folder)
-        for line in (line for line in commands("Images") if line.startswith("podman build")):
-            podman.run(*line.split())
-        yield podman
-        podman.run("podman", "rm", "--all", "--force")
-    finally:
-        podman.run("rm", "-rf", "--one-file-system", str(folder))
-
-
-def make_bases(podman: Podman, folder: Path) -> None:
-    """Make the images that the Containerfile begins with, of Debian's packages."""
-    base = folder / "base"
-    packages = "--include=ca-certificates,python3,python3-venv"
-    podman.run("debootstrap", "--variant=minbase", packages, SUITE, str(base), mirror())
-    (base / "usr/local/bin/python").symlink_to("/usr/bin/python3")
-    for name in filter(os.path.exists, SETTINGS):
-        podman.run("cp", "-rT", name, f"{base}{name}")
-    podman.run("tar", "--directory", str(base), "--create", "--file", str(folder / "base.tar"), ".")
-    for name in BASES:
-        podman.run("podman", "import", str(folder / "base.tar"), name)
 
 
 def confined(container: dict[str, Any]) -> list[str]:

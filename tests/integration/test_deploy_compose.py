@@ -1,0 +1,47 @@
+"""The compose example, run as the page says; what Docker has to fetch for it is fetched by Docker."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.integration.bystander import until
+from tests.test_deploy import ROOT, commands
+
+pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def example() -> Iterator[list[str]]:
+    """Give the beginning of each command of the example, which runs."""
+    if not _works("docker", "compose", "version") or not _works("docker", "info"):
+        pytest.skip("no docker compose here, or no daemon that answers it")
+    (line,) = (line for line in commands("docker compose") if line.startswith("docker compose"))
+    *example, up = line.split()
+    assert up == "up"
+    try:
+        _run(*example, up, "--detach")
+        yield example
+    finally:
+        _run(*example, "down")
+
+
+def _works(*command: str) -> bool:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return not subprocess.run(command, capture_output=True, check=False, timeout=20).returncode
+    return False
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_the_client_of_the_example_is_saved_for(example: list[str]) -> None:
+    def seen() -> str:
+        return _run(*example, "exec", "-T", "fetchgate", "fetchgate", "top", "--once")
+
+    until(lambda: "session of 100 partitions" in seen(), "no session", patience=180)
+    assert "Reached end of topic example [99]" in _run(*example, "logs", "client")

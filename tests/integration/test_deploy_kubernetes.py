@@ -1,0 +1,133 @@
+"""The overlays, applied as the page says to Kubernetes with one node: what a pod saves, how it leaves."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.integration import images
+from tests.integration.bystander import until
+from tests.integration.images import Podman, podman
+from tests.integration.namespaces import LACKING, MODES
+from tests.integration.node import ABSENT, HOST, KAFKA, PAUSE, Node
+from tests.test_deploy import ROOT, commands
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+from tools.netns import Namespace
+
+__all__ = ["podman"]
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.integration,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(LACKING), reason=LACKING),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a node"),
+    pytest.mark.skipif(
+        bool([*ABSENT, *images.ABSENT]), reason=f"no {' and no '.join([*ABSENT, *images.ABSENT])} here"
+    ),
+]
+
+PORT, CONTROLLER_PORT = 29192, 29193
+"""On the broker's own loopback."""
+TOPIC, PARTITIONS = "example", 100
+"""What the client of the base reads."""
+CLIENT: Final = "docker.io/edenhill/kcat:1.7.1"
+"""It is made here of Debian's package."""
+GATEWAY: Final = "docker.io/library/fetchgate:0.1.0"
+RULES: Final = "docker.io/library/fetchgate-rules:0.1.0"
+CLIENT_FILE: Final = f"""
+FROM {images.BASES[0]}
+RUN apt-get update && apt-get install --yes --no-install-recommends kcat
+ENTRYPOINT ["kcat"]
+"""
+PAUSE_FILE: Final = f"""
+FROM {images.BASES[0]}
+ENTRYPOINT ["sleep", "infinity"]
+"""
+ASK: Final = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9464/{}').read().decode())"
+
+
+def broker() -> Broker:
+    """A broker that pods reach by the name that the manifests have."""
+    return Broker(
+        port=PORT,
+        voters={1: CONTROLLER_PORT},
+        properties={
+            "listeners": f"PLAINTEXT://127.0.0.1:{PORT},POD://{HOST}:9092,CONTROLLER://127.0.0.1:{CONTROLLER_PORT}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{PORT},POD://{KAFKA}:9092",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,POD:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def node(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that has all images, and a broker on it."""
+    folder = tmp_path_factory.mktemp("node")
+    archives = [_archive(podman, folder, name) for name in (GATEWAY, RULES, CLIENT, PAUSE)]
+    with ExitStack() as stack:
+        network = stack.enter_context(Namespace())
+        node = stack.enter_context(Node(network, folder, archives))
+        with network.inside():
+            running = stack.enter_context(broker())
+            with Admin(running.address) as admin:
+                admin.create_topic(TOPIC, partitions=PARTITIONS)
+        yield node
+
+
+def _archive(podman: Podman, folder: Path, name: str) -> Path:
+    """Write an image to a file; those that are not built by the page are built here."""
+    short = name.rpartition("/")[2]
+    file = folder / short.partition(":")[0]
+    if text := {CLIENT: CLIENT_FILE, PAUSE: PAUSE_FILE}.get(name):
+        file.write_text(text)
+        podman.run("podman", "build", "--quiet", "--file", str(file), "--tag", name, str(folder))
+    else:
+        podman.run("podman", "tag", short, name)
+    archive = file.with_suffix(".tar")
+    podman.run("podman", "save", "--output", str(archive), name)
+    return archive
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+
+
+@pytest.mark.parametrize("mode", ["explicit", *MODES])
+def test_an_overlay_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: str) -> None:
+    (line,) = (line for line in commands("Kubernetes") if line.startswith("kubectl apply"))
+    _, _, option, overlay = line.replace("overlays/redirect", f"overlays/{mode}").split()
+    node.kubectl("apply", option, str(ROOT / overlay))
+    try:
+        until(lambda: [*map(_ready, node.pods())] == [True], "the pod is not ready", patience=120)
+        (pod,) = (pod["metadata"]["name"] for pod in node.pods())
+
+        def asked(page: str) -> dict[str, Any]:
+            command = ("exec", pod, "-c=fetchgate", "--", "python", "-c", ASK.format(page))
+            told: dict[str, Any] = json.loads(node.kubectl(*command))
+            return told
+
+        until(lambda: asked("state")["totals"]["saved_bytes"] > 0, "nothing is saved", patience=60)
+        assert asked("readyz") == {"state": "ready", "reasons": []}
+        assert asked("state")["sessions"]["held"] == 1
+        assert [each["restartCount"] for each in _statuses(node)] == [0] * len(_statuses(node))
+        log = tmp_path / "log"
+        node.follow(pod, "fetchgate", log)
+        until(lambda: "ready" in log.read_text(), "no log")
+    finally:
+        node.kubectl("delete", "--wait", option, str(ROOT / overlay))
+        until(lambda: not node.pods(), "the pod stays", patience=60)
+    until(lambda: "stopped" in log.read_text(), "its end was not logged")
+    *_, draining, stopped = map(json.loads, log.read_text().splitlines())
+    assert (draining["event"], draining["connections"]) == ("draining", 0), "preStop waited for the client"
+    assert (stopped["event"], stopped["cut_off"]) == ("stopped", 0)
+
+
+def _statuses(node: Node) -> list[dict[str, Any]]:
+    (pod,) = node.pods()
+    return [*pod["status"]["initContainerStatuses"], *pod["status"]["containerStatuses"]]
