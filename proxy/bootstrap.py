@@ -5,7 +5,6 @@ gateway can't ask; it learns the brokers from the answers that its clients get.
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +23,7 @@ from proxy.protocol.primitives import (
 from proxy.routing import Address
 from proxy.tls import BrokerTls
 
+_HINT: Final = "does it speak TLS? Then give --broker-tls on"
 ASK_SECONDS: Final = 10.0
 """For everything, from the connection to the last answer."""
 _MAX_ANSWER: Final = 16_777_216
@@ -57,27 +57,27 @@ async def ask(address: Address, tls: BrokerTls | None = None) -> Cluster:
         BootstrapError: it can't be reached, or does not speak Kafka.
     """
     secured = tls.to(address.host) if tls is not None else {}
-    hangs = "not connected", " (does its name resolve, and does the network lead there?)"
+    late, hint = "not connected", "does its name resolve, and does the network lead there?"
+    if secured:
+        hint = f"{hint[:-1]}, and does it speak TLS?"
     try:
         async with asyncio.timeout(ASK_SECONDS):
             reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
-            hangs = "no answer", _hint(secured)
+            late, hint = "no answer", "" if secured else _HINT
             try:
                 return Cluster(address=address, brokers=await _converse(reader, writer))
             finally:
                 writer.close()
     except TimeoutError:
-        raise BootstrapError(f"{address}: {hangs[0]} in {ASK_SECONDS:.0f} s{hangs[1]}") from None
+        told = f" ({hint})" if hint else ""
+        raise BootstrapError(f"{address}: {late} in {ASK_SECONDS:.0f} s{told}") from None
     except asyncio.IncompleteReadError:
-        raise BootstrapError(f"{address}: closed without an answer{_hint(secured)}") from None
+        told = "" if secured else f" ({_HINT})"
+        raise BootstrapError(f"{address}: closed without an answer{told}") from None
     except ProtocolError as error:
         raise BootstrapError(f"{address}: does not answer as Kafka does: {error}") from None
     except (OSError, ValueError) as error:
         raise BootstrapError(f"{address}: {reason_of(error)}") from None
-
-
-def _hint(secured: Mapping[str, object]) -> str:
-    return "" if secured else " (does it speak TLS? Then give --broker-tls on)"
 
 
 async def ask_any(addresses: tuple[Address, ...], tls: BrokerTls | None = None) -> Cluster:

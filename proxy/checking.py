@@ -9,9 +9,9 @@ from socket import socket
 from tempfile import TemporaryFile
 from typing import Final
 
-from proxy import logs
+from proxy import bootstrap, logs
 from proxy.binding import Binding
-from proxy.bootstrap import ASK_SECONDS, BootstrapError, Cluster, ask
+from proxy.bootstrap import BootstrapError, Cluster, ask
 from proxy.config import Config
 from proxy.front import first_listener
 from proxy.listeners import Brokers
@@ -75,7 +75,7 @@ async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
     """Ask every bootstrap address, and give what the last one told that answered."""
     answered: Cluster | None = None
     for address in config.bootstrap:
-        waiting = f"bootstrap {address}: no answer yet; it has {ASK_SECONDS:.0f} s"
+        waiting = f"bootstrap {address}: no answer yet; it has {bootstrap.ASK_SECONDS:.0f} s"
         patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
         try:
             answered = await ask(address, tls)

@@ -137,6 +137,7 @@ def _top(arguments: dict[str, Any]) -> int:
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
     except ConfigError as error:
+        running.complain_of_variables("top")
         sys.stderr.write(f"fetchgate top: {error}\n")
         return EXIT_USAGE
     from proxy.dashboard import top  # noqa: PLC0415 - rich takes time to import, and a gateway has no use for it

@@ -21,8 +21,6 @@ _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 _ALMOST = 0.9
 """How much of a variable is as in an option's, the ten characters that all begin with included."""
-_ALMOST = 0.9
-"""How much of a variable is as in an option's, the ten characters that all begin with included."""
 
 
 class ConfigError(ValueError):
@@ -522,10 +520,10 @@ def read(
     return values
 
 
-def misspelt(environ: Mapping[str, str]) -> list[str]:
+def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     """Say which variables are almost those of an option; they count for nothing.
 
-    Others that begin with FETCHGATE_ are left alone: Kubernetes makes some for a service of that name.
+    Others that begin with FETCHGATE_ are left alone: Kubernetes makes some for a service named fetchgate.
     """
     known = [_FILE_VARIABLE, *(option.variable for option in (*OPTIONS, *TOP_OPTIONS))]
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))

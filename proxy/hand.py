@@ -23,8 +23,8 @@ LEAVE_SECONDS: Final = 2.0
 """Beyond the time for draining, for a worker to say that it has."""
 FULL_SECONDS: Final = 1.0
 """How long a worker without a descriptor left is given no client."""
-GONE_SECONDS: Final = 1.0
-"""Between the end of a worker's channel and its own, on a busy machine; some milliseconds otherwise."""
+GONE_SECONDS: Final = 0.5
+"""Between the end of a worker's channel and its own, at most; a millisecond where all is well."""
 _BUSY_STEPS: Final = 20
 """Workers whose shares of a core differ by less than one of so many parts are equally busy."""
 

@@ -4,6 +4,7 @@ Binding and listening do not block, so an answer that names a broker is handed o
 not before. What is learned can be kept in a file: after a restart the listeners are open at once.
 """
 
+import errno
 import json
 import os
 import socket
@@ -18,6 +19,8 @@ from proxy.binding import Binding
 from proxy.logs import reason_of
 from proxy.routing import BY_NAME, MAX_PORT, Address, Broker, BrokerPorts, advertised
 
+_OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
+"""Errors of a port that another one would not have."""
 GONE_SECONDS: Final = 300.0
 """A broker that the cluster has not named for so long loses its listener; a restart takes less."""
 
@@ -162,10 +165,9 @@ class Brokers(Directory):
                 self._sharing = True
         except (OSError, ValueError) as error:
             at = self._shared if self._shares else broker.listener
-            broker.problem = (
-                f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; "
-                "give it another port with --broker-ports"
-            )
+            taken = isinstance(error, OSError) and error.errno in _OF_THE_PORT and not self._shares
+            remedy = "give it another port with --broker-ports" if taken else "see --broker-ports"
+            broker.problem = f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}"
         if not broker.problem:
             self._log.info(
                 "listening", broker=broker.node_id, at=str(broker.listener), to=str(broker.address)

@@ -7,7 +7,7 @@ import logging
 import ssl
 import sys
 import time
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable
 from os import strerror
 from socket import gaierror
@@ -107,7 +107,7 @@ def silent() -> FilteringBoundLogger:
 def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """Write what the event loop could not handle (`asyncio.loop.set_exception_handler`)."""
     error = context.get("exception")
-    if isinstance(error, gaierror):
+    if isinstance(error, gaierror) and not isinstance(context.get("future"), Task):
         return  # uvloop looks for a name after who asked for it has given up: that was told
     logger().error("event loop", reason=str(context.get("message")), exc_info=error)
 

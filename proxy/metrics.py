@@ -216,7 +216,7 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
         labels=["code"],
     )
     counted = dict.fromkeys(_SESSION_ERRORS, 0) | tally.session_errors
-    for code, count in bounded(Counter({str(int(code)): n for code, n in counted.items()})):
+    for code, count in bounded(Counter({str(code): n for code, n in counted.items()})):
         errors.add_metric([code], count)
     yield errors
     passed = CounterMetricFamily(

@@ -17,7 +17,7 @@ class Reloaded(Protocol):
     """What takes the options: a gateway, in one process or in several."""
 
     log: FilteringBoundLogger
-    mistake: str
+    mistakes: list[str]
     """Why the options could not be read; nothing when they could."""
 
     def follow_files(self) -> None:
@@ -59,10 +59,10 @@ class Reloader:
             after = self._load()
         except ConfigError as error:
             gateway.log.warning("not reloaded", reason=str(error))
-            gateway.mistake = f"options not reloaded, a restart would fail: {error}"
+            gateway.mistakes = [f"options not reloaded, a restart would fail: {error}"]
             gateway.note("reloaded", f"options not reloaded: {error}", warning=True)
             return
-        gateway.mistake = ""
+        gateway.mistakes = []
         applied, restart = changes(self.config, after)
         self.config = with_live(self.config, after)
         gateway.reconfigure(self.config)

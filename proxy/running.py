@@ -19,7 +19,7 @@ from proxy.binding import Binding, inherited
 from proxy.bootstrap import BootstrapError
 from proxy.captures import Capture, Files
 from proxy.checking import check
-from proxy.config import OPTIONS, Config, ConfigError, file_of, load, misspelt
+from proxy.config import OPTIONS, Config, ConfigError, file_of, load, misspelt_variables
 from proxy.heap import keep_freed
 from proxy.loops import new_event_loop
 from proxy.reloading import Reloader
@@ -45,12 +45,13 @@ def run(arguments: dict[str, Any]) -> int:
     try:
         config = _load(arguments)
     except ConfigError as error:
+        complain_of_variables("proxy")
         return _complain(str(error), EXIT_USAGE)
     if arguments["check"]:
         return asyncio.run(_check(config))
     logs.configure(style=config.log_format, level=config.log_level)
     keep_freed()
-    for text in misspelt(os.environ):
+    for text in misspelt_variables(os.environ):
         logs.logger().warning("variable ignored", reason=text)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -67,13 +68,19 @@ def _file(arguments: dict[str, Any]) -> str | None:
     return file_of(arguments["config"], os.environ)
 
 
+def complain_of_variables(command: str) -> None:
+    """Say which variables count for nothing: one of them may be what is missing."""
+    for text in misspelt_variables(os.environ):
+        sys.stderr.write(f"fetchgate {command}: {text}\n")
+
+
 def _complain(text: str, code: int) -> int:
     sys.stderr.write(f"fetchgate proxy: {text}\n")
     return code
 
 
 async def _check(config: Config) -> int:
-    for text in misspelt(os.environ):
+    for text in misspelt_variables(os.environ):
         _say(text)
     try:
         return 0 if await check(config, _say) else EXIT_FAILED
@@ -85,6 +92,7 @@ async def _check(config: Config) -> int:
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
+    sys.stdout.flush()  # through a pipe as well, it is seen at once what is waited for
 
 
 async def _serve(config: Config, arguments: dict[str, Any]) -> int:

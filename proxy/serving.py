@@ -1,7 +1,6 @@
 """What serves clients in one process: the links, what they ask for and share, what they have counted."""
 
 import asyncio
-import ctypes
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from proxy.captures import Capture, Tap, no_tap
 from proxy.config import Config, with_live
 from proxy.connection import Connection
 from proxy.events import Event, Fault, Tally
+from proxy.heap import give_back
 from proxy.listeners import Directory
 from proxy.logs import reason_of
 from proxy.measured import Measured
@@ -272,7 +272,7 @@ class Serving(Upkeep):
         """Tell how it stands."""
         followed = (self._broker_tls.followed, self._client_tls.followed)
         problems = [self._lost] if monotonic() - self._looped_at < LOOP_SECONDS else []
-        problems += [*self.brokers.problems, *filter(None, [self.mistake])]
+        problems += self.brokers.problems + self.mistakes
         problems += [each.problem for each in followed if each is not None and each.problem]
         return Standing(
             transparent=self._transparent,
@@ -417,7 +417,7 @@ class Serving(Upkeep):
             self._end_overdue()
             held = self.budget.total
             if most - held > TRIM_BYTES:
-                _give_back_memory()
+                give_back()
                 most = held
             most = max(most, held)
             stalled = self.budget.stalled(monotonic())
@@ -434,12 +434,6 @@ class Serving(Upkeep):
                 self.turned_away[reason] += 1
                 self.log.debug("connection closed", reason=reason, **link.who)
                 link.close_session(reason)
-
-
-def _give_back_memory() -> None:
-    """Return to the system what large answers took; glibc would keep it."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident_bytes() -> int:

@@ -28,7 +28,7 @@ class Upkeep(ABC):
         self.log = log
         self.config = config
         """What counts now."""
-        self.mistake = ""
+        self.mistakes: list[str] = []
         """Why the options could not be read again, and a restart would fail."""
         self.books = Books()
         self.started_at = monotonic()

@@ -144,7 +144,7 @@ class Workers(Upkeep):
             draining=self._draining,
             problems=[
                 *self.front.brokers.problems,
-                *filter(None, [self.mistake]),
+                *self.mistakes,
                 *(f"worker {number} does not run yet" for number in missing),
             ],
             sessions_on=self.config.sessions,

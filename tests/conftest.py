@@ -11,8 +11,8 @@ from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, Cluster
 
 os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first
+# Brokers and Spark of a test end before code compiled twice has paid: 2 of 5 s of a broker's start.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-"""Brokers and Spark of a test end before code compiled twice has paid: 2 of 5 s of a broker's start."""
 
 _gateways: list[GatewayProcess] = []
 

@@ -385,7 +385,7 @@ def test_check_says_what_it_waits_for(
         code, said, complaint = _check(capsys, "--bootstrap", at, "--listen", "127.0.0.1:0", "--admin", "off")
     assert code == 1
     assert said == [
-        f"bootstrap {at}: no answer yet; it has 10 s",
+        f"bootstrap {at}: no answer yet; it has 0 s",
         f"bootstrap {at}: no answer in 0 s (does it speak TLS? Then give --broker-tls on)",
     ]
     assert complaint.startswith("fetchgate proxy: no bootstrap address answers")
@@ -398,6 +398,20 @@ def test_misspelt_variables_are_told(
     options = ["--transparent", "redirect", "--listen", "127.0.0.1:0", "--admin", "off"]
     told = "FETCHGATE_LISTN is no option and counts for nothing; is it FETCHGATE_LISTEN?"
     assert _check(capsys, *options) == (0, [told], "")
+
+
+@pytest.mark.parametrize("more", [[], ["--check"]])
+def test_a_misspelt_variable_is_told_where_its_option_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    monkeypatch.delenv("FETCHGATE_BOOTSTRAP", raising=False)
+    monkeypatch.setenv("FETCHGATE_BOOTSTRP", "kafka:9092")
+    assert main(["proxy", *more]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(
+        "FETCHGATE_BOOTSTRP is no option and counts for nothing; is it FETCHGATE_BOOTSTRAP?"
+    )
+    assert "--bootstrap is missing" in second
 
 
 def test_check_sees_that_two_listeners_want_one_address(capsys: pytest.CaptureFixture[str]) -> None:

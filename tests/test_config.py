@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import OPTIONS, Config, ConfigError, changes, load, misspelt, with_live
+from proxy.config import OPTIONS, Config, ConfigError, changes, load, misspelt_variables, with_live
 from proxy.routing import Address, BrokerPorts
 
 NEEDED = {"bootstrap": "kafka:9092"}
@@ -184,7 +184,7 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
 
 
 def test_variables_that_are_almost_an_option_are_told_and_others_left_alone() -> None:
-    assert misspelt(
+    assert misspelt_variables(
         {
             "FETCHGATE_MAX_SESIONS": "5",
             "FETCHGATE_ADMN": "off",

@@ -370,6 +370,7 @@ def test_compose_names_what_there_is() -> None:
     listen = gateway["environment"]["FETCHGATE_LISTEN"]
     assert listen in services["client"]["command"]
     assert services["client"]["network_mode"] == "service:fetchgate"
+    assert not any(" " in part for part in gateway["healthcheck"]["test"])
     for service in services.values():
         assert set(service.get("depends_on", ())) <= services.keys()
         assert ":" in service.get("image", ":")

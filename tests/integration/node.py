@@ -22,7 +22,7 @@ KAFKA: Final = "kafka"
 PLUGINS: Final = next(filter(os.path.isdir, ("/opt/cni/bin", "/usr/lib/cni")), "")
 NEEDED: Final = (
     *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
-    *("containerd", "ctr", "runc"),
+    *("containerd", "ctr", "runc", "openssl"),
 )
 ABSENT: Final = [
     *(program for program in NEEDED if shutil.which(program) is None),
@@ -110,6 +110,8 @@ class Node:
             process.wait()
             reaper.forget(process.pid)
         if self._names is not None:
+            with suppress(OSError):  # it is not connected, and yet who waits for it is woken
+                self._names.shutdown(socket.SHUT_RDWR)
             self._names.close()
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
             if (place := line.split()[1]).startswith(f"{self._folder}/"):
@@ -207,7 +209,7 @@ def _answer_names(server: socket.socket) -> None:
 
 def answer(question: bytes) -> bytes:
     """Answer a question of DNS (RFC 1035, section 4) for `KAFKA`; other names are none."""
-    end = question.index(b"\0", 12) + 5
+    end = question.find(b"\0", 12) + 5
     name, kind = question[12 : end - 5], question[end - 4 : end - 2]
     known = name == bytes((len(KAFKA),)) + KAFKA.encode()
     found = known and kind == b"\0\1"

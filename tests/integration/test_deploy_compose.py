@@ -18,13 +18,13 @@ def example() -> Iterator[list[str]]:
     if not _works("docker", "compose", "version") or not _works("docker", "info"):
         pytest.skip("no docker compose here, or no daemon that answers it")
     (line,) = (line for line in commands("docker compose") if line.startswith("docker compose"))
-    *example, up = line.split()
-    assert up == "up"
+    docker, compose, *file, up = line.split()
+    example = [docker, compose, "--project-name=fetchgate-tested", *file]
     try:
         _run(*example, up, "--detach")
         yield example
     finally:
-        _run(*example, "down")
+        _run(*example, "down", "--volumes")
 
 
 def _works(*command: str) -> bool:
@@ -44,4 +44,4 @@ def test_the_client_of_the_example_is_saved_for(example: list[str]) -> None:
         return _run(*example, "exec", "-T", "fetchgate", "fetchgate", "top", "--once")
 
     until(lambda: "session of 100 partitions" in seen(), "no session", patience=180)
-    assert "Reached end of topic example [99]" in _run(*example, "logs", "client")
+    until(lambda: "Reached end of topic example [99]" in _run(*example, "logs", "client"), "not all is read")

@@ -121,8 +121,8 @@ def test_an_overlay_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: 
         until(lambda: "ready" in log.read_text(), "no log")
     finally:
         node.kubectl("delete", "--wait", option, str(ROOT / overlay))
-        until(lambda: not node.pods(), "the pod stays", patience=60)
-    until(lambda: "stopped" in log.read_text(), "its end was not logged")
+        until(lambda: not node.pods(), "the pod stays", patience=90)
+    until(lambda: '"stopped"' in log.read_text().rpartition("\n")[0], "its end was not logged")
     *_, draining, stopped = map(json.loads, log.read_text().splitlines())
     assert (draining["event"], draining["connections"]) == ("draining", 0), "preStop waited for the client"
     assert (stopped["event"], stopped["cut_off"]) == ("stopped", 0)

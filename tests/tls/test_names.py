@@ -104,10 +104,8 @@ def test_a_shared_port_that_is_taken_degrades(keys: Keys) -> None:
         async with stub_cluster((1, "", 0), (2, "", 0)) as cluster:
             with socket.create_server(("127.0.0.1", first + 1)):
                 async with gateway(cluster.address, Gateway, **options) as gate:
-                    taken = (
-                        f"127.0.0.1:{first + 1} can't be bound: Address already in use; "
-                        "give it another port with --broker-ports"
-                    )
+                    reason = "can't be bound: Address already in use; see --broker-ports"
+                    taken = f"127.0.0.1:{first + 1} {reason}"
                     reasons = [f"broker 1: {taken}", f"broker 2: {taken}"]
                     await until(lambda: gate.health().reasons == reasons)
 
