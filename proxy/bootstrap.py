@@ -23,7 +23,6 @@ from proxy.protocol.primitives import (
 from proxy.routing import Address
 from proxy.tls import BrokerTls
 
-_HINT: Final = "does it speak TLS? Then give --broker-tls on"
 ASK_SECONDS: Final = 10.0
 """For everything, from the connection to the last answer."""
 _MAX_ANSWER: Final = 16_777_216
@@ -57,23 +56,21 @@ async def ask(address: Address, tls: BrokerTls | None = None) -> Cluster:
         BootstrapError: it can't be reached, or does not speak Kafka.
     """
     secured = tls.to(address.host) if tls is not None else {}
-    late, hint = "not connected", "does its name resolve, and does the network lead there?"
-    if secured:
-        hint = f"{hint[:-1]}, and does it speak TLS?"
+    unanswered = "" if secured else " (does it speak TLS? Then give --broker-tls on)"
+    way = "does its name resolve, does the network lead there" + (", does it speak TLS" if secured else "")
+    late = f"not connected in {ASK_SECONDS:.0f} s ({way}?)"
     try:
         async with asyncio.timeout(ASK_SECONDS):
             reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
-            late, hint = "no answer", "" if secured else _HINT
+            late = f"no answer in {ASK_SECONDS:.0f} s{unanswered}"
             try:
                 return Cluster(address=address, brokers=await _converse(reader, writer))
             finally:
                 writer.close()
     except TimeoutError:
-        told = f" ({hint})" if hint else ""
-        raise BootstrapError(f"{address}: {late} in {ASK_SECONDS:.0f} s{told}") from None
+        raise BootstrapError(f"{address}: {late}") from None
     except asyncio.IncompleteReadError:
-        told = "" if secured else f" ({_HINT})"
-        raise BootstrapError(f"{address}: closed without an answer{told}") from None
+        raise BootstrapError(f"{address}: closed without an answer{unanswered}") from None
     except ProtocolError as error:
         raise BootstrapError(f"{address}: does not answer as Kafka does: {error}") from None
     except (OSError, ValueError) as error:

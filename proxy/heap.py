@@ -6,14 +6,11 @@ from contextlib import suppress
 from typing import Final
 
 _OPTIONS: Final = (
-    (-1, 4 << 20),  # M_TRIM_THRESHOLD: bytes that may be free at the top of the heap
-    (-2, 1 << 20),  # M_TOP_PAD: bytes more than needed that are asked of the kernel at one time
-    (
-        -3,
-        1 << 20,
-    ),  # M_MMAP_THRESHOLD: bytes of a block that is given back alone; without it fixed at 128 KB
+    (-1, 4 << 20),  # M_TRIM_THRESHOLD: what may be free at the top of the heap
+    (-2, 1 << 20),  # M_TOP_PAD: how much more than is needed is asked of the kernel at one time
+    (-3, 1 << 20),  # M_MMAP_THRESHOLD: a block of that size is given back by itself; else it stayed at 128 KB
 )
-"""Parameters of mallopt(3)."""
+"""Parameters of mallopt(3), in bytes."""
 
 
 def keep_freed() -> None:
