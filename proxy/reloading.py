@@ -60,7 +60,7 @@ class Reloader:
         except ConfigError as error:
             gateway.log.warning("not reloaded", reason=str(error))
             gateway.mistakes = [f"options not reloaded, a restart would fail: {error}"]
-            gateway.note("reloaded", f"options not reloaded: {error}", warning=True)
+            gateway.note("not reloaded", f"options not reloaded: {error}", warning=True)
             return
         gateway.mistakes = []
         applied, restart = changes(self.config, after)

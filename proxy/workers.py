@@ -298,7 +298,8 @@ class Workers(Upkeep):
         hand.end()
         why = "without a word" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
         self.log.error("worker ended", worker=hand.number, reason=why)
-        self.note("worker", f"worker {hand.number} ended {why}; its clients connect again", warning=True)
+        name = f"worker {hand.number}"
+        self.note(name, f"{name} ended {why}; its clients connect again", warning=True)
         hand.counts.ended()
         self._gone.add(hand.counts)
         hand.counts = Counts()

@@ -204,6 +204,17 @@ async def _still_served(ends: Ends) -> bool:
         return False
 
 
+def test_of_workers_that_end_together_each_is_told() -> None:
+    async def scene() -> None:
+        async with served() as (gate, _):
+            for worker in (await state(gate))["workers"]:
+                os.kill(worker["pid"], signal.SIGKILL)
+            ended = [f"worker {number} ended by signal 9; its clients connect again" for number in (1, 2)]
+            await until(lambda: {*ended} <= {kept.text for kept in gate.books.happenings})
+
+    run(scene())
+
+
 def test_without_a_worker_clients_wait_for_the_next() -> None:
     async def scene() -> None:
         async with served(1) as (gate, _), AsyncExitStack() as stack:
@@ -345,7 +356,7 @@ def test_workers_run_the_code_that_the_gateway_runs_wherever_it_was_started(
 
     async def scene() -> None:
         async with served(1) as (gate, _):
-            assert "worker" not in [event["kind"] for event in (await state(gate))["events"]]
+            assert "worker" not in " ".join(event["text"] for event in (await state(gate))["events"])
 
     run(scene())
 
