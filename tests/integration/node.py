@@ -204,6 +204,8 @@ def _answer_names(server: socket.socket) -> None:
     with suppress(OSError):
         while True:
             question, who = server.recvfrom(512)
+            if not question:
+                return
             server.sendto(answer(question), who)
 
 
