@@ -92,16 +92,8 @@ class Node:
 
     def follow(self, pod: str, container: str, file: Path) -> None:
         """Have a container's log written to a file, until it ends."""
-        command = [
-            "kubectl",
-            f"--kubeconfig={self._folder}/config",
-            "logs",
-            "--follow",
-            pod,
-            f"-c={container}",
-        ]
         with file.open("wb") as output:
-            self._run(command, output.fileno())
+            self._run([*self._kubectl, "logs", "--follow", pod, f"-c={container}"], output.fileno())
 
     def close(self) -> None:
         """End it; pods must be gone before."""
