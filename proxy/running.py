@@ -120,15 +120,17 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
             f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
             EXIT_USAGE,
         )
-    if config.admin is not None:
+    admin_at = config.admin
+    if admin_at is not None:
         try:
-            await _start_admin(gateway, admin, partial(Binding(inherited=handed_over).bind, config.admin))
+            bind = partial(Binding(inherited=handed_over).bind, admin_at)
+            admin_at = await _start_admin(gateway, admin, admin_at, bind)
         except OSError as error:
             gateway.close()
-            return _unbound("--admin", config.admin, error)
+            return _unbound("--admin", admin_at, error)
     gc.collect()
     gc.freeze()  # what was made until here stays: no collection needs to look at it again
-    log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(config.admin or "off"))
+    log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(admin_at or "off"))
     if files < (needed := 2 * config.max_connections + OWN_FILES):
         log.warning("too few file descriptors for --max-connections", needed=needed, limit=files)
     options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
@@ -140,21 +142,29 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     return 0
 
 
-async def _start_admin(gateway: Gateway | Workers, admin: Admin, bind: Callable[[], list[socket]]) -> None:
+async def _start_admin(
+    gateway: Gateway | Workers, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+) -> Address:
     """Serve the admin endpoint; where ports are shared, as soon as the gateway that has its address leaves.
 
     It is not shared: who asks would not know which of the two answers.
+
+    Returns:
+        Where it is, with the port that was bound.
 
     Raises:
         OSError: the address can't be bound.
     """
     try:
-        await admin.start(bind())
+        sockets = bind()
     except OSError as error:
         if not gateway.config.reuse_port or error.errno != EADDRINUSE:
             raise
         gateway.log.info("the admin endpoint waits until the other gateway leaves")
         gateway.spawn(_wait_for_admin(admin, bind))
+        return at
+    await admin.start(sockets)
+    return Address(at.host, sockets[0].getsockname()[1])
 
 
 async def _wait_for_admin(admin: Admin, bind: Callable[[], list[socket]]) -> None:

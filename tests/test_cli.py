@@ -209,6 +209,17 @@ async def _process(*arguments: str) -> AsyncIterator[Process]:
         await reading
 
 
+def test_ports_that_the_system_chose_are_told() -> None:
+    async def scene() -> None:
+        chosen = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        async with _process("--bootstrap", "127.0.0.1:1", *chosen) as gate:
+            (line,) = gate.said("started")
+            gate.listen, gate.admin = (int(line[at].split(":")[1]) for at in ("listen", "admin"))
+            assert (await gate.get("/state"))[1]["listen"] == f"127.0.0.1:{gate.listen}"
+
+    run(scene())
+
+
 def test_sigterm_drains_and_leaves_with_0() -> None:
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:

@@ -89,7 +89,7 @@ def _room(size: Size, *, keys: bool) -> int | None:
 
 
 def _picture(seen: Snapshot, choice: Choice, size: Size, *, room: int | None) -> list[RenderableType]:
-    reasons = _reasons(seen)
+    reasons = _reasons(seen, whole=room is None)
     clients = picked(seen.clients, choice)
     fixed = _HEAD_LINES + len(reasons) + 4  # two tables with a title and their columns' names each
     rows = _share_out(None if room is None else room - fixed, seen, len(clients))
@@ -145,7 +145,9 @@ def _title(seen: Snapshot, choice: Choice) -> Text:
     )
 
 
-def _reasons(seen: Snapshot) -> list[Text]:
+def _reasons(seen: Snapshot, *, whole: bool) -> list[Text]:
+    if whole:  # one picture, to be kept or sent on: each reason has as many lines as it takes
+        return [Text.assemble(("! ", _WARNING), reason) for reason in seen.reasons]
     lines = [_line(("! ", _WARNING), reason) for reason in seen.reasons[:_MAX_REASONS]]
     if (more := len(seen.reasons) - _MAX_REASONS) > 0:
         lines[-1].append(f" (and {more} more)")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from proxy.dashboard.choice import SORTS, Choice
+from proxy.dashboard.snapshot import parse
 from tests.dashboard.drawn import FOLDER, NAMED, draw, kept
 from tests.dashboard.scenes import CHOICES, SCENES, seen
 
@@ -87,10 +88,17 @@ def test_one_picture_for_a_script_has_all_clients_and_no_keys() -> None:
     assert "quit" not in lines[-1]
 
 
+def test_one_picture_for_a_script_has_every_reason_whole() -> None:
+    document = SCENES["degraded"]()
+    document["reasons"][0] = "kafka-1.example.net:9092: " + "its certificate has expired, " * 5 + "at last"
+    drawn = draw(parse(document), Choice(), 80, None, keys=False)
+    told = " ".join(drawn.split("\n\n")[0].split())
+    for reason in document["reasons"]:
+        assert f"! {reason}" in told
+
+
 def test_what_a_gateway_tells_is_text_and_not_markup() -> None:
     document = SCENES["busy"]()
     document["connections"][0]["client_id"] = "[red]x[/red]\x1b[2J"
-    from proxy.dashboard.snapshot import parse  # noqa: PLC0415 - here alone
-
     shown = draw(parse(document), Choice(sort="client"), 200, 60)
     assert "[red]x[/red]\ufffd[2J" in shown
