@@ -40,6 +40,8 @@ VALUE_BYTES = 200
 STEP_SECONDS = 0.1
 MOVE_SECONDS = 0.5
 """Between two leader moves, each of which takes about as long."""
+LEAST_MOVES = 3
+"""As many there are, and a restart, in the shortest run on the slowest machine: it goes on for them."""
 RESTART_SECONDS = 60.0
 """Between two restarts; there is one after half the time at least."""
 DOWN_SECONDS = 2.0
@@ -146,6 +148,11 @@ class Disturbance:
         self._topic = topic
         self._restart_every = min(RESTART_SECONDS, seconds / 2)
 
+    @property
+    def enough(self) -> bool:
+        """Whether a run has shown what it is for."""
+        return self.moves >= LEAST_MOVES and self.restarts > 0
+
     def run(self, ended: threading.Event) -> None:
         """Go on until ``ended``; the cluster is whole when this returns."""
         restart_at = time.monotonic() + self._restart_every
@@ -180,7 +187,7 @@ def soak(cluster: Cluster, gateway: str, seconds: float, watch: Watch) -> Outcom
     Args:
         cluster: Three brokers; its own state is restored, the topic is deleted.
         gateway: Address of a gateway before them.
-        seconds: How long to produce and disturb.
+        seconds: How long to produce and disturb, at least: until there was a restart and `LEAST_MOVES`.
         watch: Called several times a second.
     """
     with ExitStack() as stack:
@@ -213,10 +220,13 @@ def _produce(
     with ThreadPoolExecutor(1) as pool:
         disturbing = pool.submit(disturbance.run, ended)
         try:
-            while time.monotonic() < began + seconds and not disturbing.done():
+            while not disturbing.done():
+                gone = time.monotonic() - began
+                if gone >= seconds and disturbance.enough:
+                    break
                 stream.go_on()
                 _look(groups)
-                watch(time.monotonic() - began, stream, groups)
+                watch(gone, stream, groups)
         finally:
             ended.set()
         disturbing.result()
