@@ -1,6 +1,7 @@
 """The consumer program of kafka-python: runs on 2.0.2 (no fetch sessions, Fetch v4) and on 3.x."""
 
 import sys
+import time
 from typing import Any
 
 from tests.clients.python.program import (
@@ -33,15 +34,24 @@ METADATA_MAX_AGE_MS = 2000
 POLL_MS = 500 if SINCE_3 else round(POLL_SECONDS * 1000)
 """3.0.12 is seen to stay without partitions, direct as well, when short polls or frequent metadata disturb it
 while it joins its group again."""
+FORGOTTEN_SECONDS = 10.0
+"""What the group gives just as a poll of 3.0.12 ends is forgotten, direct as well: it would wait for ever. After
+so long without, it joins anew."""
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
     """Prints what the group gives and takes."""
 
+    def __init__(self) -> None:
+        self.taken_at: float | None = None
+        """When the group took partitions, if it has given none since."""
+
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        self.taken_at = time.monotonic()
         emit("revoked", partitions=[list(each) for each in revoked])
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self.taken_at = None
         emit("assigned", partitions=[list(each) for each in assigned])
 
 
@@ -62,13 +72,16 @@ class KafkaPython:
             **settings,
         )
         self._ends = EndsReached()
+        self._topics = given.subscribe
+        self._rebalances = Rebalances()
         if given.assign:
             self._consumer.assign([TopicPartition(*pair) for pair in given.assign])
             self._consumer.seek_to_beginning()
         else:
-            self._consumer.subscribe(given.subscribe, listener=Rebalances())
+            self._consumer.subscribe(self._topics, listener=self._rebalances)
 
     def poll(self) -> None:
+        self._join_when_forgotten()
         try:
             batches = self._consumer.poll(timeout_ms=POLL_MS, max_records=5000)
         except kafka.errors.KafkaError as error:
@@ -89,6 +102,13 @@ class KafkaPython:
             end = self._consumer.highwater(where)
             if end is not None:
                 self._ends.look(where.topic, where.partition, self._consumer.position(where), end)
+
+    def _join_when_forgotten(self) -> None:
+        taken_at = self._rebalances.taken_at
+        if taken_at is not None and time.monotonic() - taken_at > FORGOTTEN_SECONDS:
+            self._rebalances.taken_at = None
+            self._consumer.unsubscribe()
+            self._consumer.subscribe(self._topics, listener=self._rebalances)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         self._consumer.seek(TopicPartition(topic, partition), offset)
