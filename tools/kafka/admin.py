@@ -88,7 +88,7 @@ class Admin:
         reader.int32()  # throttle
         for _ in range(reader.int32()):
             what, code, message = f"create {reader.string()}", reader.int16(), reader.string()
-            # A broker whose controller is slow or changes sends it on a second time, and is told of the first.
+            # A broker whose controller is slow or changes sends it a second time, and is told of the first.
             if not (is_new and code == TOPIC_ALREADY_EXISTS):
                 _check(what, code, message)
         expected = len(assigned) or partitions

@@ -35,8 +35,8 @@ POLL_MS = 500 if SINCE_3 else round(POLL_SECONDS * 1000)
 """3.0.12 is seen to stay without partitions, direct as well, when short polls or frequent metadata disturb it
 while it joins its group again."""
 FORGOTTEN_SECONDS = 10.0
-"""What the group gives just as a poll of 3.0.12 ends is forgotten, direct as well: it would wait for ever. After
-so long without, it joins anew."""
+"""What the group gives just as a poll of 3.0.12 ends is forgotten, direct as well: it would wait for ever.
+After so long without, it joins anew."""
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
