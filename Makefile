@@ -30,6 +30,7 @@ test: programs check  ## everything that CI runs, real brokers and Python client
 
 programs: $(STAMP)
 	$(BIN)/python -m tools.debian
+	$(BIN)/python -m tools.kafka
 
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo

@@ -34,6 +34,7 @@ from tools.kafka.raw import (
     string,
     uvarint,
 )
+from tools.kafka.sharing import archive, sharing
 
 PATIENCE = 20.0
 
@@ -220,6 +221,18 @@ def until(holds: Callable[[], bool]) -> None:
 def test_java_is_17_or_later() -> None:
     told = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
     assert int(told.split('"')[1].split(".")[0]) >= 17
+
+
+def test_brokers_share_classes_where_there_is_an_archive(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+    assert sharing("4.3.0") == []
+    file = archive("4.3.0")
+    file.parent.mkdir()
+    file.touch()
+    assert sharing("4.3.0") == [f"-XX:SharedArchiveFile={file}"]
+    assert sharing("3.9.1") == []
 
 
 def test_free_ports_are_free_and_in_a_row() -> None:

@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -34,6 +34,7 @@ from tools.kafka.settings import (
     security_protocol,
     write_properties,
 )
+from tools.kafka.sharing import sharing
 from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
@@ -53,6 +54,7 @@ class Broker:
         heap: as in -Xmx.
         voters: of a cluster, by node id: the ports of their controllers. None: it stands alone.
         cluster_id: 22 characters that all nodes of a cluster share.
+        options: more options for its JVM.
     """
 
     def __init__(
@@ -66,12 +68,14 @@ class Broker:
         heap: str = "512m",
         voters: Mapping[int, int] | None = None,
         cluster_id: str | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.version = version
         self.node_id = node_id
         self.host = HOST
         self.folder = Path()
         self._heap = heap
+        self._options = options
         self._properties = dict(properties or {})
         self._listeners = dict(listeners or {})
         first = free_ports(2 + len(self._listeners))
@@ -154,7 +158,7 @@ class Broker:
         class_path = classpath(self.version)
         if self.folder == Path():
             self._prepare(class_path)
-        options: list[str] = []
+        options = [*sharing(self.version), *self._options]
         if self._uses_zookeeper:
             self._ensure_zookeeper(class_path)
             options.append(f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}")
@@ -253,7 +257,8 @@ class Broker:
         }
 
     def _format(self, class_path: str) -> None:
-        command = [str(java()), *JVM, "-XX:TieredStopAtLevel=1", "-cp", class_path, "kafka.tools.StorageTool"]
+        options = [*JVM, *sharing(self.version), "-XX:TieredStopAtLevel=1"]
+        command = [str(java()), *options, "-cp", class_path, "kafka.tools.StorageTool"]
         command += ["format", "-t", self._cluster_id, "-c", str(self.folder / "server.properties")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_TIMEOUT)
         if done.returncode:

