@@ -41,6 +41,20 @@ class Troubles:
         self.words[node_id] = (now, "")
         return before != ""
 
+    def forget(self, before: float) -> list[NodeId]:
+        """Forget brokers that were not reached when they were last tried, before this time; give which.
+
+        The bootstrap stays: the gateway itself tries it for ever.
+        """
+        old: list[NodeId] = [
+            node_id
+            for node_id, (at, reason) in self.words.items()
+            if reason and at < before and node_id is not None
+        ]
+        for node_id in old:
+            del self.words[node_id]
+        return old
+
     def of(self, node_id: NodeId) -> str:
         """Say why a broker can't be reached; nothing when it can."""
         return self.words.get(node_id, (0.0, ""))[1]

@@ -148,7 +148,7 @@ def _brokers(account: Account) -> Iterator[Metric]:
         name = names.get(id_, "other")
         reached[name] = reached.get(name, 0) + links.reached
     yield _by_broker("connections", "Open connections to the broker.", reached)
-    yield _by_broker("unreachable", "Brokers to which the last try failed.", unreachable)
+    yield _by_broker("unreachable", "Brokers to which the last try failed, of late.", unreachable)
     saved = {name: saved_bytes(tally) for name, tally in together.items()}
     yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
     refusals = {name: tally.refusals for name, tally in together.items()}

@@ -12,6 +12,9 @@ from proxy.recent import Note
 from proxy.routing import LOOPED, Address
 
 NOT_ASKED: Final = "the bootstrap was not asked yet"
+UNTRIED_SECONDS: Final = 180.0
+"""A broker that nobody has tried for so long since it was not reached is forgotten: it may be gone, or never
+was there. Clients that want it try every few seconds; the alert on it waits longer than this."""
 
 
 class Reach:
@@ -67,6 +70,11 @@ class Reach:
         else:
             self._log.warning("broker unreachable, its clients are closed", broker=node_id, reason=reason)
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
+
+    def forget(self, now: float) -> None:
+        """Forget brokers that were not reached and that nobody tries any more; `now` in seconds."""
+        for node_id in self.troubles.forget(now - UNTRIED_SECONDS):
+            self._log.info("unreachable broker not tried any more, forgotten", broker=node_id)
 
     def told(self, address: Address) -> bool:
         """Take note that a bootstrap address has told its brokers; tell whether it is the first time."""

@@ -35,7 +35,7 @@ from proxy.transports import BUDGET, IDLE, NO_REQUEST, PEER_FULL, Link
 from proxy.upkeep import Upkeep
 
 TICK_SECONDS: Final = 5.0
-"""How often stalled connections are looked for, and files that may have changed."""
+"""How often stalled connections are looked for, files that may have changed, and what is to be forgotten."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 LOOP_SECONDS: Final = 60.0
@@ -415,6 +415,7 @@ class Serving(Upkeep):
             await asyncio.sleep(TICK_SECONDS)
             self.follow_files()
             self._end_overdue()
+            self.reach.forget(monotonic())
             held = self.budget.total
             if most - held > TRIM_BYTES:
                 give_back()
