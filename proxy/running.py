@@ -32,6 +32,8 @@ from proxy.workers import Workers
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 ADMIN_RETRY_SECONDS: Final = 0.5
+ADMIN_LATE_SECONDS: Final = 60.0
+"""After which it is worth a warning that another still has the address of the admin endpoint."""
 OWN_FILES: Final = 256
 """File descriptors beside those of clients, of which each takes two: listeners, the admin endpoint, files."""
 
@@ -161,18 +163,26 @@ async def _start_admin(
         if not gateway.config.reuse_port or error.errno != EADDRINUSE:
             raise
         gateway.log.info("the admin endpoint waits until the other gateway leaves")
-        gateway.spawn(_wait_for_admin(admin, bind))
+        gateway.spawn(_wait_for_admin(gateway, admin, at, bind))
         return at
     await admin.start(sockets)
     return Address(at.host, sockets[0].getsockname()[1])
 
 
-async def _wait_for_admin(admin: Admin, bind: Callable[[], list[socket]]) -> None:
-    while True:
-        await asyncio.sleep(ADMIN_RETRY_SECONDS)
-        with suppress(OSError):
-            await admin.start(bind())
-            return
+async def _wait_for_admin(
+    gateway: Gateway | Workers, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+) -> None:
+    remedy = "if what has its address is no gateway that leaves, give --admin another HOST:PORT"
+    say = partial(gateway.log.warning, f"the admin endpoint still waits: {remedy}", admin=str(at))
+    late = gateway.loop.call_later(ADMIN_LATE_SECONDS, say)
+    try:
+        while True:
+            await asyncio.sleep(ADMIN_RETRY_SECONDS)
+            with suppress(OSError):
+                await admin.start(bind())
+                return
+    finally:
+        late.cancel()
 
 
 def _capture(config: Config, gateway: Gateway | Workers) -> Capture | None:

@@ -8,12 +8,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
 
-from proxy import serving
+from proxy import running, serving
 from proxy.account import Health
+from proxy.admin import Admin
+from proxy.binding import Binding
+from proxy.routing import Address
 from proxy.server import Gateway
 from tools.kafka.ports import free_ports
 
@@ -279,6 +283,41 @@ def test_without_it_a_second_gateway_does_not_come_up_beside_the_first() -> None
                     pass
 
     run(scene())
+
+
+def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "ADMIN_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(running, "ADMIN_LATE_SECONDS", 0.05)
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
+            async with gateway(cluster.address, Gateway, **options) as gate:
+                with socket.create_server(("127.0.0.1", 0)) as stranger, capture_logs() as lines:
+                    at = Address(*stranger.getsockname())
+                    admin = Admin(gate)
+                    bind = partial(Binding().bind, at)
+                    assert await running._start_admin(gate, admin, at, bind) == at
+                    await until(lambda: any(line["log_level"] == "warning" for line in lines))
+                    await asyncio.sleep(0.2)
+                told = [line for line in lines if "admin" in line["event"]]
+                assert [line["log_level"] for line in told] == ["info", "warning"], "said once"
+                assert told[1]["admin"] == str(at)
+                assert "--admin" in told[1]["event"]
+                await until(lambda: admin._servers)  # now that the stranger has left
+                assert await _is_live(at)
+                admin.close()
+
+    run(scene())
+
+
+async def _is_live(at: Address) -> bool:
+    """Ask the admin endpoint."""
+    reader, writer = await asyncio.open_connection(at.host, at.port)
+    writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+    answered = await reader.readline()
+    writer.close()
+    return b" 200 " in answered
 
 
 HANDED_OVER = """
