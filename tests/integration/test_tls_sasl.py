@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import hashlib
+import hmac
 import json
+import secrets
 import socket
 import ssl
 import struct
@@ -26,7 +29,7 @@ from confluent_kafka.admin._scram import (
 
 from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
 from tests.integration.bystander import Bystander, until
-from tests.integration.fetching import Fetcher, contents
+from tests.integration.fetching import Fetcher, contents, same_content
 from tools.certificates import Authority, Pair
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
@@ -356,19 +359,62 @@ def _authenticate(connection: RawConnection) -> int:
     return int.from_bytes(answer[-9:-1])
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_handshake_v0_passes_and_the_connection_with_it(
-    gate: tuple[GatewayProcess, dict[str, Any]], secured: Secured
+    gate: tuple[GatewayProcess, dict[str, Any]], secured: Secured, mechanism: str
 ) -> None:
     gateway, reach = gate
-    with RawConnection(gateway.host, gateway.port) as connection:
+    before = _handshakes_v0(gateway)
+    value = f"v0 {mechanism} {gateway.port}"
+    _produce({"bootstrap.servers": secured.broker.address}, value)
+    with Fetcher(secured.broker.address, TOPIC, PARTITIONS) as fetcher:
+        direct = same_content(fetcher.fetch())
+    with Fetcher(gateway.address, TOPIC, PARTITIONS) as fetcher:
+        connection = fetcher.connection
         _wrap(connection, reach, secured)
-        reader = Reader(connection.call(SASL_HANDSHAKE, 0, string("PLAIN"), "raw"))
-        assert reader.int16() == 0
-        # After v0 tokens come bare, with a length and no header (KIP-43).
-        connection.socket.sendall(struct.pack(">i", len(_PLAIN_BYTES)) + _PLAIN_BYTES)
-        assert connection.receive() == b""
+        assert Reader(connection.call(SASL_HANDSHAKE, 0, string(mechanism), "raw")).int16() == 0
+        _authenticate_bare(connection, mechanism)
+        through = same_content(fetcher.fetch())
         assert connection.versions()[SASL_HANDSHAKE] == (0, 1)
-    assert gateway.metric("fetchgate_passthrough_total", reason="SASL handshake v0") == 1
+    assert through == direct
+    assert value in str(through)
+    assert _handshakes_v0(gateway) == before + 1
+
+
+def _handshakes_v0(gateway: GatewayProcess) -> float:
+    return gateway.metric("fetchgate_passthrough_total", reason="SASL handshake v0")
+
+
+def _authenticate_bare(connection: RawConnection, mechanism: str) -> None:
+    """Authenticate after handshake v0: tokens come bare, with a length and no header (KIP-43)."""
+
+    def say(token: bytes) -> bytes:
+        connection.socket.sendall(frame(token))
+        return connection.receive()
+
+    if mechanism == "PLAIN":
+        assert say(_PLAIN_BYTES) == b""
+    elif mechanism == "OAUTHBEARER":
+        assert say(f"n,,\1auth=Bearer {TOKEN}\1\1".encode()) == b""
+    else:
+        _scram(say, mechanism.removeprefix("SCRAM-").replace("-", ""))
+
+
+def _scram(say: Callable[[bytes], bytes], digest: str) -> None:
+    """Prove that the password is known, and see that the broker knows it, too (RFC 5802, 3)."""
+    asked = f"n={USER},r={secrets.token_hex(8)}"
+    told = say(b"n,," + asked.encode()).decode()
+    nonce, salt, rounds = (field[2:] for field in told.split(","))
+    final = f"c=biws,r={nonce}"
+    signed = f"{asked},{told},{final}".encode()
+    salted = hashlib.pbkdf2_hmac(digest, SCRAM_PASSWORD.encode(), base64.b64decode(salt), int(rounds))
+    key = hmac.digest(salted, b"Client Key", digest)
+    signature = hmac.digest(hashlib.new(digest, key).digest(), signed, digest)
+    proof = bytes(one ^ other for one, other in zip(key, signature, strict=True))
+    answer = say(f"{final},p={base64.b64encode(proof).decode()}".encode())
+    assert answer == b"v=" + base64.b64encode(
+        hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
+    )
 
 
 def test_a_wrong_password_is_the_clients_to_hear(gate: tuple[GatewayProcess, dict[str, Any]]) -> None:
