@@ -12,6 +12,8 @@ KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
 """What counts as now: so much of the recent past."""
 BOOTSTRAP: Final = "bootstrap"
+_MOST: Final = 1 << 63
+"""No counter gets as far. What is reckoned from figures up to this can be drawn."""
 
 
 class NotAGatewayError(ValueError):
@@ -164,46 +166,53 @@ def _snapshot(told: Mapping[str, Any]) -> Snapshot:
     added = told.get("added", {})
     return Snapshot(
         version=_shown(told["version"]),
-        uptime=float(told["uptime_seconds"]),
+        uptime=_number(told["uptime_seconds"]),
         state=_shown(told["state"]),
-        reasons=tuple(_shown(reason) for reason in told["reasons"]),
+        reasons=tuple(_shown(reason) for reason in _list(told["reasons"])),
         listen=_shown(told["listen"]),
         sessions_on=bool(sessions["on"]),
-        slots_held=int(sessions["held"]),
-        slots=int(sessions.get("max", 0)),
-        held_bytes=int(told.get("inflight_bytes", 0)),
+        slots_held=_count(sessions["held"]),
+        slots=_count(sessions.get("max", 0)),
+        held_bytes=_count(told.get("inflight_bytes", 0)),
         client=_side(totals["client"]),
         broker=_side(totals["broker"]),
         recent=_recent(told.get("recent", {})),
-        added_request=float(added.get("request", {}).get("mean_seconds", 0)),
-        added_response=float(added.get("response", {}).get("mean_seconds", 0)),
-        connections=int(told["connections_open"]),
-        accepted=int(told["connections_accepted"]),
-        clients=tuple(_client(one) for one in told["connections"]),
+        added_request=_number(added.get("request", {}).get("mean_seconds", 0)),
+        added_response=_number(added.get("response", {}).get("mean_seconds", 0)),
+        connections=_count(told["connections_open"]),
+        accepted=_count(told["connections_accepted"]),
+        clients=tuple(_client(one) for one in _list(told["connections"])),
         brokers=_brokers(told),
-        happened=tuple(_happened(one, float(told.get("time", 0))) for one in told.get("events", ())),
+        happened=tuple(_happened(one, _number(told.get("time", 0))) for one in _list(told.get("events", []))),
     )
 
 
 def _side(told: Mapping[str, Any]) -> Side:
     return Side(
-        fetch_bytes=int(told["fetch_request_bytes"]) + int(told["fetch_response_bytes"]),
-        fetches={kind: int(told["fetches"].get(kind, 0)) for kind in KINDS},
-        partitions=int(told["partitions_requested"]) + int(told["partitions_answered"]),
+        fetch_bytes=_count(told["fetch_request_bytes"]) + _count(told["fetch_response_bytes"]),
+        fetches={kind: _count(told["fetches"].get(kind, 0)) for kind in KINDS},
+        partitions=_count(told["partitions_requested"]) + _count(told["partitions_answered"]),
     )
 
 
 def _recent(told: Mapping[str, Any]) -> Recent:
-    seconds = tuple(float(length) for length in told.get("seconds", ()))
-    nothing = [0] * len(seconds)
+    lengths = _list(told.get("seconds", []))
+    seconds = tuple(round(_number(length), 3) for length in lengths)  # none so short that a rate has no end
     fetches = told.get("fetches", {})
-    client = [fetches.get("client", {}).get(kind, nothing) for kind in KINDS]
+
+    def column(of: Mapping[str, Any], name: str) -> tuple[int, ...]:
+        amounts = tuple(_count(amount) for amount in _list(of.get(name, [0] * len(seconds))))
+        if len(amounts) != len(seconds):
+            raise ValueError(name)
+        return amounts
+
+    client = [column(fetches.get("client", {}), kind) for kind in KINDS]
     return Recent(
         seconds=seconds,
-        client_bytes=tuple(told.get("client_bytes", nothing)),
-        broker_bytes=tuple(told.get("broker_bytes", nothing)),
+        client_bytes=column(told, "client_bytes"),
+        broker_bytes=column(told, "broker_bytes"),
         client_fetches=tuple(sum(of_kinds) for of_kinds in zip(*client, strict=True)),
-        broker_fetches={kind: tuple(fetches.get("broker", {}).get(kind, nothing)) for kind in KINDS},
+        broker_fetches={kind: column(fetches.get("broker", {}), kind) for kind in KINDS},
     )
 
 
@@ -214,23 +223,23 @@ def _client(told: Mapping[str, Any]) -> Client:
         client_id=_shown(told["client_id"]),
         software=_shown(software).strip(),
         address=_shown(told["client_address"]),
-        broker=BOOTSTRAP if told["broker_id"] is None else str(told["broker_id"]),
-        version=int(told["fetch_version"]),
-        partitions=int(told["session_partitions"]),
-        epoch=int(told["session_epoch"]),
+        broker=BOOTSTRAP if told["broker_id"] is None else _shown(told["broker_id"]),
+        version=_count(told["fetch_version"]),
+        partitions=_count(told["session_partitions"]),
+        epoch=_count(told["session_epoch"]),
         incremental=broker.fetches["incremental"] / (broker.all_fetches or 1),
         left_out=client.partitions - broker.partitions,
-        saved=int(told["saved_bytes"]),
+        saved=_count(told["saved_bytes"]),
         fetches=client.all_fetches,
         last_error=_shown(told.get("last_error", "")),
     )
 
 
 def _brokers(told: Mapping[str, Any]) -> tuple[Broker, ...]:
-    brokers = [_broker(str(one["id"]), _shown(one["address"]), one) for one in told["brokers"]]
+    brokers = [_broker(_shown(one["id"]), _shown(one["address"]), one) for one in _list(told["brokers"])]
     bootstrap = told.get("bootstrap")
     if bootstrap is not None and bootstrap["addresses"]:  # in transparent mode there is none
-        brokers.append(_broker(BOOTSTRAP, ", ".join(map(_shown, bootstrap["addresses"])), bootstrap))
+        brokers.append(_broker(BOOTSTRAP, ", ".join(map(_shown, _list(bootstrap["addresses"]))), bootstrap))
     return tuple(brokers)
 
 
@@ -239,25 +248,48 @@ def _broker(name: str, address: str, told: Mapping[str, Any]) -> Broker:
     return Broker(
         name=name,
         address=address,
-        connections=int(told.get("connections", 0)),
-        sessions=int(told.get("sessions", 0)),
-        partitions=int(told.get("session_partitions", 0)),
-        refusals=int(told.get("refusals", 0)),
-        evictions=int(told.get("evictions", 0)),
-        fetch_seconds=took.get("fetch"),
-        other_seconds=took.get("other"),
-        saved=int(told.get("saved_bytes", 0)),
+        connections=_count(told.get("connections", 0)),
+        sessions=_count(told.get("sessions", 0)),
+        partitions=_count(told.get("session_partitions", 0)),
+        refusals=_count(told.get("refusals", 0)),
+        evictions=_count(told.get("evictions", 0)),
+        fetch_seconds=_number_or_none(took.get("fetch")),
+        other_seconds=_number_or_none(took.get("other")),
+        saved=_count(told.get("saved_bytes", 0)),
         problem=_shown(told["problem"]),
     )
 
 
 def _happened(told: Mapping[str, Any], now: float) -> Happened:
     return Happened(
-        ago=max(0.0, now - float(told["at"])),
+        ago=max(0.0, now - _number(told["at"])),
         text=_shown(told["text"]),
-        count=int(told.get("count", 1)),
+        count=_count(told.get("count", 1)),
         warning=bool(told.get("warning", False)),
     )
+
+
+def _number(told: Any) -> float:
+    """Return a number; JSON has larger ones than can be reckoned with, and Python's has infinite ones."""
+    if not isinstance(told, int | float):
+        raise TypeError(told)
+    if not abs(told) <= _MOST:  # nor is what is not a number
+        raise ValueError(told)
+    return told
+
+
+def _number_or_none(told: Any) -> float | None:
+    return None if told is None else _number(told)
+
+
+def _count(told: Any) -> int:
+    return int(_number(told))
+
+
+def _list(told: Any) -> list[Any]:
+    if not isinstance(told, list):
+        raise TypeError(told)
+    return told
 
 
 def _shown(text: Any) -> str:

@@ -54,7 +54,7 @@ async def ask(address: Address) -> Snapshot:
         raise UnreachableError(f"no answer within {ANSWER_SECONDS:g} s") from None
     except (OSError, UnicodeEncodeError) as error:  # a name can be no name at all
         raise UnreachableError(reason_of(error)) from None
-    except (ValueError, RecursionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+    except Exception:  # noqa: BLE001 - whatever a stranger sends, it ends no picture
         raise UnreachableError("what answers there is no fetchgate") from None
 
 
@@ -64,8 +64,7 @@ async def _get(address: Address) -> object:
     try:
         writer.write(_REQUEST.format(most=MAX_CONNECTIONS, address=address).encode())
         head = await reader.readuntil(b"\r\n\r\n")
-        status = head.split(b" ", 2)[1]
-        if not head.startswith(b"HTTP/1.") or status != b"200":
+        if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1:2] != [b"200"]:
             raise NotAGatewayError(head[:64])
         body = bytearray()
         while chunk := await reader.read(MAX_ANSWER_BYTES):
@@ -151,6 +150,7 @@ class _Top:
         if sys.stdin.isatty():
             loop.add_reader(sys.stdin.fileno(), self._pressed)
         asking = loop.create_task(self._ask())
+        asking.add_done_callback(lambda _: self._quit.set())  # a defect of ours: no picture that stands still
         await self._quit.wait()
         asking.cancel()
         with suppress(asyncio.CancelledError):

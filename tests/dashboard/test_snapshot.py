@@ -1,16 +1,26 @@
 import json
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.dashboard.choice import SORTS, Choice
 from proxy.dashboard.snapshot import BOOTSTRAP, NotAGatewayError, Recent, parse
+from tests.dashboard.drawn import draw
 from tests.dashboard.scenes import live
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+ODD = JSON | st.sampled_from(
+    [math.inf, -math.inf, math.nan, 1e308, -1e308, 5e-324, 2**63, -(2**63), 10**400, -(10**400), "\x1b[2J"]
 )
 
 
@@ -108,3 +118,76 @@ def test_what_is_not_printable_is_not_printed() -> None:
 def test_in_transparent_mode_there_is_no_bootstrap_to_show() -> None:
     document = _first_release() | {"bootstrap": {"addresses": [], "listener": "0.0.0.0:9", "problem": ""}}
     assert [broker.name for broker in parse(document).brokers] == ["1"]
+
+
+def _places(document: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document, as the keys that lead there."""
+    inner = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in inner:
+        yield (*way, key)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*way, key))
+
+
+PLACES = {name: [place for place in _places(live()) if place[0] == name] for name in live()}
+A_PLACE = st.sampled_from(list(PLACES)).flatmap(lambda name: st.sampled_from(PLACES[name]))
+
+
+def _changed(places: list[tuple[tuple[Any, ...], Any]]) -> Any:
+    """The document of a live gateway with other values at some places, as far as these are still there."""
+    document = live()
+    for (*way, last), value in places:
+        with suppress(LookupError, TypeError):
+            reduce(getitem, way, document)[last] = value
+    return document
+
+
+@given(changes=st.lists(st.tuples(A_PLACE, ODD), min_size=1, max_size=3), sort=st.sampled_from(list(SORTS)))
+@settings(max_examples=200, deadline=None)
+def test_what_is_not_quite_a_state_is_refused_or_drawn(
+    changes: list[tuple[tuple[Any, ...], Any]], sort: str
+) -> None:
+    document = json.loads(json.dumps(_changed(changes)))
+    try:
+        snapshot = parse(document)
+    except NotAGatewayError:
+        return
+    for size in ((80, 24), (200, 60)):
+        drawn = draw(snapshot, Choice(sort=sort), *size)
+        assert all(letter.isprintable() or letter == "\n" for letter in drawn)
+
+
+LENGTH = len(live()["recent"]["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("uptime_seconds",), math.inf),
+        (("uptime_seconds",), math.nan),
+        (("uptime_seconds",), "5"),
+        (("totals", "client", "fetch_request_bytes"), 10**400),
+        (("added", "request", "mean_seconds"), math.nan),
+        (("reasons",), "hello"),
+        (("recent", "seconds"), [math.nan] * LENGTH),
+        (("recent", "client_bytes"), ["a"] * LENGTH),
+        (("recent", "client_bytes"), [None] * LENGTH),
+        (("recent", "client_bytes"), [math.inf] * LENGTH),
+        (("recent", "client_bytes"), [1]),
+        (("recent", "client_bytes"), 5),
+        (("recent", "fetches", "broker", "full"), [1]),
+        (("brokers",), {}),
+        *((("brokers", 0, "answer_seconds", "fetch"), value) for value in ("abc", [1], math.inf, 10**400)),
+    ],
+)
+def test_a_figure_that_no_gateway_has_is_refused(place: tuple[Any, ...], value: object) -> None:
+    with pytest.raises(NotAGatewayError):
+        parse(_changed([(place, value)]))
+
+
+def test_no_number_of_a_broker_is_printed_that_is_not_printable() -> None:
+    document = live()
+    document["connections"][0]["broker_id"] = "\x1b[31mX"
+    document["brokers"][0]["id"] = "\x1b[31mX"
+    snapshot = parse(document)
+    assert snapshot.clients[0].broker == snapshot.brokers[0].name == "\ufffd[31mX"

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -211,6 +212,10 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
         terminal.sees("  ready  ")
         stub.body = b"<html>"
         terminal.sees("what answers there is no fetchgate")
+        stub.body, stub.scene = None, "idle"
+        terminal.sees("  ready  ")
+        stub.body = json.dumps(SCENES["busy"]() | {"uptime_seconds": float("inf")}).encode()
+        terminal.sees("what answers there is no fetchgate")
         stub.body, stub.scene = None, "degraded"
         terminal.sees("  degraded  ")
         terminal.press("\x03")
@@ -312,15 +317,32 @@ def test_once_without_a_gateway_is_one_line_and_code_1(stub: StubGateway) -> Non
         (200, b""),
         (500, b'{"version": 1}'),
         (200, b"[" * 100_000),
+        (200, json.dumps(SCENES["busy"]() | {"uptime_seconds": float("nan")}).encode()),
         (200, json.dumps(SCENES["busy"]()).encode() + b" " * MAX_ANSWER_BYTES),
     ],
-    ids=["not found", "object", "array", "no text", "nothing", "failure", "deep", "endless"],
+    ids=["not found", "object", "array", "no text", "nothing", "failure", "deep", "no number", "endless"],
 )
 def test_what_is_no_gateway_is_told_so(
     stub: StubGateway, capsys: pytest.CaptureFixture[str], status: int, body: bytes
 ) -> None:
     stub.status, stub.body = status, body
     assert main(["top", "--once", "--admin", f"127.0.0.1:{stub.port}"]) == 1
+    assert "what answers there is no fetchgate" in capsys.readouterr().err
+
+
+def test_what_does_not_speak_http_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def answer() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(4096)
+            sock.sendall(b"hello\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = listener.getsockname()[1]
+        assert main(["top", "--once", "--admin", f"127.0.0.1:{port}"]) == 1
+        thread.join()
     assert "what answers there is no fetchgate" in capsys.readouterr().err
 
 
