@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from proxy import logs
 from proxy.account import health_of
 from proxy.metrics import exposition
 from proxy.state import MAX_LISTED, Asked, document
@@ -23,6 +24,8 @@ MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
 """For a request to come, and again for its answer to be taken."""
+_MAX_DIGITS: Final = 18
+"""Of a number that is asked for."""
 
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -83,7 +86,13 @@ class Admin:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED)
         path, _, query = words[1].decode("latin-1").partition("?")
         route = self._routes.get(path)
-        return await route(query) if route else _text(HTTPStatus.NOT_FOUND)
+        if route is None:
+            return _text(HTTPStatus.NOT_FOUND)
+        try:
+            return await route(query)
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs one answer
+            logs.logger().error("admin endpoint broken by a defect", exc_info=error)
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _live(self, _query: str) -> Answer:
         """Say that the event loops turn: this one, and that of each worker."""
@@ -102,7 +111,7 @@ class Admin:
     async def _state(self, query: str) -> Answer:
         """Give the state; ``?connections=N`` lists no more than N of them."""
         wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
-        if not wanted.isascii() or not wanted.isdecimal():
+        if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
             return _text(HTTPStatus.BAD_REQUEST)
         most = min(int(wanted), MAX_LISTED)
         return HTTPStatus.OK, "application/json", await document(self._gateway, most)

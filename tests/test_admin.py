@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy import admin
 from proxy.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, Admin
@@ -181,5 +182,23 @@ def test_the_listing_can_be_short() -> None:
             assert (await get(port, "/state?connections=0"))[1]["connections"] == []
             assert (await get(port, "/state?connections=-1"))[0] == 400
             assert (await get(port, "/state?connections=1e3"))[0] == 400
+            assert (await get(port, f"/state?connections={'9' * 5000}"))[0] == 400
+
+    run(scene())
+
+
+def test_a_defect_is_answered_and_told_of() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, end):
+
+            async def broken(_query: str) -> admin.Answer:
+                raise ZeroDivisionError
+
+            end._routes["/livez"] = broken
+            with capture_logs() as lines:
+                assert await get(port, "/livez") == (500, "Internal Server Error\n")
+            (line,) = [line for line in lines if line["log_level"] == "error"]
+            assert line["event"] == "admin endpoint broken by a defect"
+            assert isinstance(line["exc_info"], ZeroDivisionError)
 
     run(scene())
