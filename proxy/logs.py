@@ -112,6 +112,13 @@ def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     logger().error("event loop", reason=str(context.get("message")), exc_info=error)
 
 
+def ignored(told: "sys.UnraisableHookArgs") -> None:
+    """Write an exception that nobody can catch (`sys.unraisablehook`)."""
+    if isinstance(told.exc_value, UnicodeDecodeError) and isinstance(told.object, bytes):
+        return  # ssl could not read the name that a client asks for: its handshake fails, which is told
+    logger().error("exception ignored", reason=f"in {told.object!r}", exc_info=told.exc_value)
+
+
 def reason_of(error: Exception) -> str:
     """Say in a few words why something failed, without Python's."""
     if isinstance(error, ssl.SSLError):

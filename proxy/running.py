@@ -112,6 +112,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
         return _complain(str(error), EXIT_USAGE)
     except OSError as error:
         return _unbound("--listen", config.listen, error)
+    sys.unraisablehook = logs.ignored
     admin = Admin(gateway)
     try:
         capture = _capture(config, gateway)

@@ -17,6 +17,8 @@ CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not
 """What a broker's plaintext port does, which takes the first bytes for a length."""
 KEPT: Final = "what was read before stays in use"
 _NO_TLS: Final = frozenset({"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
+_NOT_ASCII: Final = "CALLBACK_FAILED"
+"""What OpenSSL says when Python could not read the name that a client asks for."""
 _ALERT: Final = "ALERT"
 _EXPIRED: Final = "certificate expired"
 """An alert, as `_alert` words it."""
@@ -173,6 +175,8 @@ def of_client(error: ssl.SSLError) -> str:
     reason = error.reason or ""
     if reason in _NO_TLS:
         return "the client does not speak TLS: with --tls-cert its security.protocol is SSL or SASL_SSL"
+    if reason == _NOT_ASCII:
+        return "the server name that the client asks for (SNI) is not ASCII"
     if _ALERT in reason:
         alert = _alert(reason)
         remedy = "renew it" if alert == _EXPIRED else "give it the CA and a name"

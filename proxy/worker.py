@@ -193,6 +193,7 @@ class _Process:
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(logs.unexpected)
+        sys.unraisablehook = logs.ignored
         self.failed = False
         """It could not begin."""
         self._ended = asyncio.Event()

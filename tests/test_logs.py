@@ -19,7 +19,17 @@ from proxy.events import (
     SessionMade,
     SessionRefused,
 )
-from proxy.logs import BURST, WINDOW, Throttle, configure, logger, reason_of, unexpected, write_event
+from proxy.logs import (
+    BURST,
+    WINDOW,
+    Throttle,
+    configure,
+    ignored,
+    logger,
+    reason_of,
+    unexpected,
+    write_event,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +76,23 @@ def test_what_the_event_loop_could_not_handle_is_told_but_a_name_that_nobody_wai
     loop.close()
     (line,) = _lines(stream)
     assert line["reason"] == never["message"]
+    assert "no such thing" in str(line["exception"])
+
+
+def test_an_exception_that_nobody_can_catch_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("no such thing")
+
+    stream = io.StringIO()
+    configure(style="json", level="info", stream=stream)
+    monkeypatch.setattr(sys, "unraisablehook", ignored)
+
+    Broken()
+
+    (line,) = _lines(stream)
+    assert (line["event"], line["level"]) == ("exception ignored", "error")
+    assert "Broken.__del__" in str(line["reason"])
     assert "no such thing" in str(line["exception"])
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from time import monotonic
 import pytest
 from structlog.testing import capture_logs
 
-from proxy import running
+from proxy import logs, running
 from proxy.bootstrap import BootstrapError, ask
 from proxy.cli import main
 from proxy.protocol.api import ApiKey
@@ -20,6 +21,7 @@ from proxy.routing import Address
 from proxy.server import Gateway
 from proxy.tls import BrokerTls
 from tests.shell import (
+    BOTH_LOOPS,
     WireGateway,
     client,
     config,
@@ -288,6 +290,44 @@ def test_a_client_in_plain_text_is_told_of_and_costs_no_other(keys: Keys) -> Non
             assert await reader.readexactly(2) == b"on"
 
     run(scene())
+
+
+def _greeting_with_a_name_that_is_not_ascii() -> bytes:
+    """Write a ClientHello; nothing protects its bytes yet."""
+    outgoing = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    half = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="broker-1.kafka")
+    with suppress(ssl.SSLWantReadError):
+        half.do_handshake()
+    return outgoing.read().replace(b"broker-1", b"\xff\xfe\x1b[2J.\n")
+
+
+@BOTH_LOOPS
+def test_a_name_that_is_not_ascii_is_told_of_in_one_line(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch, *, plain: bool
+) -> None:
+    reason = "the server name that the client asks for (SNI) is not ASCII"
+
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, WireGateway, **keys.to_client()) as gate,
+        ):
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (reader, writer):
+                    writer.write(_greeting_with_a_name_that_is_not_ascii())
+                    with suppress(ConnectionError):
+                        while await reader.read(4096):
+                            pass
+            assert [(line["event"], line["reason"]) for line in lines] == [
+                ("TLS handshake of a client failed", reason)
+            ]
+            async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
+                writer.write(b"on")
+                assert await reader.readexactly(2) == b"on"
+
+    monkeypatch.setattr(sys, "unraisablehook", logs.ignored)
+    run(scene(), plain=plain)
 
 
 REFUSED: dict[str, tuple[Callable[[Keys], Pair], Callable[[Keys], Authority], str]] = {
