@@ -532,17 +532,17 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     return [f"{name} is no option and counts for nothing; is it {close}?" for name, close in pairs]
 
 
-def changes(before: Config, after: Config) -> tuple[list[str], list[str]]:
+def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
     """Name the options that differ: those that apply at once, and those that need a restart."""
     changed = [
         field.name for field in fields(Config) if getattr(before, field.name) != getattr(after, field.name)
     ]
-    return [name for name in changed if name in LIVE], [name for name in changed if name not in LIVE]
+    return [name for name in changed if name in live], [name for name in changed if name not in live]
 
 
-def with_live(before: Config, after: Config) -> Config:
+def with_live(before: Config, after: Config, live: frozenset[str] = LIVE) -> Config:
     """Give a configuration with what applies at once taken from another one."""
-    return replace(before, **{name: getattr(after, name) for name in LIVE})
+    return replace(before, **{name: getattr(after, name) for name in live})
 
 
 def _find(

@@ -8,7 +8,7 @@ from typing import Protocol
 from structlog.typing import FilteringBoundLogger
 
 from proxy import logs
-from proxy.config import Config, ConfigError, changes, with_live
+from proxy.config import LIVE, Config, ConfigError, changes, with_live
 from proxy.serving import TICK_SECONDS
 from proxy.tls import stamp
 
@@ -45,6 +45,8 @@ class Reloader:
     ) -> None:
         self.config = config
         """What counts now; what needs a restart stays in it as it was, for the next reload to tell."""
+        self.draining = False
+        """The gateway leaves, within the time that it was given for it."""
         self._gateway = gateway
         self._load = load
         self._file = Path(file) if file else None
@@ -63,8 +65,9 @@ class Reloader:
             gateway.note("not reloaded", f"options not reloaded: {error}", warning=True)
             return
         gateway.mistakes = []
-        applied, restart = changes(self.config, after)
-        self.config = with_live(self.config, after)
+        live = LIVE - {"drain_timeout"} if self.draining else LIVE
+        applied, restart = changes(self.config, after, live)
+        self.config = with_live(self.config, after, live)
         gateway.reconfigure(self.config)
         logs.configure(style=self.config.log_format, level=self.config.log_level)
         gateway.log.info("reloaded", applied=applied, needs_restart=restart)

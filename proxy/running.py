@@ -213,6 +213,7 @@ async def _until_stopped(gateway: Gateway | Workers, options: Reloader) -> None:
     loop.add_signal_handler(signal.SIGHUP, options.reload)
     tell_ready(os.environ)
     await stop.wait()
+    options.draining = True
     within = options.config.drain_timeout
     log.info("draining", connections=gateway.standing().connections, timeout_seconds=within)
     drained = loop.create_task(gateway.drain(within))

@@ -99,6 +99,24 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
     run(scene())
 
 
+def test_a_drain_under_way_keeps_the_time_that_it_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("drain_timeout = 20\n")
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            options = _reloader(gate, cluster.address, file)
+            options.draining = True
+            file.write_text("drain_timeout = 3\nmax_sessions = 6\n")
+            for applied in ("max_sessions", "nothing new"):
+                options.reload()
+                *_, told = gate.books.happenings
+                assert told.text == f"a restart is needed for drain_timeout; options reloaded: {applied}"
+            assert (options.config.drain_timeout, gate.config.max_sessions) == (20, 6)
+
+    run(scene())
+
+
 def test_a_lower_limit_leaves_sessions_that_stand_and_gives_no_more(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("max_sessions = 2\n")

@@ -90,6 +90,24 @@ def test_a_second_sigterm_leaves_at_once(broker: Broker, gateway: GatewayProcess
         assert gateway.stop() == 0
 
 
+def test_sighup_amid_a_drain_does_not_say_that_it_takes_another_time(
+    broker: Broker, start_gateway: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "fetchgate.toml"
+    file.write_text("drain_timeout = 600\n")
+    gateway = start_gateway(broker.address, "--config", str(file))
+    with through(gateway) as client:
+        client.fetches()
+        client.send(max_wait_ms=60_000, min_bytes=1 << 20)
+        gateway._started().terminate()
+        until(lambda: "draining" in gateway.log(), "it does not drain")
+        file.write_text("drain_timeout = 1\n")
+        gateway.reload()
+        until(lambda: "reloaded" in gateway.log(), "it does not reload")
+        assert "applied=[] needs_restart=['drain_timeout']" in gateway.log()
+        assert gateway.stop() == 0
+
+
 def test_sessions_off_is_a_plain_wire(broker: Broker, start_gateway: Start) -> None:
     gateway = start_gateway(broker.address, "--sessions", "off")
     with Fetcher(broker.address, TOPIC, PARTITIONS) as direct, through(gateway) as client:
