@@ -22,9 +22,10 @@ WIDE: Final = 160
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
 _HEAD_LINES: Final = 6
-"""Title, the table of bytes, connections."""
+"""Title, the table of bytes, fetches, connections."""
 _SPARKLINE_WIDTH: Final = 60
 _STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
+_SHORT: Final = {"incremental": "incr"}
 _WARNING: Final = "bold red"
 _LABEL: Final = "bold"
 _KEYS: Final = "s sort  r reverse  / filter  p pause  h help  q quit"
@@ -98,6 +99,7 @@ def _picture(seen: Snapshot, choice: Choice, size: Size, *, room: int | None) ->
         _title(seen, choice),
         *reasons,
         _bytes(seen, size),
+        _fetches(seen.recent),
         _connections(seen),
         _clients_title(seen, choice, len(clients), min(rows.clients, len(clients)), size),
         _clients(clients[: rows.clients], choice, size),
@@ -179,7 +181,6 @@ def _bytes(seen: Snapshot, size: Size) -> Table:
         share(seen.saved, client.fetch_bytes),
         f"peak {volume(max(recent.saved, default=0.0))}/s",
     )
-    table.add_row("fetches/s", *_fetch_rates(recent), "", "", _kinds(recent))
     return table
 
 
@@ -187,22 +188,25 @@ def _saved_style(saved: float) -> str:
     return "bold green" if saved >= 0 else _WARNING
 
 
-def _fetch_rates(recent: Recent) -> tuple[str, str]:
+def _fetches(recent: Recent) -> Text:
+    """Draw the last line of the table of bytes, where kinds of fetches have the room of the other columns."""
     to_broker = sum(recent.now(column) for column in recent.broker_fetches.values())
-    return _rate(recent.now(recent.client_fetches)), _rate(to_broker)
+    rates = f"{_rate(recent.now(recent.client_fetches)):>11} {_rate(to_broker):>11}"
+    kinds = _kinds(recent)
+    return _line(f"{'fetches/s':<11} {rates}{': ' if kinds else ''}{kinds}")
 
 
 def _rate(value: float) -> str:
-    return scaled(round(value, 1))
+    tenths = round(value, 1)
+    return scaled(tenths) if abs(tenths) >= 10 or tenths == int(tenths) else str(tenths)
 
 
-def _kinds(recent: Recent) -> Text:
+def _kinds(recent: Recent) -> str:
     """Name the kinds of fetches that go to the broker, the commonest first."""
     rates = sorted(
         ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
     )
-    told = [f"{_rate(rate)} {kind}" for rate, kind in rates if rate] or ["none"]
-    return Text(", ".join(told), no_wrap=True, overflow="ellipsis")
+    return " ".join(f"{_rate(rate)} {_SHORT.get(kind, kind)}" for rate, kind in rates if rate)
 
 
 def _connections(seen: Snapshot) -> Text:

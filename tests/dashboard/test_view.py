@@ -55,6 +55,31 @@ def test_no_figure_is_cut_however_wide_the_terminal_is(scene: str) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("rates", "line"),
+    [
+        ({"incremental": 244, "sessionless": 2}, "         246         246: 244 incr 2 sessionless"),
+        (
+            {"incremental": 6700, "sessionless": 1340, "full": 125},
+            "      8.16 k      8.16 k: 6.70 k incr 1.34 k sessionless 125 full",
+        ),
+        (
+            {"incremental": 244, "sessionless": 2, "full": 1.5, "close": 0.5},
+            "         248         248: 244 incr 2 sessionless 1.5 full 0.5 close",
+        ),
+        ({}, "           0           0"),
+    ],
+)
+def test_the_kinds_of_fetches_have_room(rates: dict[str, float], line: str) -> None:
+    document = SCENES["busy"]()
+    recent = document["recent"]
+    for of_side in recent["fetches"].values():
+        for kind in of_side:
+            of_side[kind] = [int(2 * rates.get(kind, 0))] * len(recent["seconds"])
+    recent["seconds"] = [2.0] * len(recent["seconds"])
+    assert f"\nfetches/s  {line}\n" in re.sub(" +\n", "\n", draw(parse(document), Choice(), 80, 24))
+
+
 @pytest.mark.parametrize("scene", ALL)
 def test_a_plain_terminal_gets_plain_letters(scene: str) -> None:
     assert draw(seen(scene), Choice(), 80, 24, plain=True).isascii()
