@@ -17,6 +17,7 @@ bytes, time and ids come in as arguments, bytes and events go out.
 - **capturing, cutting** (sans-IO): what passes, as pcap records, and what may be left out of them.
 - **account** (sans-IO): what a gateway tells of itself, in plain data; health, metrics and state are read
   from that.
+- **validity** (sans-IO): until when a certificate is valid.
 - **front** binds what clients come to and follows the cluster; **serving** has the links (**transports**,
   **sockets**) and what they share. **server** is both in one process. With ``--workers``, **workers** keeps
   the front and hands each client to a **worker**, a process that serves; **hand** is such a process as seen

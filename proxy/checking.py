@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from errno import EADDRINUSE
 from pathlib import Path
 from socket import socket
@@ -16,7 +17,7 @@ from proxy.config import Config
 from proxy.front import first_listener
 from proxy.listeners import Brokers
 from proxy.routing import Address
-from proxy.tls import BrokerTls, ClientTls
+from proxy.tls import BrokerTls, ClientTls, in_words
 
 PATIENCE_SECONDS: Final = 2.0
 """After so long it says what it waits for."""
@@ -40,14 +41,24 @@ async def check(config: Config, say: Say) -> bool:
         ConfigError: a certificate can't be used, or the right for ``tproxy`` is missing.
     """
     tls = BrokerTls(config)
-    ClientTls(config, say)
+    shown = _shown(config, say)
     writes = [_writes(flag, folder, say) for flag, folder in _written(config)]
     cluster = await _asked(config, tls, say)
     with ExitStack() as opened:
         listens = _Listeners(config, say, opened).all_had((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
         raise BootstrapError("no bootstrap address answers; is --bootstrap right, and are the brokers up?")
-    return listens and all(writes)
+    return shown and listens and all(writes)
+
+
+def _shown(config: Config, say: Say) -> bool:
+    """Tell whether clients can take the certificate that they would be shown, as far as time goes."""
+    tls = ClientTls(config, say)
+    if tls.valid_until is None:
+        return True
+    expired = tls.expired(datetime.now(UTC))
+    say(expired or f"--tls-cert {config.tls_cert}: valid until {in_words(tls.valid_until)}")
+    return not expired
 
 
 def _written(config: Config) -> Iterator[tuple[str, Path]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic, process_time
@@ -101,12 +102,15 @@ class Serving(Upkeep):
         self._transparent = config.transparent != "off"
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config, self._handshake_failed)
+        self._expired = ""
+        """Why clients refuse the certificate that they are shown."""
         self._looped_at = -LOOP_SECONDS
         self._lost = ""
         """Why the last client was refused that could not be served."""
 
     def begin(self) -> None:
         """Begin to look after the links."""
+        self._look_at_the_clock()
         self.spawn(self._look_after())
         self.spawn(self.keep_history())
 
@@ -274,6 +278,7 @@ class Serving(Upkeep):
         problems = [self._lost] if monotonic() - self._looped_at < LOOP_SECONDS else []
         problems += self.brokers.problems + self.mistakes
         problems += [each.problem for each in followed if each is not None and each.problem]
+        problems += [self._expired] if self._expired else []
         return Standing(
             transparent=self._transparent,
             listen=self.listen,
@@ -372,6 +377,14 @@ class Serving(Upkeep):
             else:
                 self.log.info("certificates reloaded", side=side)
                 self.note("certificates", f"new certificates toward the {side} are in use")
+        self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        """Tell once when the certificate that clients are shown has expired."""
+        before, self._expired = self._expired, self._client_tls.expired(datetime.now(UTC))
+        if self._expired and self._expired != before:
+            self.log.warning("certificate expired", side="client", reason=self._expired)
+            self.note("certificates", self._expired, warning=True)
 
     async def drain(self, within: float) -> int:
         """Take no new clients, finish what is in flight, close the sessions at the brokers, close all.

@@ -1,15 +1,19 @@
 """TLS toward the broker and toward clients: contexts that follow their files, and failures in words.
 
-Private keys are read by OpenSSL alone: nothing of them is kept, shown or written here.
+Private keys are for OpenSSL alone: nothing of them is kept, shown or written here. A file with both a key
+and a certificate is looked through for the latter.
 """
 
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
 from os import strerror
 from pathlib import Path
 from typing import Any, Final, cast
 
 from proxy.config import Config, ConfigError
+from proxy.validity import valid_until
 
 HANDSHAKE_SECONDS: Final = 10.0
 """For a client's TLS handshake."""
@@ -119,6 +123,8 @@ class ClientTls:
 
     def __init__(self, config: Config, failed: Callable[[str], None]) -> None:
         self._config = config
+        self.valid_until: datetime | None = None
+        """When the certificate that is shown to clients expires; None: there is none, or it can't be read."""
         self.followed: Followed | None = None
         self.listening: ssl.SSLContext | None = None
         """For listeners: it stays the same, each handshake takes the certificate of that moment."""
@@ -135,9 +141,22 @@ class ClientTls:
             return {}
         return {"ssl": self.listening, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
+    def expired(self, now: datetime) -> str:
+        """Say that the certificate has expired; nothing when it has not."""
+        if self.valid_until is None or now <= self.valid_until:
+            return ""
+        return (
+            f"--tls-cert {self._config.tls_cert}: the certificate expired at {in_words(self.valid_until)}; "
+            "clients refuse it: renew it, or set this machine's clock"
+        )
+
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _load_pair(context, "--tls", cast("Path", self._config.tls_cert), self._config.tls_key)
+        cert = cast("Path", self._config.tls_cert)
+        _load_pair(context, "--tls", cert, self._config.tls_key)
+        self.valid_until = None
+        with suppress(OSError, ValueError):  # OpenSSL knows forms of it that we don't
+            self.valid_until = valid_until(cert.read_text(encoding="latin-1"))
         return context
 
     def _greeted(self, greeting: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
@@ -145,6 +164,11 @@ class ClientTls:
         cast("Any", greeting).asked_for = name or ""
         if self.followed is not None:
             greeting.context = self.followed.context
+
+
+def in_words(when: datetime) -> str:
+    """Write a moment for people, to the minute."""
+    return f"{when:%Y-%m-%d %H:%M} {when.tzname()}"
 
 
 def asked_for(transport: Any) -> str:

@@ -11,6 +11,7 @@ from threading import Thread
 from time import monotonic
 
 import pytest
+from cryptography import x509
 from structlog.testing import capture_logs
 
 from proxy import logs, running
@@ -107,6 +108,23 @@ def test_check_asks_inside_tls(keys: Keys, capsys: pytest.CaptureFixture[str]) -
         async with stub_cluster((1, "", 0), tls=serving(keys.good)) as cluster:
             assert await running._check(config(bootstrap=cluster.address, **keys.to_broker())) == 0
         assert capsys.readouterr().out.startswith(f"bootstrap {cluster.address}: ok\n")
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("days", "code"), [((-0.9, -0.1), 1), ((-0.9, 0.1), 0)])
+def test_check_says_until_when_the_own_certificate_is_valid(
+    keys: Keys, days: tuple[float, float], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = keys.ca.sign("dated", days=days)
+    ends = x509.load_pem_x509_certificate(own.cert.read_bytes()).not_valid_after_utc
+    said = "the certificate expired at" if code else "valid until"
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
+            assert await running._check(config(bootstrap=cluster.address, **options)) == code
+        assert f"--tls-cert {own.cert}: {said} {ends:%Y-%m-%d %H:%M} UTC" in capsys.readouterr().out
 
     run(scene())
 

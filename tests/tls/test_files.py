@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from cryptography import x509
 from structlog.testing import capture_logs
 
 from proxy import front
@@ -105,6 +106,48 @@ def test_a_bad_new_file_changes_nothing_and_is_told_of(keys: Keys, own: Pair) ->
             assert gate.health().state == "ready"
             async with client(gate.listen.port, keys.trust(), "localhost") as (_, writer):
                 assert _shown(writer) == "third"
+
+    run(scene())
+
+
+def test_a_certificate_that_has_expired_is_told_of_until_it_is_renewed(keys: Keys, own: Pair) -> None:
+    options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
+    old = keys.ca.sign("old", days=(-0.9, -0.1))
+    ended = x509.load_pem_x509_certificate(old.cert.read_bytes()).not_valid_after_utc
+    reason = (
+        f"--tls-cert {own.cert}: the certificate expired at {ended:%Y-%m-%d %H:%M} UTC; clients refuse it: "
+        "renew it, or set this machine's clock"
+    )
+
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, **options) as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            _put(old, own)
+            with capture_logs() as lines:
+                gate.follow_files()
+                gate.follow_files()
+            assert [line["reason"] for line in lines if "reason" in line] == [reason]
+            assert (gate.health().state, gate.health().reasons) == ("degraded", [reason])
+            _put(keys.ca.sign("renewed"), own)
+            gate.follow_files()
+            assert (gate.health().state, gate.health().reasons) == ("ready", [])
+
+    run(scene())
+
+
+def test_a_gateway_that_starts_with_an_expired_certificate_says_so(keys: Keys) -> None:
+    old = keys.ca.sign("old", days=(-0.9, -0.1))
+    options = {"tls_cert": str(old.cert), "tls_key": str(old.key)}
+
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
+                (reason,) = gate.standing().problems
+        assert f"--tls-cert {old.cert}: the certificate expired at " in reason
+        assert [line["reason"] for line in lines if "reason" in line] == [reason]
 
     run(scene())
 
