@@ -1,11 +1,13 @@
 """Listening sockets: bound here, alone or beside another gateway's, or handed over by systemd."""
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakSet
 
 from proxy.routing import Address
 from proxy.sockets import keep_alive
@@ -20,14 +22,24 @@ _UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 Prepare = Callable[[socket.socket], None]
 
 
+class OwnListenerError(OSError):
+    """The gateway itself listens at an address already: EADDRINUSE, and no other gateway's leaving helps."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How this process comes to its listening sockets."""
+    """How one gateway comes to its listening sockets."""
 
     shares: bool = False
     """Others may listen at the same address (SO_REUSEPORT): a new gateway takes over while this drains."""
     inherited: Sequence[socket.socket] = ()
     """Sockets that listen already; they stay open when nobody is served at them any more."""
+    _made: "WeakSet[socket.socket]" = field(default_factory=WeakSet)
+    """Those that were given. The kernel does not refuse a second one where ports are shared, nor a second
+    copy of one that was handed over: clients of both would come to either."""
 
     def bind(self, address: Address, *, prepare: Prepare | None = None) -> list[socket.socket]:
         """Listen at an address: at every IP that a name leads to and that this machine has.
@@ -38,11 +50,13 @@ class Binding:
 
         Raises:
             OSError: an IP is taken, or none could be bound.
+            OwnListenerError: it is taken by a socket that was given before and is not closed yet.
         """
         bound: list[socket.socket] = []
         failure: OSError | None = None
         for family, at in _resolved(address):
             try:
+                self._see_that_free(family, at)
                 bound.append(self._inherited(family, at, prepare) or self._bound(family, at, prepare))
             except OSError as error:
                 failure = error
@@ -52,7 +66,13 @@ class Binding:
             for sock in bound:
                 sock.close()
             raise failure
+        self._made.update(bound)
         return bound
+
+    def _see_that_free(self, family: int, at: Any) -> None:
+        for sock in self._made:
+            if sock.fileno() >= 0 and sock.family == family and sock.getsockname()[:2] == at[:2]:
+                raise OwnListenerError
 
     def _inherited(self, family: int, at: Any, prepare: Prepare | None) -> socket.socket | None:
         """Give a copy of the socket that listens there: closing it ends only ours."""

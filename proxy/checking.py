@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from errno import EADDRINUSE
 from pathlib import Path
@@ -11,7 +12,7 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from proxy import bootstrap, logs
-from proxy.binding import Binding
+from proxy.binding import Binding, OwnListenerError
 from proxy.bootstrap import BootstrapError, Cluster, ask
 from proxy.config import Config
 from proxy.front import first_listener
@@ -145,7 +146,9 @@ class _Listeners:
 
     def _bind_admin(self, address: Address) -> None:
         try:
-            self._keep(None, Binding().bind(address))
+            self._keep(None, replace(self._binding, shares=False).bind(address))
+        except OwnListenerError:
+            raise
         except OSError as error:
             if not self._config.reuse_port or error.errno != EADDRINUSE:
                 raise  # otherwise it is had when the other gateway leaves

@@ -73,8 +73,8 @@ class Front:
         self.brokers: Brokers | Destinations
         self.listen = config.listen
         """The bootstrap listener; its port is the one that was bound, once it is."""
+        self.binding = binding
         self._config = config
-        self._binding = binding
         self._reach = reach
         self._log = log
         self._note = note
@@ -91,7 +91,7 @@ class Front:
             ConfigError: the right for ``tproxy`` is missing.
         """
         config = self._config
-        self.listen, sockets = first_listener(config, self._binding)
+        self.listen, sockets = first_listener(config, self.binding)
         if config.transparent != "off":
             self.brokers = Destinations(config.transparent)
             self._serve(None, sockets)
@@ -107,7 +107,7 @@ class Front:
             log=self._log,
             state=config.state,
             shares=config.tls_cert is not None,
-            binding=self._binding,
+            binding=self.binding,
         )
         self._serve(None, sockets)
         brokers.load()

@@ -98,6 +98,7 @@ class BrokerPorts:
                 template = Address.parse(item)
             else:
                 base = _port(item)
+        _see_that_apart(single)
         return cls(
             base=base,
             template=template.host if template else "",
@@ -149,6 +150,15 @@ def _port(text: str, *, lowest: int = 1) -> int:
     if not text.strip().isascii() or not text.strip().isdecimal() or not lowest <= int(text) <= MAX_PORT:
         raise ValueError(f"{text.strip()!r} is no port; ports go from {lowest} to {MAX_PORT}")
     return int(text)
+
+
+def _see_that_apart(single: dict[int, int]) -> None:
+    at_port: dict[int, int] = {}
+    for node_id, port in single.items():
+        other = at_port.setdefault(port, node_id)
+        if other != node_id:
+            both = f"brokers {other} and {node_id} are both at port {port}"
+            raise ValueError(f"{both}; give each broker a port of its own")
 
 
 def _node(text: str) -> int:

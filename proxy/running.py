@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from errno import EADDRINUSE
 from functools import partial
 from socket import socket
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from proxy import logs
 from proxy.admin import Admin
-from proxy.binding import Binding, inherited
+from proxy.binding import OwnListenerError, inherited
 from proxy.bootstrap import BootstrapError
 from proxy.captures import Capture, Files
 from proxy.checking import check
@@ -126,7 +127,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     admin_at = config.admin
     if admin_at is not None:
         try:
-            bind = partial(Binding(inherited=handed_over).bind, admin_at)
+            bind = partial(replace(gateway.front.binding, shares=False).bind, admin_at)
             admin_at = await _start_admin(gateway, admin, admin_at, bind)
         except OSError as error:
             gateway.close()
@@ -161,7 +162,8 @@ async def _start_admin(
     try:
         sockets = bind()
     except OSError as error:
-        if not gateway.config.reuse_port or error.errno != EADDRINUSE:
+        waits = gateway.config.reuse_port and error.errno == EADDRINUSE
+        if not waits or isinstance(error, OwnListenerError):
             raise
         gateway.log.info("the admin endpoint waits until the other gateway leaves")
         gateway.spawn(_wait_for_admin(gateway, admin, at, bind))

@@ -1,16 +1,18 @@
 """How the gateway comes to its listening sockets."""
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from proxy.binding import Binding, inherited
+from proxy.binding import Binding, OwnListenerError, inherited
 from proxy.routing import Address
 from tools.kafka.ports import free_ports
 
@@ -87,6 +89,37 @@ def test_sockets_of_other_addresses_are_left_alone(base: int, kept: ExitStack) -
     binding = Binding(inherited=[_listening(kept, base, "127.0.0.2")])
     (sock,) = _bind(kept, binding, Address("127.0.0.1", base))
     assert sock.getsockname() == ("127.0.0.1", base)
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_one_gateway_listens_at_an_address_once(base: int, kept: ExitStack, handed_over: bool) -> None:
+    """Neither SO_REUSEPORT nor a copy of a socket keeps it from a second time."""
+    at = Address("127.0.0.1", base)
+    sockets = [_listening(kept, base)] if handed_over else []
+    binding = Binding(shares=True, inherited=sockets)
+    alone = replace(binding, shares=False)  # as the admin endpoint has it
+    (sock,) = _bind(kept, binding, at)
+    for again in (binding, alone):
+        with pytest.raises(OwnListenerError, match="Address already in use") as caught:
+            again.bind(at)
+        assert caught.value.errno == errno.EADDRINUSE
+    sock.close()
+    _bind(kept, alone, at)
+    with pytest.raises(OwnListenerError):
+        binding.bind(at)
+
+
+def test_what_was_bound_is_let_go_when_a_name_leads_to_an_address_of_ours_as_well(
+    base: int, kept: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binding = Binding(shares=True)
+    _bind(kept, binding, Address("127.0.0.2", base))
+    both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{each}", base)) for each in (1, 2)]
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        with pytest.raises(OwnListenerError):
+            binding.bind(Address("two.example", base))
+    _bind(kept, binding, Address("127.0.0.1", base))
 
 
 @pytest.mark.parametrize(

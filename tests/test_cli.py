@@ -463,6 +463,30 @@ def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.Cap
         assert _check(capsys, *options[:-2])[0] == 1
 
 
+def test_check_sees_that_ports_are_shared_with_other_gateways_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def scene() -> None:
+        first = free_ports(3)
+        options = ["--listen", f"127.0.0.1:{first}", "--reuse-port", "on"]
+        options += ["--broker-ports", f"1={first},2={first + 1}", "--admin", f"127.0.0.1:{first + 1}"]
+        async with stub_cluster((1, "kafka-1", 9092), (2, "kafka-2", 9092)) as cluster:
+            taken = "can't be bound: Address already in use; give"
+            assert await _checked(capsys, cluster.address, *options) == (
+                1,
+                [
+                    f"bootstrap {cluster.address}: ok",
+                    f"broker 1 kafka-1:9092: 127.0.0.1:{first}",
+                    f"broker 1: 127.0.0.1:{first} {taken} it another port with --broker-ports",
+                    f"broker 2 kafka-2:9092: 127.0.0.1:{first + 1}",
+                    f"--admin 127.0.0.1:{first + 1} {taken} --admin another HOST:PORT",
+                ],
+                "",
+            )
+
+    run(scene())
+
+
 def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str]) -> None:
     listen = f"127.0.0.1:{free_ports()}"
     assert _check(capsys, "--bootstrap", "127.0.0.1:1", "--listen", listen, "--admin", "off") == (

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -311,6 +312,27 @@ def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pyte
     run(scene())
 
 
+def test_ports_are_shared_with_other_gateways_alone() -> None:
+    async def scene() -> None:
+        first = free_ports(2)
+        options = {
+            "listen": f"127.0.0.1:{first}",
+            "broker_ports": f"1={first},2={first + 1}",
+            "reuse_port": "on",
+        }
+        async with (
+            stub_cluster((1, "", 0), (2, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, **options) as gate,
+        ):
+            reason = (
+                f"broker 1: 127.0.0.1:{first} can't be bound: Address already in use; "
+                "give it another port with --broker-ports"
+            )
+            await until(lambda: gate.health() == Health(state="degraded", reasons=[reason]))
+
+    run(scene())
+
+
 async def _is_live(at: Address) -> bool:
     """Ask the admin endpoint."""
     reader, writer = await asyncio.open_connection(at.host, at.port)
@@ -350,6 +372,23 @@ async def _activated(
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def test_a_socket_of_systemd_s_serves_one_thing(tmp_path: Path) -> None:
+    """The admin endpoint finds the socket at the address of a broker that was known before."""
+
+    async def scene() -> None:
+        first = free_ports(2)
+        listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 1)]
+        state = tmp_path / "state.json"
+        state.write_text('{"brokers": [{"id": 0, "host": "127.0.0.1", "port": 1}]}', encoding="utf-8")
+        options = ("--bootstrap", "127.0.0.1:1", "--listen", f"127.0.0.1:{first}", "--state", str(state))
+        async with _activated(listeners, *options, "--admin", f"127.0.0.1:{first + 1}") as gate:
+            assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 1
+        for sock in listeners:
+            sock.close()
+
+    run(scene())
 
 
 def test_clients_wait_while_a_gateway_of_systemd_s_sockets_is_restarted() -> None:

@@ -29,7 +29,13 @@ class Serving:
             sock.close()
 
     def brokers(
-        self, base: int, *, rule: str = "", advertise: str = "", state: Path | None = None
+        self,
+        base: int,
+        *,
+        rule: str = "",
+        advertise: str = "",
+        state: Path | None = None,
+        binding: Binding | None = None,
     ) -> Brokers:
         return Brokers(
             rule=BrokerPorts.parse(rule),
@@ -39,7 +45,7 @@ class Serving:
             stop=self.stop,
             log=structlog.get_logger(),
             state=state,
-            binding=Binding(),
+            binding=binding or Binding(),
         )
 
 
@@ -125,6 +131,25 @@ def test_a_broker_whose_port_is_taken_is_left_out_until_it_is_free(serving: Serv
 
     assert brokers.problems == []
     assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 2)
+
+
+def test_two_brokers_never_share_a_port_by_accident(serving: Serving, base: int) -> None:
+    """SO_REUSEPORT would let both be bound, and spread the clients of each over the two."""
+    brokers = serving.brokers(base, rule=f"{base},3={base + 1}", binding=Binding(shares=True))
+
+    assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 1)
+    assert brokers.resolve("127.0.0.1", 3, "kafka-3", 9092) is None
+    (problem,) = brokers.problems
+    assert problem == (
+        f"broker 3: 127.0.0.1:{base + 1} can't be bound: Address already in use; "
+        "give it another port with --broker-ports"
+    )
+
+    serving.stop(1)
+    brokers.retry()
+
+    assert brokers.problems == []
+    assert _connects(base + 1)
 
 
 def test_a_host_template_that_leads_nowhere_is_left_out(serving: Serving, base: int) -> None:

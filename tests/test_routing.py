@@ -70,6 +70,7 @@ def test_a_rule_places_brokers(rule: str, node_id: int, place: Address | None) -
         ("1,2", "'2' is a second base or template; there can be one"),
         ("1,b-{id}:2", "'b-{id}:2' is a second base or template; there can be one"),
         ("b-{id}", "'b-{id}' has no port; write HOST:PORT"),
+        ("1=7,3=8,2=7,4=8", "brokers 1 and 2 are both at port 7; give each broker a port of its own"),
     ],
 )
 def test_a_rule_that_is_none_says_why(rule: str, message: str) -> None:
