@@ -16,8 +16,8 @@ BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients come back at once when a gateway has left."""
 _FIRST_INHERITED: Final = 3
 """sd_listen_fds(3): SD_LISTEN_FDS_START."""
-_UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""A name leads to an IP that this machine does not have; another may do."""
+UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""Errors of an IP that this machine does not have, or of an IP version; where there is another, it may do."""
 
 Prepare = Callable[[socket.socket], None]
 
@@ -60,9 +60,9 @@ class Binding:
                 bound.append(self._inherited(family, at, prepare) or self._bound(family, at, prepare))
             except OSError as error:
                 failure = error
-                if error.errno not in _UNUSABLE:
+                if error.errno not in UNUSABLE:
                     break
-        if failure is not None and (not bound or failure.errno not in _UNUSABLE):
+        if failure is not None and (not bound or failure.errno not in UNUSABLE):
             for sock in bound:
                 sock.close()
             raise failure

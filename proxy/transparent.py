@@ -8,11 +8,11 @@ address; a listener for that needs CAP_NET_RAW (or CAP_NET_ADMIN) once, when it 
 import errno
 import socket
 import struct
-from contextlib import suppress
 from typing import Any, Final
 
-from proxy.binding import Binding
+from proxy.binding import UNUSABLE, Binding
 from proxy.config import ConfigError
+from proxy.logs import reason_of
 from proxy.routing import MAX_PORT, OTHERS, Address, Broker
 
 REDIRECT: Final = "redirect"
@@ -119,12 +119,28 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
     """Listen where the kernel brings clients to: loopback, or all addresses, of both IP versions.
 
     Raises:
-        OSError: the address can't be bound.
+        OSError: the address can't be bound, or that of the other IP version, which this machine has.
         ConfigError: the right for ``tproxy`` is missing.
     """
-    prepare = _make_transparent if mode == TPROXY else None
+    sockets = _listen(address, mode, binding)
+    other = _COUNTERPARTS.get(address.host)
+    if other is not None:
+        counterpart = Address(other, sockets[0].getsockname()[1])
+        try:
+            sockets += _listen(counterpart, mode, binding)
+        except OSError as error:
+            if error.errno not in UNUSABLE:  # clients of that IP version would come to whoever is there
+                _close(sockets)
+                raise OSError(f"{reason_of(error)} at {counterpart}") from error
+        except ConfigError:
+            _close(sockets)
+            raise
+    return sockets
+
+
+def _listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:
     try:
-        sockets = binding.bind(address, prepare=prepare)
+        return binding.bind(address, prepare=_make_transparent if mode == TPROXY else None)
     except PermissionError as error:
         if mode != TPROXY or error.errno != errno.EPERM:  # EACCES: a port below 1024
             raise
@@ -132,11 +148,11 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
             "--transparent tproxy needs CAP_NET_RAW: start it with that, or give systemd's socket"
             " Transparent=yes (see docs/deploy.md), or use redirect"
         ) from None
-    other = _COUNTERPARTS.get(address.host)
-    if other is not None:
-        with suppress(OSError):  # no such IP version here
-            sockets += binding.bind(Address(other, sockets[0].getsockname()[1]), prepare=prepare)
-    return sockets
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
 
 
 def _make_transparent(sock: socket.socket) -> None:

@@ -487,6 +487,18 @@ def test_check_sees_that_ports_are_shared_with_other_gateways_alone(
     run(scene())
 
 
+def test_a_port_that_is_taken_in_one_ip_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    first = free_ports()
+    options = ["--transparent", "redirect", "--listen", f"127.0.0.1:{first}", "--admin", "off"]
+    reason = f"Address already in use at [::1]:{first}; give --listen another HOST:PORT"
+    with socket.create_server(("::1", first), family=socket.AF_INET6):
+        told = f"fetchgate proxy: can't listen at 127.0.0.1:{first}: {reason}"
+        assert _fails(capsys, "proxy", *options) == (1, told)
+        assert _check(capsys, *options) == (1, [f"--listen 127.0.0.1:{first} can't be bound: {reason}"], "")
+
+
 def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str]) -> None:
     listen = f"127.0.0.1:{free_ports()}"
     assert _check(capsys, "--bootstrap", "127.0.0.1:1", "--listen", listen, "--admin", "off") == (

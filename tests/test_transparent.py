@@ -1,6 +1,8 @@
 """Transparent mode, without netfilter: options, listeners and destinations."""
 
+import errno
 import socket
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from proxy.config import ConfigError
 from proxy.routing import Address
 from proxy.transparent import REDIRECT, TPROXY, Ways, is_own, leaving, listen
 from tests.shell import config
+from tools.kafka.ports import free_ports
 
 IP_TRANSPARENT = 19
 
@@ -32,6 +35,33 @@ def test_both_ip_versions_are_listened_for_at_one_port(host: str) -> None:
     finally:
         for sock in sockets:
             sock.close()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_port_that_somebody_else_has_in_one_ip_version_is_no_port(shares: bool) -> None:
+    if not is_own("::1"):
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("::1", free_ports()), family=socket.AF_INET6) as somebody:
+        port = somebody.getsockname()[1]
+        with pytest.raises(OSError, match=rf"Address already in use at \[::1\]:{port}"):
+            listen(Address("127.0.0.1", port), REDIRECT, Binding(shares))
+    socket.create_server(("127.0.0.1", port)).close()  # nothing of it is left
+
+
+@pytest.mark.parametrize("missing", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])
+def test_an_ip_version_that_is_not_there_is_not_listened_for(
+    monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    own = Binding._bound
+
+    def only_ipv4(binding: Binding, family: int, *more: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(missing, "")
+        return own(binding, family, *more)
+
+    monkeypatch.setattr(Binding, "_bound", only_ipv4)
+    (sock,) = listen(Address("127.0.0.1", 0), REDIRECT, Binding())
+    sock.close()
 
 
 def test_one_address_is_listened_at_alone() -> None:
@@ -81,6 +111,29 @@ def test_a_socket_of_systemd_s_that_clients_could_not_come_to_is_refused() -> No
         pytest.raises(ConfigError, match="give systemd's socket Transparent=yes"),
     ):
         listen(Address(*ours.getsockname()), TPROXY, Binding(inherited=[ours]))
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_a_transparent_socket_of_one_ip_version_is_not_taken_for_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not is_own("::1"):
+        pytest.skip("no IPv6 here")
+    own = socket.socket.setsockopt
+
+    def refuse(sock: socket.socket, level: int, option: int, value: int) -> None:
+        if level == socket.IPPROTO_IPV6 and option != socket.IPV6_V6ONLY:
+            raise PermissionError(1, "Operation not permitted")
+        own(sock, level, option, value)
+
+    monkeypatch.setattr("socket.socket.setsockopt", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        monkeypatch.setattr(
+            "socket.socket.getsockopt",
+            lambda _, level, option: (level, option) == (socket.SOL_IP, IP_TRANSPARENT),
+        )
+        with pytest.raises(ConfigError, match="give systemd's socket Transparent=yes"):
+            listen(Address(*ours.getsockname()), TPROXY, Binding(inherited=[ours]))
 
 
 @pytest.mark.usefixtures("unprivileged")
