@@ -97,6 +97,15 @@ class Option:
         return _PREFIX + self.name.upper()
 
 
+def _left_out(value: object, why: str) -> Callable[[str], object]:
+    def parse(text: str) -> object:
+        if text:
+            raise ValueError(f"leave it out with --transparent: {why}")
+        return value
+
+    return parse
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
@@ -138,12 +147,6 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
     if not addresses:
         raise ValueError("it is empty; name at least one broker, as in kafka:9092")
     return addresses
-
-
-def _no_bootstrap(text: str) -> tuple[Address, ...]:
-    if text:
-        raise ValueError("leave it out with --transparent: the original destination is the broker")
-    return ()
 
 
 def _admin(text: str) -> Address | None:
@@ -209,7 +212,7 @@ OPTIONS = (
         parse=_advertise,
         default="",
         help="host that clients are told for the brokers; by default the host of --listen, or with a "
-        "wildcard (0.0.0.0) the address at which the client reached the gateway",
+        "wildcard (0.0.0.0) the address at which the client reached the gateway; not with --transparent",
     ),
     Option(
         name="broker_ports",
@@ -219,7 +222,8 @@ OPTIONS = (
         help="where brokers are: a base (29100: broker N at 29100 + N), or a host template for one port on "
         "many hosts (broker-{id}.kafka.local:9092: the names must lead to this machine, where the gateway "
         "binds them; with --tls-cert all share the port at the host of --listen, and the name that a client "
-        "asks for in its TLS handshake tells the broker), and single brokers (3=29103), separated by commas",
+        "asks for in its TLS handshake tells the broker), and single brokers (3=29103), separated by commas; "
+        "not with --transparent",
     ),
     Option(
         name="tls_cert",
@@ -366,7 +370,8 @@ OPTIONS = (
         metavar="FILE",
         parse=_path,
         default="",
-        help="keep the known brokers there, so that after a restart listeners are open before a client asked",
+        help="keep the known brokers there, so that after a restart listeners are open before a client "
+        "asked; not with --transparent",
     ),
     Option(
         name="capture",
@@ -418,13 +423,13 @@ OPTIONS = (
 LIVE = frozenset(option.name for option in OPTIONS if option.live)
 
 _TRANSPARENT = next(option for option in OPTIONS if option.name == "transparent")
-_NO_BOOTSTRAP = Option(
-    name="bootstrap",
-    metavar="HOST:PORT[,...]",
-    parse=_no_bootstrap,
-    default="",
-    help="not with --transparent",
-)
+_NOT_TRANSPARENT = {
+    "bootstrap": _left_out((), "the original destination is the broker"),
+    "advertise": _left_out("", "no address is rewritten"),
+    "broker_ports": _left_out(BrokerPorts(), "no broker has a listener of its own"),
+    "state": _left_out(None, "no broker has a listener of its own"),
+}
+"""How options are read that mean nothing in transparent mode: where one is set, another mode was meant."""
 
 TOP_OPTIONS = (
     Option(
@@ -470,7 +475,12 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     """
     options: Sequence[Option] = OPTIONS
     if read([_TRANSPARENT], flags, environ, file)["transparent"] != "off":
-        options = tuple(_NO_BOOTSTRAP if option.name == "bootstrap" else option for option in OPTIONS)
+        options = [
+            replace(option, parse=_NOT_TRANSPARENT[option.name], default="")
+            if option.name in _NOT_TRANSPARENT
+            else option
+            for option in OPTIONS
+        ]
     config = Config(**read(options, flags, environ, file))
     if config.admin is not None and config.admin == config.listen and config.listen.port:
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")

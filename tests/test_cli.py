@@ -440,15 +440,23 @@ def test_check_sees_that_two_listeners_want_one_address(capsys: pytest.CaptureFi
 
 
 def test_check_tries_where_it_would_write(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    first = free_ports(2)
-    options = ["--transparent", "redirect", "--listen", f"127.0.0.1:{first}", "--admin", "off"]
-    good = ["--state", str(tmp_path / "state.json"), "--capture", str(tmp_path / "new" / "captures")]
-    assert _check(capsys, *options, *good) == (0, [], "")
+    def kept(state: Path | str, capture: Path | str) -> list[str]:
+        return ["--state", str(state), "--capture", str(capture)]
+
+    async def scene() -> None:
+        options = ["--listen", f"127.0.0.1:{free_ports(2)}", "--admin", "off"]
+        async with stub_cluster() as cluster:
+            reached = f"bootstrap {cluster.address}: ok"
+            good = kept(tmp_path / "state.json", tmp_path / "new" / "captures")
+            assert await _checked(capsys, cluster.address, *options, *good) == (0, [reached], "")
+            bad = kept("/proc/state", "/proc/nope/captures")
+            code, said, _ = await _checked(capsys, cluster.address, *options, *bad)
+        assert (code, said.pop()) == (1, reached)
+        assert [line.partition(":")[0] for line in said] == ["--state", "--capture"]
+        assert all("can't write to /proc: " in line for line in said)
+
+    run(scene())
     assert list(tmp_path.iterdir()) == []
-    code, said, _ = _check(capsys, *options, "--state", "/proc/state", "--capture", "/proc/nope/captures")
-    assert code == 1
-    assert [line.partition(":")[0] for line in said] == ["--state", "--capture"]
-    assert all("can't write to /proc: " in line for line in said)
 
 
 def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -300,7 +300,8 @@ def test_the_sockets_are_those_that_the_gateway_asks_for() -> None:
     service = unit("fetchgate.service")
     assert float(service["TimeoutStopSec"][0]) > config.drain_timeout
     assert service["ExecStart"] == ["/opt/fetchgate/bin/fetchgate proxy"]
-    assert {value.split("=")[0] for value in service["Environment"]} <= {o.variable for o in OPTIONS}
+    assert service["StateDirectory"] == ["fetchgate"]
+    assert str(config.state).startswith("/var/lib/fetchgate/")
 
 
 # -- images

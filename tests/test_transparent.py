@@ -8,7 +8,7 @@ import pytest
 
 from proxy.binding import Binding
 from proxy.config import ConfigError
-from proxy.routing import Address
+from proxy.routing import Address, BrokerPorts
 from proxy.transparent import REDIRECT, TPROXY, Ways, is_own, leaving, listen
 from tests.shell import config
 from tools.kafka.ports import free_ports
@@ -16,10 +16,35 @@ from tools.kafka.ports import free_ports
 IP_TRANSPARENT = 19
 
 
-def test_a_bootstrap_has_no_place_in_transparent_mode() -> None:
-    assert config(transparent="redirect").bootstrap == ()
-    with pytest.raises(ConfigError, match="--bootstrap: leave it out with --transparent"):
-        config(transparent="tproxy", bootstrap="kafka:9092")
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("bootstrap", "kafka:9092", "the original destination is the broker"),
+        ("advertise", "gate", "no address is rewritten"),
+        ("broker_ports", "29100", "no broker has a listener of its own"),
+        ("state", "/tmp/brokers.json", "no broker has a listener of its own"),
+    ],
+)
+def test_what_belongs_to_listeners_of_brokers_has_no_place_in_transparent_mode(
+    name: str, value: str, why: str
+) -> None:
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(ConfigError) as caught:
+        config(**{"transparent": "tproxy", name: value})
+    assert str(caught.value) == f"{flag}: leave it out with --transparent: {why}"
+
+
+def test_an_option_that_is_empty_is_none_in_transparent_mode() -> None:
+    found = config(transparent="redirect", bootstrap="", advertise="", broker_ports="", state="")
+    assert (found.bootstrap, found.advertise, found.broker_ports, found.state) == (
+        (),
+        "",
+        BrokerPorts(),
+        None,
+    )
+
+
+def test_there_are_two_transparent_modes() -> None:
     with pytest.raises(ConfigError, match="--transparent: 'nat' is none of off, redirect, tproxy"):
         config(transparent="nat")
 

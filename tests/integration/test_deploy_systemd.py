@@ -128,11 +128,10 @@ class Started(Sidecar):
         super().__init__(place)
         os.chown(self.folder, USER, USER)
         (_, *arguments) = unit("fetchgate.service")["ExecStart"][0].split()
-        (kept,) = unit("fetchgate.service")["Environment"]
-        settings = [f"{name}={value}" for name, value in environment_file().items()]
-        settings += [
-            f"FETCHGATE_BOOTSTRAP={bootstrap}",
-            kept.replace("/var/lib/fetchgate", str(self.folder)),
+        environment = environment_file() | {"FETCHGATE_BOOTSTRAP": bootstrap}
+        kept = environment["FETCHGATE_STATE"].replace("/var/lib/fetchgate", str(self.folder))
+        settings = [
+            *(f"{name}={value}" for name, value in (environment | {"FETCHGATE_STATE": kept}).items()),
             *(name for name in ("PATH", "PYTHONPATH") if name in os.environ),
         ]
         self._command = [
@@ -280,6 +279,7 @@ def test_a_mistake_in_the_options_refuses_clients_until_it_is_mended(place: Plac
 @pytest.mark.skipif(bool(absent()), reason=absent())
 def test_the_page_makes_it_transparent_and_takes_it_out(place: Place, machine: Machine) -> None:
     machine.run(f"sed -i s/^FETCHGATE_BOOTSTRAP=.*/FETCHGATE_TRANSPARENT=redirect/ {SETTINGS}")
+    machine.run(f"sed -i /^FETCHGATE_STATE=/d {SETTINGS}")
     for line in TRANSPARENTLY:
         machine.run(line)
     for mode in MODES:
