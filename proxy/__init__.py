@@ -22,9 +22,9 @@ bytes, time and ids come in as arguments, bytes and events go out.
   **sockets**) and what they share. **server** is both in one process. With ``--workers``, **workers** keeps
   the front and hands each client to a **worker**, a process that serves; **hand** is such a process as seen
   from there, **channel** what is said between the two, **upkeep** what both sides have.
-- **listeners, binding, transparent, tls, bootstrap, reach, captures, admin, state, metrics, logs, config,
-  reloading, checking, systemd, running, cli**: the rest of the shell, which alone touches sockets, clocks and
-  files.
+- **listeners, binding, looping, transparent, tls, bootstrap, reach, captures, admin, state, metrics, logs,
+  config, reloading, checking, systemd, running, cli**: the rest of the shell, which alone touches sockets,
+  clocks and files.
 - **dashboard**: ``fetchgate top``: a pure view of ``/state``, and the loop that keeps it live.
 
 Imports go one way: protocol <- session <- connection <- server <- cli. When in doubt, a connection is a wire.

@@ -5,10 +5,12 @@ gateway can't ask; it learns the brokers from the answers that its clients get.
 """
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from proxy.logs import reason_of
+from proxy.looping import see_that_elsewhere
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import (
     Buffer,
@@ -45,12 +47,13 @@ class Cluster:
     """By node id; None: it answers, but tells its brokers to none that has not authenticated."""
 
 
-async def ask(address: Address, tls: BrokerTls | None = None) -> Cluster:
+async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collection[Address] = ()) -> Cluster:
     """Ask one bootstrap address.
 
     Args:
         address: where.
         tls: toward brokers; None: plain text.
+        listeners: where the gateway listens; it does not ask itself.
 
     Raises:
         BootstrapError: it can't be reached, or does not speak Kafka.
@@ -61,6 +64,7 @@ async def ask(address: Address, tls: BrokerTls | None = None) -> Cluster:
     late = f"not connected in {ASK_SECONDS:.0f} s ({way}?)"
     try:
         async with asyncio.timeout(ASK_SECONDS):
+            await see_that_elsewhere(address, listeners)
             reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
             late = f"no answer in {ASK_SECONDS:.0f} s{unanswered}"
             try:
@@ -77,7 +81,9 @@ async def ask(address: Address, tls: BrokerTls | None = None) -> Cluster:
         raise BootstrapError(f"{address}: {reason_of(error)}") from None
 
 
-async def ask_any(addresses: tuple[Address, ...], tls: BrokerTls | None = None) -> Cluster:
+async def ask_any(
+    addresses: tuple[Address, ...], tls: BrokerTls | None = None, listeners: Collection[Address] = ()
+) -> Cluster:
     """Ask addresses in turn until one answers; see `ask`.
 
     Raises:
@@ -86,7 +92,7 @@ async def ask_any(addresses: tuple[Address, ...], tls: BrokerTls | None = None) 
     reasons: list[str] = []
     for address in addresses:
         try:
-            return await ask(address, tls)
+            return await ask(address, tls, listeners)
         except BootstrapError as error:
             reasons.append(str(error))
     raise BootstrapError("; ".join(reasons))

@@ -17,7 +17,8 @@ from proxy.bootstrap import BootstrapError, Cluster, ask
 from proxy.config import Config
 from proxy.front import first_listener
 from proxy.listeners import Brokers
-from proxy.routing import Address
+from proxy.looping import LeadsBackError, see_that_elsewhere
+from proxy.routing import Address, Broker, listeners
 from proxy.tls import BrokerTls, ClientTls, in_words
 
 PATIENCE_SECONDS: Final = 2.0
@@ -46,7 +47,7 @@ async def check(config: Config, say: Say) -> bool:
     writes = [_writes(flag, folder, say) for flag, folder in _written(config)]
     cluster = await _asked(config, tls, say)
     with ExitStack() as opened:
-        listens = _Listeners(config, say, opened).all_had((cluster and cluster.brokers) or {})
+        listens = await _Listeners(config, say, opened).all_had((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
         raise BootstrapError("no bootstrap address answers; is --bootstrap right, and are the brokers up?")
     return shown and listens and all(writes)
@@ -90,7 +91,7 @@ async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
         waiting = f"bootstrap {address}: no answer yet; it has {bootstrap.ASK_SECONDS:.0f} s"
         patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
         try:
-            answered = await ask(address, tls)
+            answered = await ask(address, tls, [config.listen])
         except BootstrapError as error:
             say(f"bootstrap {error}")
         else:
@@ -118,11 +119,11 @@ class _Listeners:
         self._binding = Binding(config.reuse_port)
         self._listen = config.listen
 
-    def all_had(self, known: dict[int, Address]) -> bool:
+    async def all_had(self, known: dict[int, Address]) -> bool:
         """Tell whether all could be had: clients' first, those of the brokers, the admin endpoint's."""
         config = self._config
         had = [self._had("--listen", config.listen, self._bind_listen)]
-        had += self._brokers(known)
+        had += await self._brokers(known)
         if config.admin is not None:
             had.append(self._had("--admin", config.admin, self._bind_admin))
         return all(had)
@@ -153,7 +154,7 @@ class _Listeners:
             if not self._config.reuse_port or error.errno != EADDRINUSE:
                 raise  # otherwise it is had when the other gateway leaves
 
-    def _brokers(self, known: dict[int, Address]) -> list[bool]:
+    async def _brokers(self, known: dict[int, Address]) -> list[bool]:
         config = self._config
         brokers = Brokers(
             rule=config.broker_ports,
@@ -172,4 +173,16 @@ class _Listeners:
             self._say(f"broker {broker.node_id} {broker.address}: {at}")
             if broker.problem and broker.listener is not None:
                 self._say(broker.problem)
-        return [not broker.problem for broker in learned]
+        own = [*listeners(self._listen, learned, shares=config.tls_cert is not None)]
+        led = [await self._leads_elsewhere(broker, own) for broker in learned]
+        return [*led, *(not broker.problem for broker in learned)]
+
+    async def _leads_elsewhere(self, broker: Broker, own: list[Address]) -> bool:
+        try:
+            await see_that_elsewhere(broker.address, own)
+        except LeadsBackError as error:
+            self._say(f"broker {broker.node_id} {broker.address}: {error}")
+            return False
+        except (OSError, ValueError):
+            pass  # whether a broker can be reached is not asked
+        return True

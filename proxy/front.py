@@ -15,7 +15,7 @@ from proxy.config import Config
 from proxy.listeners import Brokers
 from proxy.reach import Reach
 from proxy.recent import Note
-from proxy.routing import Address
+from proxy.routing import Address, listeners
 from proxy.tls import BrokerTls
 from proxy.transparent import Destinations, listen
 
@@ -128,7 +128,9 @@ class Front:
         wait = RETRY_SECONDS[0]
         while True:
             try:
-                cluster = await ask_any(self._reach.bootstrap, self._broker_tls)
+                shares = self._config.tls_cert is not None
+                own = [*listeners(self.listen, brokers.known.values(), shares=shares)]
+                cluster = await ask_any(self._reach.bootstrap, self._broker_tls, own)
             except BootstrapError as error:
                 self._reach.unreachable(None, str(error))
                 await asyncio.sleep(wait)

@@ -4,6 +4,7 @@ Everything goes by node id: a broker that moves keeps its listener, and all answ
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 MAX_PORT = 65535
@@ -127,6 +128,21 @@ class BrokerPorts:
             return Address(self.template.replace(_PLACEHOLDER, str(node_id)), self.template_port)
         port = (listen.port + 1 if self.base is None else self.base) + node_id
         return Address(listen.host, port) if 1 <= port <= MAX_PORT else None
+
+
+def listeners(listen: Address, brokers: Iterable[Broker], *, shares: bool) -> Iterator[Address]:
+    """Give where the gateway listens.
+
+    Args:
+        listen: where the bootstrap listener is.
+        brokers: those that are known; one with a problem has no listener.
+        shares: brokers of a host template share its port at the host of `listen`; their names may lead to
+            another machine from here.
+    """
+    yield listen
+    for broker in brokers:
+        if broker.listener is not None and not broker.problem:
+            yield Address(listen.host, broker.listener.port) if shares else broker.listener
 
 
 def advertised(listener: Address, *, listen: Address, advertise: str, reached_at: str) -> Address:

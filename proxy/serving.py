@@ -24,11 +24,12 @@ from proxy.events import Event, Fault, Tally
 from proxy.heap import give_back
 from proxy.listeners import Directory
 from proxy.logs import reason_of
+from proxy.looping import see_that_elsewhere
 from proxy.measured import Measured
 from proxy.reach import Reach
 from proxy.recent import describe
 from proxy.room import Room
-from proxy.routing import BY_NAME, LOOPED, Address
+from proxy.routing import BY_NAME, LOOPED, Address, listeners
 from proxy.session.savings import Sessions
 from proxy.tls import BrokerTls, ClientTls
 from proxy.transparent import Destinations, Ways, is_own, leaving
@@ -183,9 +184,11 @@ class Serving(Upkeep):
         comes back is accepted before this one is known to stand.
 
         Raises:
-            OSError: nobody answers there.
+            OSError: nobody answers there, or the gateway itself does.
         """
         if not self._transparent:
+            known, shares = self.brokers.known.values(), self.config.tls_cert is not None
+            await see_that_elsewhere(address, listeners(self.listen, known, shares=shares))
             return {"host": address.host, "port": address.port}
         sock = leaving(address)
         link.way = (sock.getsockname()[1], address)

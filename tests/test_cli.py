@@ -507,6 +507,26 @@ def test_a_port_that_is_taken_in_one_ip_version_is_one_line(capsys: pytest.Captu
         assert _check(capsys, *options) == (1, [f"--listen 127.0.0.1:{first} can't be bound: {reason}"], "")
 
 
+def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        first = free_ports(3)
+        options = ["--listen", f"127.0.0.1:{first}", "--admin", "off"]
+        leads_back = "it leads back to this gateway; see that --bootstrap"
+        async with stub_cluster((1, "127.0.0.1", first + 2)) as cluster:
+            bootstrap = f"127.0.0.1:{first},{cluster.address}"
+            code, said, _ = await _checked(capsys, bootstrap, *options)
+        assert code == 1
+        assert said[0].startswith(f"bootstrap 127.0.0.1:{first}: {leads_back}")
+        assert said[1:3] == [
+            f"bootstrap {cluster.address}: ok",
+            f"broker 1 127.0.0.1:{first + 2}: 127.0.0.1:{first + 2}",
+        ]
+        assert said[3].startswith(f"broker 1 127.0.0.1:{first + 2}: {leads_back}")
+        assert len(said) == 4
+
+    run(scene())
+
+
 def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str]) -> None:
     listen = f"127.0.0.1:{free_ports()}"
     assert _check(capsys, "--bootstrap", "127.0.0.1:1", "--listen", listen, "--admin", "off") == (

@@ -28,6 +28,7 @@ SHELL = frozenset(
         "lean",
         "listeners",
         "logs",
+        "looping",
         "loops",
         "metrics",
         "reach",
