@@ -338,7 +338,7 @@ OPTIONS = (
         metavar="SECONDS",
         parse=_seconds,
         default="60",
-        help="close a connection of which no request came within so long; 0: never",
+        help="close a connection of which no whole request came within so long; 0: never",
         live=True,
     ),
     Option(

@@ -155,12 +155,18 @@ class Connection:
 
     @property
     def begun(self) -> bool:
-        """Whether a first request has come, or what comes instead passes unread."""
-        return self._begun or self._opaque
+        """Whether a first request has come, or what comes instead passes unread.
+
+        Half a request is none, but so much of a large one that passes as it comes that nobody let it drip.
+        """
+        large = self._client_left > 0 and self.tally.client.bytes_in > READ_WITHIN
+        return self._begun or large or self.wire
 
     @property
     def busy(self) -> bool:
-        """Whether the client waits for an answer."""
+        """Whether the client waits for an answer; to half a request it waits for none."""
+        if self._client_left:
+            return len(self._answers.expected) > (self._half is not None)
         return bool(self._answers.owed)
 
     @property
@@ -286,6 +292,7 @@ class Connection:
         self._client_left = max(left - len(data), 0)
         self.to_broker.append(data[:left])
         if not self._client_left:
+            self._begun = True
             if self._half is not None:
                 self._half.sent_at = self._now
             waiting, self._waiting = self._waiting, []
@@ -345,7 +352,7 @@ class Connection:
             # From here on tokens travel without Kafka's framing, in both directions, until the broker is
             # satisfied.
             self._go_opaque("SASL handshake v0")
-        self._begun = True
+        self._begun = self._begun or not self._client_left
         return min(size, len(data))
 
     def _short_garbage(self, data: bytes) -> bool:

@@ -178,7 +178,7 @@ class StubBroker:
         self.writers.append(writer)
         self.accepted += 1
         try:
-            while data := await reader.read(CHUNK):
+            while data := await self._read(reader):
                 self.received += data
                 writer.write(self.answers(data))
                 await writer.drain()
@@ -187,6 +187,9 @@ class StubBroker:
         finally:
             self.writers.remove(writer)
             writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        return await reader.read(CHUNK)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -217,14 +220,15 @@ class StubCluster(StubBroker):
         self.brokers = brokers
         self.others: Callable[[bytes], bytes] = lambda _: b""
 
-    def _answer(self, data: bytes) -> bytes:
-        out = b""
-        while data:
-            size = 4 + int.from_bytes(data[:4])
-            out, data = out + self._answer_one(data[4:size]), data[size:]
-        return out
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        """Take a request when it is whole."""
+        with suppress(asyncio.IncompleteReadError):
+            size = await reader.readexactly(4)
+            return size + await reader.readexactly(int.from_bytes(size))
+        return b""
 
-    def _answer_one(self, message: bytes) -> bytes:
+    def _answer(self, data: bytes) -> bytes:
+        message = data[4:]
         api_key, _version, correlation_id = struct.unpack_from(">hhi", message)
         if api_key == ApiKey.API_VERSIONS:
             return answer(correlation_id, api_versions((1, 0, 11), (3, 0, 1), (18, 0, 0)))

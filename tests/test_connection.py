@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.connection import MAX_IN_FLIGHT
+from proxy.connection import MAX_IN_FLIGHT, Connection
 from proxy.events import ClientNamed, Fault, Passthrough, SessionClosed
 from proxy.protocol.api import ApiKey
+from proxy.requests import READ_WITHIN
 from tests.frames import Want, entry, fetch, framed, response
 from tests.playbook import SESSION_ID, Playbook, answer, api_versions, asks, full, request, split
 
@@ -20,6 +21,62 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 def produce(correlation: int, acks: int, size: int = 40) -> bytes:
     """Produce v3 without a transaction."""
     return request(0, 3, correlation, b"\xff\xff" + acks.to_bytes(2, signed=True) + bytes(size))
+
+
+# --- what its limits of time ask ------------------------------------------------------------------
+
+
+HALVES = {
+    "fetch": fetch(11, *T, correlation=2),
+    "metadata": request(METADATA, 9, 2, bytes(100)),
+    "produce": produce(2, -1),
+    "unanswered produce": produce(2, 0),
+    "old handshake": request(SASL_HANDSHAKE, 0, 2, b"\x00\x05PLAIN"),
+    "GSSAPI": b"\x00\x00\x02\x5c" + b"\x60\x82" + bytes(602),
+}
+
+
+def seen(connection: Connection) -> tuple[bool, bool]:
+    """Whether a first request has come, and whether the client waits for an answer."""
+    return connection.begun, connection.busy
+
+
+@pytest.mark.parametrize("said", HALVES)
+@pytest.mark.parametrize("size", [3, 4, 11, 12, 14])
+def test_half_a_request_is_none_that_a_client_waits_for(said: str, size: int) -> None:
+    connection = Playbook().connection
+    connection.receive_client(HALVES[said][:size], 0.0)
+    assert seen(connection) == (False, False)
+    connection.receive_client(HALVES[said][size:], 0.0)
+    assert seen(connection) == (True, said in {"fetch", "metadata", "produce", "old handshake"})
+
+
+def test_half_a_request_behind_a_whole_one_leaves_the_client_waiting_for_that() -> None:
+    play = Playbook()
+    first, half = request(12, 0, 1), request(METADATA, 9, 2, bytes(100))[:50]
+    play.client(first + half).to_broker(first + half)
+    assert seen(play.connection) == (True, True)
+    play.broker(answer(1, b"one")).to_client(answer(1, b"one"))
+    assert seen(play.connection) == (True, False)
+
+
+def test_half_a_request_that_is_answered_is_none_to_wait_for() -> None:
+    play = Playbook()
+    half = request(METADATA, 9, 2, bytes(100))[:50]
+    play.client(half).to_broker(half)
+    play.broker(answer(2, b"no")).to_client(answer(2, b"no"))
+    assert seen(play.connection) == (False, False)
+
+
+def test_of_a_large_first_request_a_part_will_do() -> None:
+    """A Produce of many megabytes takes its time on a slow line; a fetch is in memory until it is whole."""
+    play = Playbook()
+    sent = produce(1, -1, 10_000_000)[: READ_WITHIN + 1]
+    play.client(sent).to_broker(sent)
+    assert seen(play.connection) == (True, False)
+    collected = Playbook().connection
+    collected.receive_client((1_000_000).to_bytes(4) + b"\0\1\0\x0b" + bytes(READ_WITHIN), 0.0)
+    assert seen(collected) == (False, False)
 
 
 # --- what is not a fetch passes, in order ---------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -22,8 +23,22 @@ from .shell import StubCluster, client, config, frame, gateway, request, run, st
 PEERS = 10
 DROP_SECONDS = 0.01
 NAMES = "kafka.local", "broker-1.kafka.local"
-FRAME = (60_000).to_bytes(4) + b"\0\1\0\x0b" + bytes(60_000)
-"""It would be taken whole."""
+
+
+def large(api_key: ApiKey, version: int, body: bytes = b"") -> bytes:
+    """Write a request of 60,000 bytes."""
+    head = struct.pack(">ihhih", 60_000, api_key, version, 1, 0)
+    return head + body + bytes(60_004 - len(head) - len(body))
+
+
+FRAMES = {
+    "fetch": large(ApiKey.FETCH, 11),
+    "metadata": large(ApiKey.METADATA, 1),
+    "produce": large(ApiKey.PRODUCE, 2, b"\xff\xff"),
+    "unanswered produce": large(ApiKey.PRODUCE, 2),
+}
+"""A fetch is taken whole, the others pass as they come."""
+FRAME = FRAMES["fetch"]
 
 
 async def dripping(
@@ -91,18 +106,44 @@ def hello(name: str) -> bytes:
     return outgoing.read()
 
 
+@pytest.mark.parametrize("said", FRAMES)
 @pytest.mark.parametrize("way", [0, 2], ids=["bootstrap", "broker 1"])
-def test_plain(way: int) -> None:
+def test_plain(way: int, said: str) -> None:
     async def scene() -> None:
         async with served(listen=f"127.0.0.1:{free_ports(4)}") as (gate, _):
             port = gate.listen.port + way
-            ended = asyncio.gather(*(dripping(port, FRAME) for _ in range(5 * PEERS)))
+            ended = asyncio.gather(*(dripping(port, FRAMES[said]) for _ in range(5 * PEERS)))
             async with client(port) as (reader, writer):
                 await asks(reader, writer)
                 assert await ended == [True] * 5 * PEERS
                 assert gate.turned_away["no request"] == 5 * PEERS
                 await until(lambda: len(gate.links) == 1)
                 await asks(reader, writer)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("size", [4, 12, 14, 20, 1000])
+@pytest.mark.parametrize("said", FRAMES)
+def test_half_of_a_first_request(said: str, size: int) -> None:
+    async def scene() -> None:
+        async with served() as (gate, _), client(gate.listen.port) as (reader, writer):
+            writer.write(FRAMES[said][:size])
+            assert await reader.read() == b""
+            assert gate.turned_away["no request"] == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("size", [4, 12, 14, 20, 1000])
+@pytest.mark.parametrize("said", FRAMES)
+def test_half_of_a_second_request(said: str, size: int) -> None:
+    async def scene() -> None:
+        async with served(idle_timeout="0.5") as (gate, _), client(gate.listen.port) as (reader, writer):
+            await asks(reader, writer)
+            writer.write(FRAMES[said][:size])
+            assert await reader.read() == b""
+            assert gate.turned_away["idle"] == 1
 
     run(scene())
 
