@@ -330,7 +330,7 @@ OPTIONS = (
         parse=_seconds,
         default="600",
         help="close a connection that waits for no answer and carried nothing for so long, as a broker does "
-        "(connections.max.idle.ms); 0: never",
+        "(connections.max.idle.ms); not what passes because it is not plain Kafka; 0: never",
         live=True,
     ),
     Option(

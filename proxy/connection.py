@@ -164,7 +164,12 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """Whether the client waits for an answer; to half a request it waits for none."""
+        """Whether the client waits for an answer; to half a request it waits for none.
+
+        On a wire it may wait as long as it likes: whose turn it is can't be told once both sides have spoken.
+        """
+        if self.wire:
+            return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
         if self._client_left:
             return len(self._answers.expected) > (self._half is not None)
         return bool(self._answers.owed)

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
+from proxy import serving
 from proxy.connection import Connection
 from proxy.events import Fault, Passthrough
 from proxy.measured import Measured
@@ -197,11 +198,13 @@ class ForeignGateway(WireGateway):
 
 
 @asynccontextmanager
-async def through_gateway(serve: Serve) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def through_gateway(
+    serve: Serve, **options: str
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect a client to a server by way of the gateway."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server, gateway(f"127.0.0.1:{port}", ForeignGateway) as gate, client(gate.listen.port) as ends:
+    at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, gateway(at, ForeignGateway, **options) as gate, client(gate.listen.port) as ends:
         yield ends
 
 
@@ -256,3 +259,45 @@ def test_a_client_that_half_closes_still_gets_its_answer(said: bytes, plain: boo
             assert await reader.read() == b"answer"
 
     run(scene(), plain=plain)
+
+
+def test_nobody_is_idle_once_both_have_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether one of them waits for the other can't be told; who is still there, TCP finds out."""
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
+    asked, late = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(len(TLS)) == TLS
+        writer.write(b"hello")
+        assert await reader.readexactly(6) == b"a long"
+        asked.set()
+        await late.wait()
+        writer.write(b"answer")
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve, idle_timeout="1") as (reader, writer):
+            writer.write(TLS)
+            assert await reader.readexactly(5) == b"hello"
+            writer.write(b"a long")
+            await asked.wait()
+            await asyncio.sleep(2)
+            late.set()
+            assert await reader.read() == b"answer"
+
+    run(scene())
+
+
+def test_a_client_that_nobody_answers_is_idle_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == HTTP
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve, idle_timeout="0.1") as (reader, writer):
+            writer.write(HTTP)
+            assert await reader.read() == b""
+
+    run(scene())
