@@ -329,8 +329,9 @@ OPTIONS = (
         metavar="SECONDS",
         parse=_seconds,
         default="600",
-        help="close a connection that waits for no answer and carried nothing for so long, as a broker does "
-        "(connections.max.idle.ms); not what passes because it is not plain Kafka; 0: never",
+        help="close a connection that carried nothing for so long, as a broker does "
+        "(connections.max.idle.ms), unless its client waits for an answer; not what passes because it is not "
+        "plain Kafka; 0: never",
         live=True,
     ),
     Option(

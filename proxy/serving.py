@@ -33,7 +33,7 @@ from proxy.routing import BY_NAME, LOOPED, Address, listeners
 from proxy.session.savings import Sessions
 from proxy.tls import BrokerTls, ClientTls
 from proxy.transparent import Destinations, Ways, is_own, leaving
-from proxy.transports import BUDGET, IDLE, NO_REQUEST, PEER_FULL, Link
+from proxy.transports import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
 from proxy.upkeep import Upkeep
 
 TICK_SECONDS: Final = 5.0
@@ -93,7 +93,7 @@ class Serving(Upkeep):
         self.links: set[Link] = set()
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
-        self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE), 0))
+        self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """Connections that the gateway itself closed, by reason."""
         self.listen = config.listen
         self.reach = Reach(config.bootstrap, log, self.note, self.called)

@@ -4,7 +4,10 @@ What any of them delivers lands in one buffer shared by the process and is copie
 """
 
 import asyncio
+import fcntl
 import socket
+import sys
+import termios
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -154,3 +157,14 @@ def keep_alive_of(transport: asyncio.Transport) -> None:
             keep_alive(sock)
         finally:
             sock.detach()
+
+
+def unacknowledged(transport: asyncio.Transport) -> int:
+    """Tell how many bytes the system keeps for the peer; 0 where it does not say.
+
+    A socket can be written to again when megabytes of them are gone: that a peer is slow shows here first.
+    """
+    with suppress(OSError, ValueError):  # it is closed
+        at = transport.get_extra_info("socket").fileno()
+        return int.from_bytes(fcntl.ioctl(at, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return 0

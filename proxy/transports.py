@@ -28,7 +28,14 @@ from proxy.logs import reason_of, write_event
 from proxy.measured import Measured
 from proxy.routing import Address
 from proxy.session.savings import Sessions
-from proxy.sockets import RECEIVE_BYTES, WRITE_HIGH_WATER, BrokerProtocol, End, keep_alive_of
+from proxy.sockets import (
+    RECEIVE_BYTES,
+    WRITE_HIGH_WATER,
+    BrokerProtocol,
+    End,
+    keep_alive_of,
+    unacknowledged,
+)
 from proxy.tls import asked_for
 
 CONNECT_SECONDS: Final = 10.0
@@ -65,6 +72,7 @@ HOLDS: Final = {
 
 NO_REQUEST: Final = "no request"
 IDLE: Final = "idle"
+NOT_READING: Final = "not reading"
 
 
 class Phase(IntEnum):
@@ -140,6 +148,7 @@ class Link:
         "_deadline",
         "_held",
         "_host",
+        "_taken",
         "_unheard",
         "active_at",
         "asked_for",
@@ -166,6 +175,7 @@ class Link:
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
         self._held = 0
+        self._taken = 0
         self._unheard: Address | None = None
         """Where the broker is that has not said anything yet: whether it takes us can't be told before."""
         self.asked_for = ""
@@ -184,7 +194,7 @@ class Link:
         """The last thing that went wrong, in words."""
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
-        """When it came, and when a byte last did, from either side."""
+        """When it came, and when a byte last did, from either side, or was seen to be taken by the client."""
         self.phase = Phase.OPEN
 
     def __repr__(self) -> str:
@@ -426,18 +436,34 @@ class Link:
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
         """Say why the client has been waited for long enough; nothing when it has not.
 
-        A client that waits itself, for an answer or to be read, is not idle.
+        A client that waits itself, for an answer or to be read, is not idle; nor is one that takes what lies
+        there for it, however slowly. To be called every few seconds, for that is looked for here.
 
         Args:
             now: in seconds.
             idle: seconds without a byte of either side, 0 for any number.
             handshake: seconds without a first request, 0 for any number.
         """
-        if self.phase is not Phase.OPEN or self.client.holds:
+        if self.phase is not Phase.OPEN:
+            return ""
+        self._see_what_is_taken(now)
+        silent = idle > 0 and now - self.active_at >= idle
+        if self.client.holds & OWN_FULL and not self.core.wire:
+            return NOT_READING if silent else ""
+        if self.client.holds:
             return ""
         if not self.core.begun:
             return NO_REQUEST if handshake and now - self.opened_at >= handshake else ""
-        return IDLE if idle and not self.core.busy and now - self.active_at >= idle else ""
+        return IDLE if silent and not self.core.busy else ""
+
+    def _see_what_is_taken(self, now: float) -> None:
+        client = self.client.transport
+        if client is None or client.is_closing() or not (waits := client.get_write_buffer_size()):
+            return
+        taken = self.core.tally.client.bytes_out - waits - unacknowledged(client)
+        if taken != self._taken:
+            self._taken = taken
+            self.active_at = now
 
     @property
     def can_go_on(self) -> bool:

@@ -23,14 +23,17 @@ from proxy.server import Gateway
 from tools.kafka.ports import free_ports
 
 from .shell import (
+    BOTH_LOOPS,
     WAIT_SECONDS,
     StubCluster,
     answer,
     client,
     frame,
     gateway,
+    link_of,
     request,
     run,
+    socket_of,
     stub_broker,
     stub_cluster,
     until,
@@ -119,7 +122,13 @@ def test_a_client_that_never_gets_to_a_request_is_closed(begun: bytes) -> None:
         ):
             writer.write(begun)
             assert await reader.read() == b""
-            assert gate.turned_away == {"limit": 0, "draining": 0, "no request": 1, "idle": 0}
+            assert gate.turned_away == {
+                "limit": 0,
+                "draining": 0,
+                "no request": 1,
+                "idle": 0,
+                "not reading": 0,
+            }
 
     run(scene())
 
@@ -157,6 +166,47 @@ def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
                 assert await reader.read() == b""
 
     run(scene())
+
+
+LARGE = 40_000_000
+"""Of an answer: more than the buffers of the system take."""
+
+
+@pytest.mark.usefixtures("_quick")
+@BOTH_LOOPS
+def test_a_client_that_takes_nothing_of_its_answer_is_closed(plain: bool) -> None:
+    async def scene() -> None:
+        async with _served(idle_timeout="0.2") as (gate, cluster):
+            cluster.others = lambda _: bytes(LARGE)
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (_, writer):
+                    socket_of(writer).pause_reading()
+                    writer.write(request(LIST_GROUPS, 0, 1))
+                    await until(lambda: gate.turned_away["not reading"])
+                    link_of(gate).abort()  # what it does not take it may have for ten seconds more, twice
+                    await until(lambda: not gate.links and not cluster.writers)
+            assert gate.turned_away["not reading"] == 1
+            closed = [line for line in lines if line["event"] == "connection closed"]
+            assert [line["reason"] for line in closed] == ["not reading"]
+
+    run(scene(), plain=plain)
+
+
+@pytest.mark.usefixtures("_quick")
+@BOTH_LOOPS
+def test_a_client_that_takes_its_answer_slowly_is_not_closed(plain: bool) -> None:
+    async def scene() -> None:
+        async with _served(idle_timeout="2") as (gate, cluster):
+            cluster.others = lambda _: bytes(LARGE)
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(request(LIST_GROUPS, 0, 1))
+                await reader.readexactly(8)
+                for _ in range(10):
+                    await reader.readexactly(LARGE // 10)
+                    await asyncio.sleep(0.3)
+            assert gate.turned_away["not reading"] == 0
+
+    run(scene(), plain=plain)
 
 
 @pytest.mark.usefixtures("_quick")

@@ -4,7 +4,8 @@ import asyncio
 import socket
 from typing import cast
 
-from proxy.sockets import WRITE_HIGH_WATER, End, keep_alive
+from proxy.sockets import WRITE_HIGH_WATER, End, keep_alive, unacknowledged
+from tests.shell import BOTH_LOOPS, client, run, socket_of, stub_broker, until
 
 
 class Transport:
@@ -88,3 +89,28 @@ def test_a_peer_that_vanished_is_noticed_within_two_minutes() -> None:
             for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         )
         assert idle + every * times == 120
+
+
+@BOTH_LOOPS
+def test_what_the_system_keeps_for_a_peer_goes_as_that_reads(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, client(broker.port) as (_, writer):
+            await until(lambda: broker.writers)
+            socket_of(broker.writers[0]).pause_reading()
+            writer.write(bytes(40_000_000))
+            await until(lambda: unacknowledged(socket_of(writer)) > 0)
+            socket_of(broker.writers[0]).resume_reading()
+            await until(lambda: unacknowledged(socket_of(writer)) == 0)
+            assert len(broker.received) == 40_000_000
+
+    run(scene(), plain=plain)
+
+
+def test_a_transport_without_a_socket_keeps_nothing_there() -> None:
+    class Lost:
+        def get_extra_info(self, _name: str) -> socket.socket:
+            sock = socket.socket()
+            sock.close()
+            return sock
+
+    assert unacknowledged(cast("asyncio.Transport", Lost())) == 0
