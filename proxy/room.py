@@ -1,4 +1,4 @@
-"""Room for clients: whether one more may come. Sans-IO."""
+"""Room for clients: whether one more may come, and whether there are descriptors for it. Sans-IO."""
 
 from typing import Final
 
@@ -11,6 +11,10 @@ ROOM_AGAIN: Final = 0.9
 """Below this share of --max-connections it is said again when they are reached ..."""
 AGAIN_SECONDS: Final = 5.0
 """... but not sooner: clients may come and go about the limit."""
+
+CALM_SECONDS: Final = 60.0
+"""How long it is told that there was no file descriptor."""
+NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; see ulimit -n"
 
 
 class Room:
@@ -45,3 +49,38 @@ class Room:
             self._log.warning("no room for more clients, they are closed", max_connections=most)
             self._note("limit", f"no room: {no_room(most)}", warning=True)
         return False
+
+
+class Descriptors:
+    """That no file descriptor is left is said once until there were some for a while.
+
+    Event loops don't tell: uvloop closes the clients for which there is none without a word.
+
+    Args:
+        log: where it is told.
+        note: keeps it for those who look at the gateway.
+    """
+
+    def __init__(self, log: FilteringBoundLogger, note: Note) -> None:
+        self.problem = ""
+        """That there was none of late, in words."""
+        self._log = log
+        self._note = note
+        self._none_at = 0.0
+
+    def seen(self, *, left: bool, now: float) -> None:
+        """Take note whether there are enough for one more client.
+
+        Args:
+            left: there are.
+            now: in seconds.
+        """
+        if left:
+            if now - self._none_at >= CALM_SECONDS:
+                self.problem = ""
+            return
+        self._none_at = now
+        if not self.problem:
+            self.problem = NO_DESCRIPTOR
+            self._log.warning("no file descriptor is left for more clients", remedy="see ulimit -n")
+            self._note("descriptors", NO_DESCRIPTOR, warning=True)

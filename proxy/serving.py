@@ -28,7 +28,7 @@ from proxy.looping import see_that_elsewhere
 from proxy.measured import Measured
 from proxy.reach import Reach
 from proxy.recent import describe
-from proxy.room import Room
+from proxy.room import Descriptors, Room
 from proxy.routing import BY_NAME, LOOPED, Address, listeners
 from proxy.session.savings import Sessions
 from proxy.tls import BrokerTls, ClientTls
@@ -98,6 +98,7 @@ class Serving(Upkeep):
         self.listen = config.listen
         self.reach = Reach(config.bootstrap, log, self.note, self.called)
         self._room = Room(log, self.note)
+        self._descriptors = Descriptors(log, self.note)
         self._draining = False
         self._emptied = asyncio.Event()
         self._transparent = config.transparent != "off"
@@ -240,6 +241,10 @@ class Serving(Upkeep):
         """Take note that none did."""
         self.reach.unreachable(node_id, reason)
 
+    def exhausted(self) -> None:
+        """Take note that there was no file descriptor for a client or its broker."""
+        self._descriptors.seen(left=False, now=monotonic())
+
     def faulted(self, fault: Fault) -> None:
         """Count a protocol fault."""
         self.faults[fault.side] += 1
@@ -280,6 +285,7 @@ class Serving(Upkeep):
         followed = (self._broker_tls.followed, self._client_tls.followed)
         problems = [self._lost] if monotonic() - self._looped_at < LOOP_SECONDS else []
         problems += self.brokers.problems + self.mistakes
+        problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += [each.problem for each in followed if each is not None and each.problem]
         problems += [self._expired] if self._expired else []
         return Standing(
@@ -432,6 +438,7 @@ class Serving(Upkeep):
             self.follow_files()
             self._end_overdue()
             self.reach.forget(monotonic())
+            self._descriptors.seen(left=_two_descriptors_left(), now=monotonic())
             held = self.budget.total
             if most - held > TRIM_BYTES:
                 give_back()
@@ -467,6 +474,17 @@ def _open_fds() -> int:
     with suppress(OSError):
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     return 0
+
+
+def _two_descriptors_left() -> bool:
+    """Tell whether a client could be taken: it needs one, and its broker another."""
+    try:
+        two = os.pipe()
+    except OSError:
+        return False
+    for each in two:
+        os.close(each)
+    return True
 
 
 def _end(address: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ holds back brokers while too many bytes of incomplete answers are in memory.
 """
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import IntEnum
@@ -46,6 +47,7 @@ CLOSE_SECONDS: Final = 10.0
 """What a session's close at the broker, and then the last bytes for a slow peer, may take each."""
 LINGER_SECONDS: Final = 1.0
 """For a client that has all its bytes to close, too."""
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 # Why a side is not read: bits, and plain integers, for they are looked at for every frame.
 CONNECTING: Final = 1
@@ -122,6 +124,9 @@ class Host(Protocol):
 
     def unreachable(self, node_id: int | None, reason: str) -> None:
         """Take note that none did."""
+
+    def exhausted(self) -> None:
+        """Take note that no file descriptor was left to try one."""
 
     def faulted(self, fault: Fault) -> None:
         """Count a protocol fault."""
@@ -287,6 +292,10 @@ class Link:
                         **self._host.tls_to(self, address),
                     )
             except (OSError, ValueError) as error:  # TimeoutError is an OSError; a name can be no name at all
+                if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+                    self._host.exhausted()
+                    reason = ""  # the broker has no part in it
+                    break
                 reason = f"{address}: {reason_of(error)}"
                 continue
             if self.phase < Phase.FINISHED:
@@ -294,8 +303,9 @@ class Link:
                 # uvloop may have read the client once before it could be told not to.
                 self.client_received(b"")
             return
-        self._host.unreachable(self.node_id, reason)
-        self.last_event = self.last_error = "broker unreachable"
+        if reason:
+            self._host.unreachable(self.node_id, reason)
+        self.last_event = self.last_error = "broker unreachable" if reason else "no file descriptor"
         # To a client an accepted connection is a success: closed at once, it comes back at once, for ever.
         await asyncio.sleep(UNREACHABLE_SECONDS)
         self.finish()

@@ -120,7 +120,7 @@ class Worker(Serving):
                     return
                 node_id, client = taken
                 if client is None:
-                    self._lost_way("no file descriptor is left, see ulimit -n")
+                    self.exhausted()
                     self._channel.send("full", node_id)
                 else:
                     self.spawn(self._serve(node_id, client))

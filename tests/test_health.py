@@ -1,9 +1,18 @@
 """Reasons that `/readyz` gives, beyond those of the bootstrap and the listeners."""
 
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy import room, serving
 from proxy.account import Health
 from proxy.server import Gateway
 
-from .shell import gateway, run, stub_cluster, until
+from .shell import BOTH_LOOPS, client, gateway, run, stub_broker, stub_cluster, until
 
 
 def test_limits_that_are_reached_are_reasons() -> None:
@@ -58,3 +67,55 @@ def test_that_no_broker_is_reachable_is_said_first() -> None:
             assert gate.health().reasons == ["down"]
 
     run(scene())
+
+
+@contextmanager
+def _descriptors_left(count: int) -> Iterator[None]:
+    """Have so many file descriptors left in this process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0) for _ in range(count + 1)]  # the lowest ones that are free
+    for each in taken:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+NO_DESCRIPTOR = "no file descriptor is left for more clients; see ulimit -n"
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at descriptors often, and have no doubt that there are some again."""
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(room, "CALM_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("left", [0, 1])
+def test_that_no_descriptor_is_left_for_a_client_is_a_reason(left: int) -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            with capture_logs() as lines, _descriptors_left(left):
+                await until(lambda: gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR]))
+            await until(lambda: gate.health().state == "ready")
+            assert [line["event"] for line in lines] == ["no file descriptor is left for more clients"]
+
+    run(scene())
+
+
+@BOTH_LOOPS
+def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            gate.reach.answered = True
+            gate.reach.troubles.reached(None, 0.0)
+            with _descriptors_left(2):  # one for each end of the client's connection
+                async with client(gate.listen.port) as (reader, _):
+                    assert await reader.read() == b""
+                assert gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR])
+
+    run(scene(), plain=plain)
