@@ -8,6 +8,7 @@ from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, response_header
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.primitives import ProtocolError
 
 _HEAD_SIZE: Final = 8
@@ -34,7 +35,9 @@ class Rewriting:
         self._events = events
 
     def becomes(self, api_key: int, version: int) -> Becomes:
-        """Tell what becomes of the answer to a request other than a fetch."""
+        """Tell what becomes of the answer to a request that passes as it is."""
+        if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION:
+            return Becomes.WALKED  # KIP-951: there may be addresses in it
         if api_key == ApiKey.API_VERSIONS:
             return Becomes.REWRITTEN
         if self._resolve is not None and version <= addresses.REWRITTEN.get(api_key, -1):

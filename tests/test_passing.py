@@ -7,7 +7,7 @@ from proxy.passing import rewritten_tags
 from proxy.protocol.addresses import Resolve
 from tests.frames import VERSIONS, Want, entry, fetch, framed, response
 from tests.model import wire
-from tests.playbook import SESSION_ID, Playbook, asks, full
+from tests.playbook import SESSION_ID, Playbook, asks, full, request
 
 T: list[Want] = [("t", 0), ("t", 1), ("u", 0)]
 HINTED = entry(1, error=6, tags=(wire.current_leader_tag(2, 9),))
@@ -193,6 +193,18 @@ def test_endpoints_that_are_none_are_hidden() -> None:
     play.broker(response(16, ("t", [HINTED]), tags=broken, correlation_id=4))
     shown = ((0x7F, broken[0][1]),)
     play.to_client(response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
+
+
+@pytest.mark.parametrize("chunk", [20, 10_000])
+def test_the_answer_to_a_fetch_too_large_to_be_looked_into_has_its_addresses_rewritten(chunk: int) -> None:
+    play = Playbook(resolve=gateway).knows()
+    asked = request(1, 16, 4, bytes(1 << 20))
+    play.client(asked).to_broker(asked)
+    frame = response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
+    play.broker(frame, chunk=chunk)
+    assert play.takes_client() == response(
+        16, ("t", [HINTED]), tags=endpoints((2, "gw", 19_094)), correlation_id=4
+    )
 
 
 def test_other_tags_stay() -> None:
