@@ -1,5 +1,7 @@
 """How many bytes of answers the process may hold, and which brokers wait when it is too many. Sans-IO.
 
+Requests that are kept until they are whole have as much for themselves: see `Collecting`.
+
 An expanded answer can't be streamed: its length and counts stand first and depend on which entries the broker
 left out. It is held until it is complete.
 
@@ -95,3 +97,31 @@ class Budget:
         for holder in waiting - self._waiting:
             holder.wait_for_budget(True)
         self._waiting = waiting
+
+
+class Collecting:
+    """Bytes that fetches may take which are kept until they are whole, over all connections.
+
+    They are apart from those of answers: clients that stop in the middle of a request must hold up no broker.
+    Whose fetch finds no room loses nothing but its saving: it passes as it comes.
+    """
+
+    __slots__ = ("limit", "total")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.total = 0
+
+    def __repr__(self) -> str:
+        return f"<Collecting {self.total} of {self.limit}>"
+
+    def take(self, size: int) -> bool:
+        """Take room for so many bytes if there is as much."""
+        if self.total + size > self.limit:
+            return False
+        self.total += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Give room back."""
+        self.total -= size

@@ -347,7 +347,8 @@ OPTIONS = (
         metavar="N",
         parse=_whole(1),
         default=str(256 * MIB),
-        help="bytes of answers held in memory, all connections together; beyond it brokers are not read",
+        help="bytes of answers held in memory, all connections together; beyond it brokers are not read; as "
+        "many again of fetches that are not whole yet, which pass as they come beyond it",
         live=True,
     ),
     Option(

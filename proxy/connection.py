@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final
 
 from proxy.answers import Answers
+from proxy.budget import Collecting
 from proxy.events import ClientNamed, Event, Fault, Passthrough, Tally
 from proxy.exchange import Becomes, Buffer, Exchange
 from proxy.fetches import Fetches
@@ -48,6 +49,7 @@ class Connection:
         resolve: where brokers are told to be; None leaves addresses as they are.
         max_request_bytes: the longest frame taken from the client.
         foreign: the client may speak something else than Kafka, or Kafka inside TLS; it passes then.
+        collecting: room for fetches until they are whole, for all connections of the process; None: any.
         measured: what connections to this broker share; None: it is measured for nobody.
     """
 
@@ -60,6 +62,7 @@ class Connection:
         "_client_need",
         "_client_part",
         "_closing",
+        "_collecting",
         "_fetches",
         "_foreign",
         "_half",
@@ -71,6 +74,7 @@ class Connection:
         "_opaque",
         "_probed",
         "_rewriting",
+        "_room",
         "_waiting",
         "client_id",
         "events",
@@ -91,6 +95,7 @@ class Connection:
         max_request_bytes: int = MAX_REQUEST_BYTES,
         measured: Measured | None = None,
         foreign: bool = False,
+        collecting: Collecting | None = None,
     ) -> None:
         self.tally = Tally()
         self.client_id = ""
@@ -110,6 +115,8 @@ class Connection:
         self._answers = Answers()
         self._client_part = bytearray()
         self._client_need = 0
+        self._collecting = collecting
+        self._room = 0
         self._client_left = 0
         self._broker_parts = b""
         self._broker_left = 0
@@ -250,6 +257,7 @@ class Connection:
         """Note that both sides are gone, and with them all that was in flight."""
         self._fetches.end()
         # What is kept goes now: this object is part of a cycle, which may wait long for its collection.
+        self._collected()
         self._client_part = bytearray()
         self._broker_parts = b""
         self.to_client, self.to_broker, self._waiting = [], [], []
@@ -270,8 +278,7 @@ class Connection:
             self._client_part += data
             if len(self._client_part) < self._client_need:
                 return
-            data = bytes(self._client_part)
-            self._client_part.clear()
+            data = self._collected()
         if len(data) >= _HEAD_SIZE and len(data) == 4 + int.from_bytes(data[:4]) and not self._opaque:
             self._client_frame(data)  # as nearly every read: one frame
             return
@@ -290,6 +297,25 @@ class Connection:
         elif not self._client_frame(piece):
             self._client_part += piece
         return len(piece)
+
+    def _collect(self, data: bytes, size: int, version: int) -> int:
+        """Have a fetch kept until it is whole, or there is twice as much of it; without room it passes."""
+        need = min(size, 2 * len(data))
+        if self._collecting is not None:
+            if not self._collecting.take(need):
+                return self._other(data, size, _FETCH, version)
+            self._room = need
+        self._client_need = need
+        return 0
+
+    def _collected(self) -> bytes:
+        """Hand over what was kept of a request."""
+        data = bytes(self._client_part)
+        self._client_part.clear()
+        if self._room and self._collecting is not None:
+            self._collecting.give_back(self._room)
+            self._room = 0
+        return data
 
     def _client_passes(self, data: bytes) -> bytes:
         """Pass on the rest of a frame that is not looked into; return what follows it."""
@@ -375,8 +401,7 @@ class Connection:
 
     def _fetch(self, data: bytes, size: int, version: int) -> int:
         if len(data) < size:
-            self._client_need = size
-            return 0
+            return self._collect(data, size, version)
         frame = data if len(data) == size else data[:size]
         self._begun = True
         exchange = Exchange(_FETCH, version, frame[8:12], Becomes.WALKED)
@@ -466,11 +491,10 @@ class Connection:
         self._half = None
         self._go_opaque("TLS" if data.startswith(TLS_HANDSHAKE) else "not Kafka")
         # One of the two has waited for the rest of what is no frame.
-        if said := bytes(self._client_part) + data:
+        if said := self._collected() + data:
             self.to_broker.append(said)
         if self._broker_parts:
             self.to_client.append(self._broker_parts)
-        self._client_part.clear()
         self._broker_parts = b""
 
     def _fail(self, side: str, reason: str) -> None:

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from proxy.account import Account, Counts, Health, Process, Standing, WithBroker, called, health_of
 from proxy.books import NodeId
-from proxy.budget import Budget
+from proxy.budget import Budget, Collecting
 from proxy.captures import Capture, Tap, no_tap
 from proxy.config import Config, with_live
 from proxy.connection import Connection
@@ -90,6 +90,7 @@ class Serving(Upkeep):
             own=self.shared.number - 1,
         )
         self.budget = Budget(config.max_inflight_bytes)
+        self.collecting = Collecting(config.max_inflight_bytes)
         self.links: set[Link] = set()
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
@@ -127,6 +128,7 @@ class Serving(Upkeep):
             max_request_bytes=self.config.max_request_bytes,
             measured=measured,
             foreign=self._transparent,
+            collecting=self.collecting,
         )
 
     def admits(self) -> bool:
@@ -365,7 +367,7 @@ class Serving(Upkeep):
         self.config = with_live(self.config, config)
         self.set_sessions(on=config.sessions, off_for=config.sessions_off_for)
         self.sessions.max_sessions = config.max_sessions
-        self.budget.limit = config.max_inflight_bytes
+        self.budget.limit = self.collecting.limit = config.max_inflight_bytes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 

@@ -13,6 +13,7 @@ from difflib import ndiff
 from itertools import count
 from typing import Any, Final, Self
 
+from proxy.budget import Collecting
 from proxy.connection import MAX_REQUEST_BYTES, Connection
 from proxy.events import Event
 from proxy.protocol.addresses import Resolve
@@ -61,6 +62,7 @@ class Playbook:
         sessions: the switch and the slots; by default ten, on.
         resolve: where brokers are told to be.
         max_request_bytes: the longest frame taken from the client.
+        collecting: bytes of fetches that may be kept until they are whole.
     """
 
     def __init__(
@@ -69,10 +71,14 @@ class Playbook:
         *,
         resolve: Resolve | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        collecting: Collecting | None = None,
     ) -> None:
         self.sessions = sessions or Sessions(max_sessions=10)
         self.connection = Connection(
-            sessions=self.sessions, resolve=resolve, max_request_bytes=max_request_bytes
+            sessions=self.sessions,
+            resolve=resolve,
+            max_request_bytes=max_request_bytes,
+            collecting=collecting,
         )
         self.now = 0.0
         self._asked: dict[bytes, tuple[int, int]] = {}

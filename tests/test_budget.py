@@ -1,4 +1,4 @@
-from proxy.budget import STALL_SECONDS, Budget
+from proxy.budget import STALL_SECONDS, Budget, Collecting
 
 
 class Holder:
@@ -134,3 +134,17 @@ def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
     a.held_changed_at = STALL_SECONDS
 
     assert budget.stalled(STALL_SECONDS) is None
+
+
+# Requests that are not whole
+
+
+def test_what_is_collected_has_a_limit_of_its_own() -> None:
+    collecting = Collecting(100)
+    assert collecting.take(60)
+    assert not collecting.take(41)
+    assert collecting.total == 60
+    assert collecting.take(40)
+    collecting.give_back(60)
+    assert collecting.take(60)
+    assert repr(collecting) == "<Collecting 100 of 100>"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.budget import Collecting
 from proxy.connection import MAX_IN_FLIGHT, Connection
 from proxy.events import ClientNamed, Fault, Passthrough, SessionClosed
 from proxy.protocol.api import ApiKey
@@ -77,6 +78,48 @@ def test_of_a_large_first_request_a_part_will_do() -> None:
     collected = Playbook().connection
     collected.receive_client((1_000_000).to_bytes(4) + b"\0\1\0\x0b" + bytes(READ_WITHIN), 0.0)
     assert seen(collected) == (False, False)
+
+
+# --- what is kept of half a fetch -----------------------------------------------------------------
+
+
+MANY: list[Want] = [("t", number) for number in range(1000)]
+
+
+def test_a_fetch_for_which_there_is_no_room_until_it_is_whole_passes_as_it_comes() -> None:
+    collecting = Collecting(1000)
+    asked = fetch(11, *MANY, correlation=4)
+    play = Playbook(collecting=collecting).knows()
+    play.client(asked[:300]).nothing()
+    assert collecting.total == 600
+    play.client(asked[300:599]).nothing()
+    play.client(asked[599:700]).to_broker(asked[:700])
+    assert collecting.total == 0
+    play.client(asked[700:]).to_broker(asked[700:])
+    told = response(11, correlation_id=4)
+    play.broker(told).to_client(told)
+    assert play.connection.tally.passthrough["not looked into"] == 1
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 300])
+def test_what_was_kept_of_a_fetch_is_given_back_when_it_is_whole(chunk: int) -> None:
+    collecting = Collecting(100_000)
+    asked = fetch(11, *MANY, correlation=4)
+    play = Playbook(collecting=collecting).knows()
+    for at in range(0, len(asked), chunk):
+        play.client(asked[at : at + chunk])
+        assert collecting.total <= 2 * (at + chunk)
+    play.to_broker(asked)
+    assert collecting.total == 0
+
+
+def test_what_was_kept_of_a_fetch_is_given_back_with_its_client() -> None:
+    collecting = Collecting(100_000)
+    play = Playbook(collecting=collecting).knows()
+    play.client(fetch(11, *MANY, correlation=4)[:300]).nothing()
+    assert collecting.total == 600
+    play.connection.ended()
+    assert collecting.total == 0
 
 
 # --- what is not a fetch passes, in order ---------------------------------------------------------

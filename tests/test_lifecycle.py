@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -207,6 +207,24 @@ def test_a_client_that_takes_its_answer_slowly_is_not_closed(plain: bool) -> Non
             assert gate.turned_away["not reading"] == 0
 
     run(scene(), plain=plain)
+
+
+def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> None:
+    half = request(1, 11, 1, bytes(900_000))[:500_000]
+
+    async def scene() -> None:
+        async with _served(max_inflight_bytes="2000000") as (gate, _), AsyncExitStack() as stack:
+            for _ in range(10):
+                _, writer = await stack.enter_async_context(client(gate.listen.port))
+                writer.write(half)
+            await until(lambda: gate.counts().total().client.bytes_in == 10 * len(half))
+            assert 0 < gate.collecting.total <= 2_000_000
+            assert gate.counts().total().broker.bytes_out >= 6 * len(half)
+            await stack.aclose()
+            await until(lambda: not gate.links)
+            assert gate.collecting.total == 0
+
+    run(scene())
 
 
 @pytest.mark.usefixtures("_quick")
