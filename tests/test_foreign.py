@@ -13,7 +13,7 @@ from proxy.events import Fault, Passthrough
 from proxy.measured import Measured
 from proxy.session.savings import Sessions
 from tests.playbook import Playbook, answer, request
-from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, run
+from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, run, socket_of
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -284,6 +284,27 @@ def test_nobody_is_idle_once_both_have_spoken(monkeypatch: pytest.MonkeyPatch) -
             await asyncio.sleep(2)
             late.set()
             assert await reader.read() == b"answer"
+
+    run(scene())
+
+
+def test_a_client_of_a_wire_reads_when_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that shows its user page after page; a client of Kafka would be closed."""
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
+    flood = bytes(40_000_000)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(len(HTTP)) == HTTP
+        writer.write(flood)
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve, idle_timeout="1") as (reader, writer):
+            socket_of(writer).pause_reading()
+            writer.write(HTTP)
+            await asyncio.sleep(2.5)
+            socket_of(writer).resume_reading()
+            assert await reader.read() == flood
 
     run(scene())
 
