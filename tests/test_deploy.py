@@ -98,7 +98,7 @@ def test_a_dry_run_needs_no_right_and_prints_what_would_be_done() -> None:
     assert done.stdout.count("redirect to :19092") == 2
     assert "ip rule" not in done.stdout
     told = transparent(*changed("--mode", "tproxy"), "--dry-run").stdout
-    assert told.startswith("ip rule add fwmark 0x6667 lookup 26215\n")
+    assert told.startswith("ip -4 rule add fwmark 0x6667 lookup 26215\n")
     assert told.count("tproxy ip to :19092") == told.count("tproxy ip6 to :19092") == 1
 
 
@@ -139,11 +139,18 @@ def test_rules_are_laid_replaced_shown_and_taken_away(mode: str) -> None:
         laid = seen()
         place.run(*up)
         assert seen() == laid != before
+        other = changed("--mode", "tproxy" if mode == "redirect" else "redirect")
+        assert "ip -4 rule" not in place.run(*up, "--dry-run").stdout
+        would = place.run(str(SCRIPT), *other, "--dry-run").stdout
+        assert ("ip -4 rule del" in would) is (mode == "tproxy")
         shown = place.run(str(SCRIPT), "show").stdout
         assert "table inet fetchgate" in shown
         assert ("local default dev lo" in shown) is (mode == "tproxy")
-        other = changed("--mode", "tproxy" if mode == "redirect" else "redirect")
         place.run(str(SCRIPT), *other)
+        changed_over = seen()
+        place.run(str(SCRIPT), "down")
+        place.run(str(SCRIPT), *other)
+        assert seen() == changed_over
         place.run(str(SCRIPT), "down")
         assert seen() == before
         assert place.run(str(SCRIPT), "down").stdout == "no rules of fetchgate are laid here\n"

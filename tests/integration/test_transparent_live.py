@@ -10,6 +10,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -252,6 +253,47 @@ def test_rules_leave_standing_connections_alone(place: Place, mode: str) -> None
         assert sidecar.state()["connections_accepted"] == 1
         with pytest.raises(ConnectionError):  # as when a broker leaves; the client's next one goes direct
             during.fetches()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rules_laid_again_leave_connections_through_the_gateway_alone(place: Place, mode: str) -> None:
+    up = [
+        SCRIPT,
+        "up",
+        "--mode",
+        mode,
+        "--ports",
+        f"{PORT}-{LAST_PORT}",
+        "--to",
+        "19092",
+        "--user",
+        str(USER),
+    ]
+    said = b"GET / HTTP/1.1\r\n\r\n"
+    answers: list[bytes] = []
+    ends = threading.Event()
+
+    def talk(client: socket.socket) -> None:
+        while not ends.is_set():
+            client.sendall(said)
+            answers.append(client.recv(len(said), socket.MSG_WAITALL))
+
+    def wait() -> None:
+        seen = len(answers)
+        until(lambda: talking.done() or len(answers) > seen + 10, "no more answers")
+
+    host = HOSTS["IPv4"]
+    with place.sidecar(mode) as sidecar, place.rules(mode), ThreadPoolExecutor() as pool:
+        with echo(place.far, host), connect(place.near, host) as client:
+            talking = pool.submit(talk, client)
+            wait()
+            for _ in range(5):
+                place.near.run(*up)
+                wait()
+            ends.set()
+            talking.result()
+        assert set(answers) == {said}
+        assert sidecar.state()["connections_accepted"] == 1
 
 
 @pytest.mark.parametrize("mode", MODES)

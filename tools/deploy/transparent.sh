@@ -3,7 +3,8 @@
 #
 # Everything stands in one nftables table, `inet fetchgate`, and for tproxy in one routing table and one
 # rule for each IP version, so that `down` takes away what `up` laid and nothing else. `up` replaces what
-# an earlier `up` laid. Connections that stand already are left alone: only a SYN is taken.
+# an earlier `up` laid. Connections that stand already are left alone: only a SYN is taken, and what those
+# through the gateway need stays while the mode does.
 set -eu
 
 TABLE=fetchgate
@@ -130,25 +131,32 @@ rules_tproxy() {
 END
 }
 
-# Marked packets are delivered here, whatever their address is.
+# Marked packets are delivered here, whatever their address is. What is there already stays: without it, if
+# only for a moment, packets of standing connections would go to the broker, which knows nothing of them.
 add_routes() {
-    run ip rule add fwmark $MARK lookup $((MARK))
-    run ip route replace local 0.0.0.0/0 dev lo table $((MARK))
-    has_ipv6 || return 0
-    run ip -6 rule add fwmark $MARK lookup $((MARK))
-    run ip -6 route replace local ::/0 dev lo table $((MARK))
+    add_route -4 0.0.0.0/0
+    if has_ipv6; then add_route -6 ::/0; fi
+}
+
+add_route() {
+    has_rule "$1" || run ip "$1" rule add fwmark $MARK lookup $((MARK))
+    run ip "$1" route replace local "$2" dev lo table $((MARK))
 }
 
 drop_routes() {
     for version in -4 -6; do
-        [ -n "$(ip $version rule list fwmark $MARK 2>/dev/null)" ] || continue
+        has_rule $version || continue
         run ip $version rule del fwmark $MARK lookup $((MARK))
         run ip $version route flush table $((MARK))
     done
 }
 
+has_rule() {
+    [ -n "$(ip "$1" rule list fwmark $MARK 2>/dev/null)" ]
+}
+
 has_routes() {
-    command -v ip >/dev/null && [ -n "$(ip -4 rule list fwmark $MARK; ip -6 rule list fwmark $MARK 2>/dev/null)" ]
+    has_rule -4 || has_rule -6
 }
 
 run() {
@@ -176,12 +184,13 @@ up() {
         echo "nft -f - <<END"
         rules
         echo END
+        [ "$mode" = tproxy ] || drop_routes
         return
     fi
     check_rights "$mode"
-    if has_routes; then drop_routes; fi
     [ "$mode" = redirect ] || add_routes
     rules | nft -f - || failed "nft did not take the rules; is nf_tables in this kernel, with $mode?"
+    [ "$mode" = tproxy ] || drop_routes
     echo "connections to ports $ports go to the gateway at port $to by $mode, but those of user $uid"
 }
 
@@ -198,7 +207,7 @@ show() {
 down() {
     if [ "$dry_run" = yes ]; then
         echo "nft delete table inet $TABLE"
-        if has_routes; then drop_routes; fi
+        drop_routes
         return
     fi
     check_rights redirect
@@ -208,7 +217,7 @@ down() {
     else
         echo "no rules of fetchgate are laid here"
     fi
-    if has_routes; then drop_routes; fi
+    drop_routes
 }
 
 mode='' ports='' to='' user='' dry_run=no
