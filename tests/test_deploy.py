@@ -67,6 +67,9 @@ def without(option: str) -> tuple[str, ...]:
         (changed("--to", "0"), "--to 0: this is no port"),
         (without("--user"), "--user is missing"),
         (changed("--user", "nobody-of-that-name"), "there is no such user"),
+        ((*changed("--user", "99999999999"), "--dry-run"), "--user 99999999999: this is no user's number"),
+        ((*changed("--user", "4294967295"), "--dry-run"), "--user 4294967295: this is no user's number"),
+        ((*changed("--user", "010"), "--dry-run"), "--user 010: this is no user's number"),
         ((*UP, "--more"), "'--more' is no option of up"),
         ((*UP, "--mode"), "--mode wants a value"),
         (("down", "--mode", "redirect"), "'--mode' is no option of down"),
@@ -156,6 +159,32 @@ def test_rules_are_laid_replaced_shown_and_taken_away(mode: str) -> None:
         assert place.run(str(SCRIPT), "down").stdout == "no rules of fetchgate are laid here\n"
         none = place.run(str(SCRIPT), "show", check=False)
         assert (none.returncode, none.stderr) == (1, "transparent.sh: no rules of fetchgate are laid here\n")
+
+
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+@pytest.mark.parametrize("mode", ["redirect", "tproxy"])
+def test_rules_that_nft_does_not_take_change_nothing_and_are_told_in_one_line(
+    mode: str, tmp_path: Path
+) -> None:
+    def seen() -> list[str]:
+        asked = (("nft", "list", "ruleset"), ("ip", "rule"), ("ip", "route", "show", "table", "all"))
+        return [place.run(*command).stdout for command in asked]
+
+    # As where the kernel lacks a part: a word of the rules that nft does not know.
+    (tmp_path / "nft").write_text(
+        f'#!/bin/sh\ncase "$*" in *-f*) sed s/counter/lacking/ ;; esac | {shutil.which("nft")} "$@"\n'
+    )
+    (tmp_path / "nft").chmod(0o755)
+    with Namespace() as place:
+        place.run(str(SCRIPT), *UP)
+        before = seen()
+        path = f"PATH={tmp_path}:{os.environ['PATH']}"
+        done = place.run("env", path, str(SCRIPT), *changed("--mode", mode), check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("transparent.sh: nft does not take the rules, nothing is changed")
+        assert "syntax error" in line
+        assert seen() == before
 
 
 # -- Kubernetes

@@ -53,6 +53,14 @@ is_port() {
     [ "$1" -le 65535 ]
 }
 
+is_user() {
+    case $1 in
+    0) return 0 ;;
+    *[!0-9]* | 0* | ???????????*) return 1 ;;
+    esac
+    [ "$1" -le 4294967294 ] # one more is the kernel's word for nobody at all
+}
+
 # Checks --ports; a range that holds --to would bring the gateway's clients to it for ever.
 check_ports() {
     rest=$ports,
@@ -76,7 +84,10 @@ check_user() {
         uid=$(id -u -- "$user" 2>/dev/null) ||
             wrong "--user '$user': there is no such user; name the one that the gateway runs as, or its number"
         ;;
-    *) uid=$user ;;
+    *)
+        is_user "$user" || wrong "--user $user: this is no user's number; name the one that the gateway runs as, or its number"
+        uid=$user
+        ;;
     esac
 }
 
@@ -188,8 +199,10 @@ up() {
         return
     fi
     check_rights "$mode"
+    problem=$(rules | nft -c -f - 2>&1) ||
+        failed "nft does not take the rules, nothing is changed; is nf_tables in this kernel, with $mode? ($(echo "$problem" | head -n 1))"
     [ "$mode" = redirect ] || add_routes
-    rules | nft -f - || failed "nft did not take the rules; is nf_tables in this kernel, with $mode?"
+    rules | nft -f - || failed "nft did not take the rules, though it had found nothing wrong with them"
     [ "$mode" = tproxy ] || drop_routes
     echo "connections to ports $ports go to the gateway at port $to by $mode, but those of user $uid"
 }
