@@ -1,6 +1,7 @@
 """The gateway as a sidecar: an unprivileged process that shares a network namespace with the client."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +70,21 @@ class Shipped(Sidecar):
         self._command = [*READ_ONLY, *confined(user, rights), *map(_reading, command)]
 
 
+class Written(Sidecar):
+    """The gateway as a line of a page starts it.
+
+    Args:
+        place: the namespace.
+        line: the command; `fetchgate` in it is this repository's.
+    """
+
+    def __init__(self, place: Namespace, line: str) -> None:
+        super().__init__(place)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._environment = {**os.environ, "PATH": path, "PYTHONPATH": str(_ROOT)}
+        self._command = [*_opened(), *line.split()]
+
+
 READ_ONLY: Final = (
     *("unshare", "--mount", "--propagation", "private"),
     *("sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh"),
@@ -84,6 +100,24 @@ def confined(user: int, rights: Iterable[str]) -> list[str]:
     kept = [*rights] if _reaches(USER) else [*rights, "dac_read_search"]
     bounds = ",".join(["-all", *(f"+{right}" for right in kept)])
     return ["setpriv", "--no-new-privs", "--clear-groups", "--inh-caps=-all", f"--bounding-set={bounds}"]
+
+
+def _opened() -> list[str]:
+    """Give the command line in front of a program that may reach the interpreter as whoever it becomes.
+
+    Folders on the way that are closed to others (somebody's home) are opened in a layer of memory above them,
+    which nobody else sees.
+    """
+    needed = (os.path.realpath(sys.executable), sys.executable, __file__)
+    parents = {folder for path in needed for folder in Path(path).parents}
+    steps = ["mount -t tmpfs tmpfs /mnt"]
+    for number, folder in enumerate(sorted(each for each in parents if not each.stat().st_mode & 0o001)):
+        layer, below = f"/mnt/{number}", shlex.quote(str(folder))
+        options = f"lowerdir={below},upperdir={layer}/upper,workdir={layer}/work"
+        steps.append(f"mkdir -p {layer}/upper {layer}/work")
+        steps.append(f"mount -t overlay -o {options} overlay {below} && chmod o+x {below}")
+    script = " && ".join([*steps, 'exec "$@"'])
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
 
 
 def _reading(word: str) -> str:

@@ -43,8 +43,8 @@ from tests.integration.namespaces import (
     produce,
     quiet,
 )
-from tests.integration.sidecar import READ_ONLY, USER, Shipped, Sidecar, confined
-from tests.test_deploy import environment_of, pod_of, rendered
+from tests.integration.sidecar import READ_ONLY, USER, Shipped, Sidecar, Written, confined
+from tests.test_deploy import GATEWAYS, environment_of, pod_of, rendered
 from tools.certificates import Authority
 from tools.kafka.admin import Admin
 from tools.netns import Namespace, veth
@@ -59,6 +59,8 @@ SSL_REQUEST: Final = bytes.fromhex("0000000804d2162f")
 """How PostgreSQL's clients begin: a length too small for any request of Kafka's."""
 ONE_ANSWER: Final = 50 * PARTITIONS
 """More bytes than a full answer of idle partitions has."""
+CAP_NET_RAW: Final = 1 << 13
+"""Its bit in /proc/PID/status."""
 LINK_RECORDS: Final = int(os.environ.get("TRANSPARENT_LINK_RECORDS", "300"))
 """Over the link that loses packets; `make soak` has more of them."""
 
@@ -338,6 +340,26 @@ def test_a_slow_link_that_loses_packets(place: Place, mode: str) -> None:
     assert through.errors() == []
 
 
+def status_of(pid: int) -> dict[str, str]:
+    """Give what the kernel tells of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+
+
+@pytest.mark.parametrize("line", GATEWAYS)
+def test_a_gateway_of_the_page_s_has_no_right_but_its_mode_s(place: Place, line: str) -> None:
+    mode = line.rpartition(" ")[2]
+    assert mode in MODES
+    with Written(place.near, line) as sidecar, place.rules(mode), fetching(place.near, "IPv4") as client:
+        client.hello().fetches()
+        (link,) = sidecar.state()["connections"]
+        assert link["session_id"] > 0
+        facts = status_of(sidecar.pid)
+        assert facts["Uid"].split() == facts["Gid"].split() == [str(USER)] * 4
+        assert facts["Groups"].split() == []
+        assert int(facts["CapPrm"], 16) == (CAP_NET_RAW if mode == "tproxy" else 0)
+
+
 @pytest.mark.parametrize("mode", ["explicit", *MODES])
 def test_the_sidecar_of_the_manifests_runs_with_what_they_give_it(place: Place, mode: str) -> None:
     container, *rules = pod_of(rendered(mode))["initContainers"]
@@ -365,9 +387,7 @@ def test_the_sidecar_of_the_manifests_runs_with_what_they_give_it(place: Place, 
             _, *arguments = container["lifecycle"]["preStop"]["exec"]["command"]
             place.near.run(sys.executable, str(DEPLOY / "wait-idle.py"), *arguments)
             assert sidecar.state()["connections_open"] == 0
-            status = Path(f"/proc/{sidecar.pid}/status").read_text()
-            facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-            assert facts["Uid"].split() == [str(USER)] * 4
+            assert status_of(sidecar.pid)["Uid"].split() == [str(USER)] * 4
             assert sidecar.stop() == 0
             assert "cut_off=0" in sidecar.log() or '"cut_off": 0' in sidecar.log()
         finally:
