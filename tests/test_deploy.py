@@ -3,8 +3,13 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
+import threading
+import time
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -390,6 +395,45 @@ def test_images_are_given_what_they_are_built_from_and_no_more() -> None:
         for source in [part for part in rest.split() if not part.startswith("--")][:-1]
     }
     assert {next(name for name in given if f"{source}/".startswith(f"{name}/")) for source in asked} == given
+
+
+def wait_idle(admin: str) -> int:
+    command = [sys.executable, str(DEPLOY / "wait-idle.py"), admin, "120"]
+    return subprocess.run(command, check=False, timeout=150).returncode
+
+
+def test_a_gateway_that_is_busy_is_waited_for_until_its_clients_have_left() -> None:
+    asked: list[str] = []
+    again = threading.Event()
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if len(asked) == 1:
+                again.wait(120)  # longer than anybody waits for an answer
+                return
+            again.set()
+            told = b"half an ans" if len(asked) == 2 else b'{"connections_open": %d}' % (len(asked) == 3)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(told)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert wait_idle(f"127.0.0.1:{server.server_port}") == 0
+        server.shutdown()
+    assert len(asked) >= 4
+    assert set(asked) == {"/state?connections=0"}, (
+        "a list of all connections may take longer than it is waited for"
+    )
+
+
+def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    began = time.monotonic()
+    assert wait_idle(f"127.0.0.1:{port}") == 0
+    assert time.monotonic() - began < 60
 
 
 def test_compose_names_what_there_is() -> None:

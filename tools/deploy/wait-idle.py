@@ -9,20 +9,30 @@ import json
 import sys
 import time
 import urllib.request
+from http.client import HTTPException
+from urllib.error import URLError
 
 
 def main() -> None:
-    """Ask /state every half second."""
+    """Ask every half second."""
     admin, seconds = sys.argv[1], float(sys.argv[2])
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"http://{admin}/state", timeout=2) as answer:
-                if not json.load(answer)["connections_open"]:
-                    return
-        except (OSError, ValueError, KeyError):
-            return  # it is gone, or nobody can tell
+    while time.monotonic() < deadline and not is_left(admin):
         time.sleep(0.5)
+
+
+def is_left(admin: str) -> bool:
+    """Ask whether no client is connected, or the gateway is gone: it refuses then.
+
+    One that does not answer, or not as it should, may have its hands full: it has clients.
+    """
+    try:
+        with urllib.request.urlopen(f"http://{admin}/state?connections=0", timeout=2) as answer:
+            return not json.load(answer)["connections_open"]
+    except URLError as error:
+        return isinstance(error.reason, ConnectionRefusedError)
+    except (OSError, HTTPException, ValueError, KeyError):
+        return False
 
 
 if __name__ == "__main__":
