@@ -1,6 +1,8 @@
 """The benchmarks: what they count and how they judge it. What they measure is not for tests to hold."""
 
 import json
+import os
+import shutil
 import socket
 import sys
 import threading
@@ -14,6 +16,7 @@ from rich.console import Console
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk
+from tools import debian
 from tools.bench import __main__ as program
 from tools.bench import bulk, idle, latency, law6, micro, wire
 from tools.bench.counting import Counted, saved
@@ -346,6 +349,27 @@ class TestProgram:
         assert "| 5 |" in first
         assert "| 3 |" not in first
         assert "| 4 |" in second
+
+    def test_programs_that_were_fetched_are_found_after_what_is_installed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+        monkeypatch.setenv("PATH", str(tmp_path / "installed"))
+        fetched = debian.programs() / "haproxy"
+        fetched.parent.mkdir(parents=True)
+        fetched.touch(mode=0o755)
+        found: list[str | None] = []
+
+        def part(_: Stage) -> list[Table]:
+            found.append(shutil.which("haproxy"))
+            return []
+
+        monkeypatch.setitem(program.PARTS, "tls", part)
+        monkeypatch.setattr(sys, "argv", ["bench", "--only", "tls", "--quick"])
+        program.main()
+        assert found == [str(fetched)]
+        assert os.environ["PATH"].split(os.pathsep)[0] == str(tmp_path / "installed")
+        assert "haproxy" in debian.PACKAGES
 
     def test_an_unknown_part_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "argv", ["bench", "--only", "nothing"])

@@ -1,4 +1,4 @@
-"""Programs of Debian packages that tests run: fetched once, kept in `.cache/debian`, nothing installed.
+"""Debian's programs that tests and benchmarks run: fetched once, kept in `.cache/debian`, nothing installed.
 
     python -m tools.debian     # fetches those that this machine has not; any user may
 
@@ -21,6 +21,7 @@ from typing import Final
 from tools.kafka import jars
 
 PACKAGES: Final = {
+    "haproxy": ("haproxy",),
     "iproute2": ("ip",),
     "nftables": ("nft",),
     "procps": ("sysctl",),

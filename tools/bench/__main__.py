@@ -10,6 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
+from tools import debian
 from tools.bench import (
     bulk,
     drain,
@@ -52,6 +53,7 @@ WIDTH: Final = 110
 def main() -> None:
     """Measure, print, and write what was asked for."""
     options = _options()
+    os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
