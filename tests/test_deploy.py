@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from proxy.config import OPTIONS, load
+from proxy.config import OPTIONS, changes, load
 from tools.netns import Namespace, missing
 
 ROOT: Final = Path(__file__).parent.parent
@@ -24,6 +25,7 @@ DEPLOY: Final = ROOT / "tools" / "deploy"
 SCRIPT: Final = DEPLOY / "transparent.sh"
 KUBERNETES: Final = DEPLOY / "kubernetes"
 UNITS: Final = DEPLOY / "systemd"
+SETTINGS: Final = UNITS / "fetchgate.toml"
 DOCS: Final = ROOT / "docs" / "deploy.md"
 MODES: Final = ("explicit", "redirect", "tproxy")
 UP: Final = ("up", "--mode", "redirect", "--ports", "9092,9094-9096", "--to", "19092", "--user", "65532")
@@ -197,15 +199,19 @@ def test_rules_that_nft_does_not_take_change_nothing_and_are_told_in_one_line(
 
 def rendered(mode: str) -> dict[str, Any]:
     """A mode's Deployment, put together by kustomize itself."""
+    (document,) = kustomized(KUBERNETES / "overlays" / mode)
+    return document
+
+
+def kustomized(folder: Path) -> list[dict[str, Any]]:
     if shutil.which("kubectl") is None and shutil.which("kustomize") is None:
         pytest.skip("no kubectl and no kustomize here")
     command = ["kustomize", "build"] if shutil.which("kustomize") else ["kubectl", "kustomize"]
-    folder = str(KUBERNETES / "overlays" / mode)
-    done = subprocess.run([*command, folder], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    (document,) = yaml.safe_load_all(done.stdout)
-    assert isinstance(document, dict)
-    return document
+    documents = list(yaml.safe_load_all(done.stdout))
+    assert all(isinstance(document, dict) for document in documents)
+    return documents
 
 
 def pod_of(deployment: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +225,8 @@ def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
 
 def assert_options(environment: Mapping[str, str]) -> None:
     """All variables are options of the gateway, and what they say can be used."""
-    assert {name for name in environment if name.startswith("FETCHGATE_")} <= {o.variable for o in OPTIONS}
+    known = {"FETCHGATE_CONFIG", *(option.variable for option in OPTIONS)}
+    assert {name for name in environment if name.startswith("FETCHGATE_")} <= known
     load({}, environment, None)
 
 
@@ -252,6 +259,38 @@ def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) ->
     *_, wait = sidecar["lifecycle"]["preStop"]["exec"]["command"]
     assert pod["terminationGracePeriodSeconds"] > float(environment["FETCHGATE_DRAIN_TIMEOUT"]) + float(wait)
     assert [other["name"] for other in others] == ([] if mode == "explicit" else ["fetchgate-rules"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_page_s_file_of_options_is_mounted_where_the_gateway_reads_it(mode: str, tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
+    (told,) = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    file, patch = told.split("---\n")
+    (tmp_path / "file.yaml").write_text(file)
+    (tmp_path / "patch.yaml").write_text(patch)
+    overlay = os.path.relpath(KUBERNETES / "overlays" / mode, tmp_path.resolve())
+    kustomization = {"resources": ["file.yaml", overlay], "patches": [{"path": "patch.yaml"}]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    documents = {document["kind"]: document for document in kustomized(tmp_path)}
+    for document in documents.values():
+        validate(document, "1.31", strict=True)
+    pod = pod_of(documents["Deployment"])
+    sidecar = pod["initContainers"][0]
+    environment = environment_of(sidecar)
+    assert_options(environment)
+    (mount,) = sidecar["volumeMounts"]
+    (volume,) = pod["volumes"]
+    (name,) = documents["ConfigMap"]["data"]
+    assert environment["FETCHGATE_CONFIG"] == f"{mount['mountPath']}/{name}"
+    assert "subPath" not in mount, "the kubelet would not write it again"
+    assert (volume["name"], volume["configMap"]["name"]) == (
+        mount["name"],
+        documents["ConfigMap"]["metadata"]["name"],
+    )
+    for word, on in (("on", True), ("off", False)):
+        text = documents["ConfigMap"]["data"][name].replace('"on"', f'"{word}"')
+        (tmp_path / name).write_text(text)
+        assert load({}, environment, str(tmp_path / name)).sessions is on
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -330,10 +369,33 @@ def environment_file() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
+def test_what_a_reload_can_change_is_in_a_file_that_nothing_beats(tmp_path: Path) -> None:
+    environment = environment_file()
+    (install,) = [line for line in commands("systemd") if environment["FETCHGATE_CONFIG"] in line]
+    assert install.split()[-2:] == ["tools/deploy/systemd/fetchgate.toml", environment["FETCHGATE_CONFIG"]]
+    fixed = [*environment, *(value.split("=")[0] for value in unit("fetchgate.service")["Environment"])]
+    live = {option.name: option for option in OPTIONS if option.live}
+    assert not {option.variable for option in live.values()} & {*fixed}
+    text = SETTINGS.read_text()
+    shown = re.sub(
+        r"^#(?=\w+ = )", "", text, flags=re.MULTILINE
+    )  # all that is written there, as if it counted
+    assert [*tomllib.loads(shown)] == [*live]
+    (tmp_path / "all.toml").write_text(shown)
+    as_shipped, as_shown = (load({}, environment, str(file)) for file in (SETTINGS, tmp_path / "all.toml"))
+    assert as_shipped == load({}, environment, None), "the file as it is shipped changes nothing"
+    assert changes(as_shipped, as_shown) == (["sessions_off_for"], []), "what is shown is what counts without"
+
+
+def test_the_page_names_what_needs_no_restart() -> None:
+    (told,) = re.findall(r"`fetchgate.toml` holds what applies at once: ([^.]*)\.", DOCS.read_text())
+    assert re.findall(r"`(\w+)`", told) == [option.name for option in OPTIONS if option.live]
+
+
 def test_the_sockets_are_those_that_the_gateway_asks_for() -> None:
     environment = environment_file()
     assert_options(environment)
-    config = load({}, environment, None)
+    config = load({}, environment, str(SETTINGS))
     brokers = [config.broker_ports.place(number, config.listen) for number in range(3)]
     assert unit("fetchgate.socket")["ListenStream"] == [
         str(address) for address in (config.listen, *brokers, config.admin)

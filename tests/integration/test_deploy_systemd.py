@@ -11,6 +11,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -31,7 +32,7 @@ from tests.integration.namespaces import (
     place,
 )
 from tests.integration.sidecar import USER, Sidecar, as_user
-from tests.test_deploy import DOCS, blocks, environment_file, unit
+from tests.test_deploy import DOCS, SETTINGS, blocks, environment_file, unit
 from tools.kafka.raw import API_VERSIONS, RawConnection
 from tools.netns import Namespace
 
@@ -121,6 +122,10 @@ def test_a_socket_of_systemd_s_that_netfilter_can_t_lead_to_is_told_at_once(plac
     assert "give systemd's socket Transparent=yes" in line
 
 
+ON, OFF = 'sessions = "on"', 'sessions = "off"'
+"""What a reload is to change in `fetchgate.toml`."""
+
+
 class Started(Sidecar):
     """The gateway as `fetchgate.socket` and `fetchgate.service` start it, by systemd's own activation."""
 
@@ -128,10 +133,16 @@ class Started(Sidecar):
         super().__init__(place)
         os.chown(self.folder, USER, USER)
         (_, *arguments) = unit("fetchgate.service")["ExecStart"][0].split()
-        environment = environment_file() | {"FETCHGATE_BOOTSTRAP": bootstrap}
+        self.switches = Path(shutil.copy(SETTINGS, self.folder))
+        environment = environment_file()
         kept = environment["FETCHGATE_STATE"].replace("/var/lib/fetchgate", str(self.folder))
+        environment |= {
+            "FETCHGATE_BOOTSTRAP": bootstrap,
+            "FETCHGATE_CONFIG": str(self.switches),
+            "FETCHGATE_STATE": kept,
+        }
         settings = [
-            *(f"{name}={value}" for name, value in (environment | {"FETCHGATE_STATE": kept}).items()),
+            *(f"{name}={value}" for name, value in environment.items()),
             *(name for name in ("PATH", "PYTHONPATH") if name in os.environ),
         ]
         self._command = [
@@ -152,8 +163,10 @@ def test_the_sockets_and_the_environment_of_the_units_make_a_gateway(place: Plac
             (link,) = gate.state()["connections"]
             assert link["session_id"] > 0
             assert gate.state()["state"] == "ready", gate.state()["reasons"]
+            gate.switches.write_text(gate.switches.read_text().replace(ON, OFF))
             gate.reload()
-            until(lambda: "reloaded" in gate.log(), "SIGHUP is not heard")
+            until(lambda: "applied=['sessions']" in gate.log(), "SIGHUP is not heard")
+            assert not gate.state()["sessions"]["on"]
             client.fetch()
         assert json.loads((gate.folder / "brokers.json").read_text())["brokers"]
         assert gate.stop() == 0
@@ -206,7 +219,8 @@ def has_session(client: Fetcher) -> bool:
 INSTALL, START, TRANSPARENTLY, LEAVE = blocks("systemd")
 UNPACK: Final = 2
 """So many lines of the page come before the machine boots: they want a package index."""
-SETTINGS: Final = "/etc/fetchgate/fetchgate.env"
+ENVIRONMENT: Final = "/etc/fetchgate/fetchgate.env"
+SWITCHES: Final = environment_file()["FETCHGATE_CONFIG"]
 JOURNAL: Final = "journalctl --unit fetchgate.service --output cat"
 
 
@@ -216,7 +230,7 @@ def machine(place: Place) -> Iterator[Machine]:
     with Machine(place.near, INSTALL[:UNPACK]) as machine:
         for line in INSTALL[UNPACK:]:
             machine.run(line)
-        machine.run(f"sed -i s/=kafka:9092/={address_of('IPv4')}/ {SETTINGS}")
+        machine.run(f"sed -i s/=kafka:9092/={address_of('IPv4')}/ {ENVIRONMENT}")
         yield machine
 
 
@@ -242,8 +256,27 @@ def test_the_page_starts_a_service_whose_restarts_and_crashes_refuse_nobody(
 
 @pytest.mark.soak
 @pytest.mark.skipif(bool(absent()), reason=absent())
+def test_a_reload_applies_what_was_written_into_the_file(place: Place, machine: Machine) -> None:
+    def switch(before: str, after: str) -> None:
+        machine.run(f"sed -i 's/^{before}/{after}/' {SWITCHES}")
+        machine.run(START[-2])
+
+    def has_sessions() -> bool:
+        with place.near.inside():
+            return has_session(Fetcher("127.0.0.1:19094", TOPIC, PARTITIONS))
+
+    first = machine.run("systemctl show -P MainPID fetchgate.service").stdout
+    switch(ON, OFF)
+    until(lambda: not has_sessions(), "the reload did not turn sessions off")
+    switch(OFF, ON)
+    until(has_sessions, "the reload did not turn sessions on")
+    assert machine.run("systemctl show -P MainPID fetchgate.service").stdout == first
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(absent()), reason=absent())
 def test_workers_do_with_the_rights_of_the_service(place: Place, machine: Machine) -> None:
-    machine.run(f"echo FETCHGATE_WORKERS=2 >> {SETTINGS}")
+    machine.run(f"echo FETCHGATE_WORKERS=2 >> {ENVIRONMENT}")
     caller = Caller(place.near, 19092)
     for line in (START[-1], START[-2]):  # restart, reload
         machine.run(line)
@@ -255,19 +288,19 @@ def test_workers_do_with_the_rights_of_the_service(place: Place, machine: Machin
     first = machine.run("systemctl show -P MainPID fetchgate.service").stdout.strip()
     workers = machine.run(f"cat /proc/{first}/task/{first}/children").stdout.split()
     assert len(workers) == 2
-    machine.run(f"sed -i /WORKERS/d {SETTINGS} && {START[-1]}")
+    machine.run(f"sed -i /WORKERS/d {ENVIRONMENT} && {START[-1]}")
 
 
 @pytest.mark.soak
 @pytest.mark.skipif(bool(absent()), reason=absent())
 def test_a_mistake_in_the_options_refuses_clients_until_it_is_mended(place: Place, machine: Machine) -> None:
-    machine.run(f"sed -i s/^FETCHGATE_DRAIN_TIMEOUT=/FETCHGATE_DRAIN_TIMEOUT=x/ {SETTINGS}")
+    machine.run(f"sed -i 's/^drain_timeout = 30/drain_timeout = \"x\"/' {SWITCHES}")
     assert machine.run("systemctl restart fetchgate.service", check=False).returncode == 1
     caller = Caller(place.near, 19092)
     until(lambda: caller.refused, "clients wait for a gateway that can't start")
     caller.end()
-    assert "FETCHGATE_DRAIN_TIMEOUT" in machine.run(JOURNAL).stdout
-    machine.run(f"sed -i s/^FETCHGATE_DRAIN_TIMEOUT=x/FETCHGATE_DRAIN_TIMEOUT=/ {SETTINGS}")
+    assert f"drain_timeout in {SWITCHES}: 'x' is no number" in machine.run(JOURNAL).stdout
+    machine.run(f"sed -i 's/^drain_timeout = .*/drain_timeout = 30/' {SWITCHES}")
     (again,) = re.findall(r"`(systemctl start [^`]*)`", DOCS.read_text())
     machine.run(again)
     caller = Caller(place.near, 19092)
@@ -278,13 +311,13 @@ def test_a_mistake_in_the_options_refuses_clients_until_it_is_mended(place: Plac
 @pytest.mark.soak
 @pytest.mark.skipif(bool(absent()), reason=absent())
 def test_the_page_makes_it_transparent_and_takes_it_out(place: Place, machine: Machine) -> None:
-    machine.run(f"sed -i s/^FETCHGATE_BOOTSTRAP=.*/FETCHGATE_TRANSPARENT=redirect/ {SETTINGS}")
-    machine.run(f"sed -i /^FETCHGATE_STATE=/d {SETTINGS}")
+    machine.run(f"sed -i s/^FETCHGATE_BOOTSTRAP=.*/FETCHGATE_TRANSPARENT=redirect/ {ENVIRONMENT}")
+    machine.run(f"sed -i /^FETCHGATE_STATE=/d {ENVIRONMENT}")
     for line in TRANSPARENTLY:
         machine.run(line)
     for mode in MODES:
         drop_in = "/etc/systemd/system/fetchgate.socket.d/transparent.conf"
-        machine.run(f"sed -i s/redirect/{mode}/ {SETTINGS} {drop_in}")
+        machine.run(f"sed -i s/redirect/{mode}/ {ENVIRONMENT} {drop_in}")
         machine.run("systemctl daemon-reload && systemctl restart fetchgate.socket")
         assert mode in machine.run(TRANSPARENTLY[-1]).stdout
         for family in HOSTS:
