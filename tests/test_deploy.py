@@ -332,11 +332,17 @@ def test_the_rules_lead_to_the_gateway_and_leave_its_user_alone(mode: str) -> No
 # -- systemd
 
 
-def test_units_are_in_order(tmp_path: Path) -> None:
+LENT: Final = re.compile(r"^#(?=LoadCredential=|Environment=FETCHGATE_TLS_)", re.MULTILINE)
+"""In front of what the unit shows for a key that only root may read."""
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_units_are_in_order(tmp_path: Path, lent: bool) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here")
     for unit in UNITS.glob("fetchgate.*"):
         text = unit.read_text().replace("/opt/fetchgate/bin/fetchgate", str(shutil.which("true")))
+        text = LENT.sub("", text) if lent else text
         (tmp_path / unit.name).write_text(text)
     units = [str(tmp_path / name) for name in ("fetchgate.service", "fetchgate.socket")]
     done = subprocess.run(
@@ -367,6 +373,20 @@ def unit(name: str) -> dict[str, list[str]]:
 def environment_file() -> dict[str, str]:
     lines = (UNITS / "fetchgate.env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_a_key_is_lent_to_the_service_where_its_options_look_for_it() -> None:
+    text = (UNITS / "fetchgate.service").read_text()
+    shown = [line for line in LENT.sub("", text).splitlines() if line not in text.splitlines()]
+    names = [line.split("=")[1].split(":") for line in shown if line.startswith("LoadCredential=")]
+    assert [Path(source).name for _, source in names] == [name for name, _ in names]
+    (variables,) = [line.partition("=")[2].split() for line in shown if line.startswith("Environment=")]
+    assert variables == [
+        f"{option}=%d/{name}"
+        for option, (name, _) in zip(("FETCHGATE_TLS_CERT", "FETCHGATE_TLS_KEY"), names, strict=True)
+    ]
+    assert {variable.split("=")[0] for variable in variables} <= {option.variable for option in OPTIONS}
+    assert all(f"`{line}`" in DOCS.read_text() for line in shown)
 
 
 def test_what_a_reload_can_change_is_in_a_file_that_nothing_beats(tmp_path: Path) -> None:

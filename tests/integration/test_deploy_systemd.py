@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import sys
 import threading
 import urllib.request
@@ -32,7 +33,8 @@ from tests.integration.namespaces import (
     place,
 )
 from tests.integration.sidecar import USER, Sidecar, as_user
-from tests.test_deploy import DOCS, SETTINGS, blocks, environment_file, unit
+from tests.test_deploy import DOCS, LENT, SETTINGS, UNITS, blocks, environment_file, unit
+from tools.certificates import Authority
 from tools.kafka.raw import API_VERSIONS, RawConnection
 from tools.netns import Namespace
 
@@ -289,6 +291,28 @@ def test_workers_do_with_the_rights_of_the_service(place: Place, machine: Machin
     workers = machine.run(f"cat /proc/{first}/task/{first}/children").stdout.split()
     assert len(workers) == 2
     machine.run(f"sed -i /WORKERS/d {ENVIRONMENT} && {START[-1]}")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(absent()), reason=absent())
+def test_a_key_that_only_root_may_read_is_lent_to_the_service(
+    place: Place, machine: Machine, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("gateway", "127.0.0.1")
+    for file, text in (("tls.pem", pair.chain), ("tls.key", pair.private)):
+        machine.run(f"umask 077 && cat > /etc/fetchgate/{file} <<'END'\n{text}\nEND")
+    service = LENT.sub("", (UNITS / "fetchgate.service").read_text())
+    machine.run(f"cat > /etc/systemd/system/fetchgate.service <<'END'\n{service}\nEND")
+    machine.run(f"systemctl daemon-reload && {START[-1]}")
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+    with (
+        place.near.inside(),
+        socket.create_connection(("127.0.0.1", 19092), timeout=30) as plain,
+        trusting.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+    ):
+        assert client.version() == "TLSv1.3"
+    machine.run(f"{INSTALL[-1]} && systemctl daemon-reload && {START[-1]}")
 
 
 @pytest.mark.soak
