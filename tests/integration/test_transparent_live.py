@@ -28,6 +28,7 @@ from tests.integration.namespaces import (
     LACKING,
     LAST_PORT,
     MODES,
+    ONE_ANSWER,
     PARTITIONS,
     PORT,
     SLOW_HOST,
@@ -57,8 +58,6 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 DEPLOY: Final = Path(__file__).parents[2] / "tools" / "deploy"
 SSL_REQUEST: Final = bytes.fromhex("0000000804d2162f")
 """How PostgreSQL's clients begin: a length too small for any request of Kafka's."""
-ONE_ANSWER: Final = 50 * PARTITIONS
-"""More bytes than a full answer of idle partitions has."""
 CAP_NET_RAW: Final = 1 << 13
 """Its bit in /proc/PID/status."""
 LINK_RECORDS: Final = int(os.environ.get("TRANSPARENT_LINK_RECORDS", "300"))
@@ -71,18 +70,18 @@ def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
     place: Place, mode: str, family: str
 ) -> None:
     with place.plain_tcp():
-        for _ in place.rounds():
+        for round_ in place.rounds():
             with place.sidecar(mode) as sidecar, place.rules(mode):
                 with place.consumer(address_of(family)) as through:
                     read_to_the_end(place, sidecar, through, family)
                 quiet(sidecar)
-                client, broker = counted(sidecar, "client"), counted(sidecar, "broker")
-                inner, wire = payloads(place.inner.read()), payloads(place.wire.read())
+                client, round_.counted = counted(sidecar, "client"), counted(sidecar, "broker")
+                inner = payloads(place.inner.read())
+                round_.crossed = wire = payloads(place.wire.read())
                 # What a client says last may come to a closed door, and so may what it is answered.
-                last = ONE_ANSWER * sidecar.state()["connections_accepted"]
+                round_.last = last = ONE_ANSWER * sidecar.state()["connections_accepted"]
                 assert sidecar.state()["state"] == "ready", sidecar.state()["reasons"]
                 assert sidecar.stop() == 0
-    assert wire == broker
     assert 0 <= inner[0] - client[0] <= last, (inner, client)
     assert 0 <= client[1] - inner[1] <= last, (inner, client)
     assert sum(wire) < 0.3 * sum(inner), (wire, inner)
