@@ -159,35 +159,45 @@ class GatewayPolicy:
         outcome.altered += sent.partitions - added
 
     def _settle(self, until: int | None) -> list[Outcome]:
-        """Have all answers come that came before a time (ns); all of them with None."""
+        """Have all answers come that came before a time (ns); all of them with None.
+
+        The broker answers what it is asked in that order: a fetch that is had again comes behind those that
+        were sent meanwhile.
+        """
         settled = []
-        while self._open and (answer := self._open[0].answer) is not None:
-            fetch = self._open[0]
-            if until is not None and fetch.outcome.exchange.response_time > until:
+        while self._open:
+            if not self._is_asked(self._open[0].outcome):
+                settled.append(self._open.popleft().outcome)
+                continue
+            fetch = next(fetch for fetch in self._open if fetch.outcome is self._asked[0].outcome)
+            answer = fetch.answer
+            if answer is None or (until is not None and fetch.outcome.exchange.response_time > until):
                 break
             self._answer(fetch, answer)
-            self._open.popleft()
-            settled.append(fetch.outcome)
         return settled
 
+    def _is_asked(self, outcome: Outcome) -> bool:
+        """Whether the broker has yet to answer a fetch."""
+        return any(asked.outcome is outcome and not asked.ours for asked in self._asked)
+
     def _answer(self, fetch: Fetch, answer: CapturedAnswer) -> None:
-        """Answer what the core asked for a fetch, until it asks no more."""
-        exchange, outcome = fetch.outcome.exchange, fetch.outcome
-        correlation_id = exchange.request[8:12]
-        came = 0
-        while self._asked and self._asked[0].correlation_id == correlation_id and not self._asked[0].ours:
-            sent = self._asked.popleft().request
-            pieces = self._modelled(fetch, sent, answer)
-            size = sum(map(len, pieces))
-            if outcome.eligible:
-                outcome.session_response_bytes += size
-                outcome.repair_bytes += size if outcome.repair_bytes else 0
-            for piece in joined(pieces) if answer.cut else [b"".join(pieces)]:
-                self._connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
-            self._forward(outcome)
-            came += sum(map(len, self._connection.take_client()))
-        outcome.session_size = self._connection.session_partitions
-        if came != exchange.response_bytes and outcome.eligible:
+        """Answer what the broker was asked first, which is for this fetch; the core may ask once more."""
+        exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
+        held = connection.held
+        pieces = self._modelled(fetch, self._asked.popleft().request, answer)
+        size = sum(map(len, pieces))
+        if outcome.eligible:
+            outcome.session_response_bytes += size
+            outcome.repair_bytes += size if outcome.repair_bytes else 0
+        for piece in joined(pieces) if answer.cut else [b"".join(pieces)]:
+            connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
+        self._forward(outcome)
+        came = sum(map(len, connection.take_client()))
+        if self._is_asked(outcome):
+            return
+        outcome.session_size = connection.session_partitions
+        # What waits for an earlier answer that is had again is held until then.
+        if came + connection.held - held != exchange.response_bytes and outcome.eligible:
             self.differing += 1
 
     def _modelled(self, fetch: Fetch, sent: FetchRequest | None, answer: CapturedAnswer) -> list[Buffer]:

@@ -175,3 +175,19 @@ def test_an_answer_that_comes_when_the_client_has_left_is_had_again_without_a_se
     outcomes = history.predict(left)
     assert [outcomes[-2].incremental, outcomes[-2].full, outcomes[-2].sessionless] == [1, 0, 1]
     history.compare(outcomes)
+
+
+def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() -> None:
+    """The session tells of a topic that is gone; by then the broker has the next fetch as well."""
+    history = PredictedEqualsMeasured()
+    history.begin(release="4.3.0", seed=0, version=16, topics=1)
+    history.delete_topic("a")
+    history.fetch_without_waiting(between=False)
+    history.fetch()
+    history.gate.close(history.now)
+    outcomes = history.predict(history.clock + _MICROSECOND)
+    again, meanwhile, later, _ = outcomes[-4:]
+    assert (again.incremental, again.full) == (1, 1)
+    assert (meanwhile.sessionless, meanwhile.reason) == (1, "session busy")
+    assert later.incremental == 1
+    history.compare(outcomes)
