@@ -2,7 +2,8 @@
 bytes, partitions, for any history in which the broker keeps its sessions.
 
 What a client can't see is left out of these histories: sessions that the broker loses, errors that it
-tells in a session only, and when a topic went while its answers were thrown away to throttle.
+tells in a session only, when a topic went while its answers were thrown away to throttle, and which of two
+errors 3 of Kafka 1.1 is for a topic, which for a partition.
 """
 
 import os
@@ -18,7 +19,7 @@ from replay.outcome import Outcome
 from replay.savings import Engine
 from tests.model.gate import framed, unframed
 from tests.model.wire import FetchRequest, decode_response, encode_request
-from tests.test_expanded_equals_direct import API_VERSIONS, RELEASES, AnyClientAnyBroker
+from tests.test_expanded_equals_direct import API_VERSIONS, PARTITIONS, RELEASES, AnyClientAnyBroker
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
 _MICROSECOND = 1000
@@ -149,6 +150,14 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         }
 
     # What a client can't see
+
+    @rule(wanted=st.lists(st.tuples(AnyClientAnyBroker.names, st.integers(0, PARTITIONS)), max_size=14))
+    def choose(self, wanted: list[tuple[str, int]]) -> None:
+        """Without partitions of a topic that has no such, where only an unknown topic stands behind all
+        others (1.1): both are told with 3.
+        """
+        most = PARTITIONS - (self.broker.release == "1.1.1")
+        super().choose([(name, index) for name, index in wanted if index <= most])
 
     @rule(name=AnyClientAnyBroker.names)
     def delete_topic(self, name: str) -> None:
