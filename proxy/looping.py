@@ -7,11 +7,8 @@ has come back, see `proxy.transparent.Ways`.
 import asyncio
 import socket
 from collections.abc import Iterable
-from typing import Final
 
-from proxy.routing import Address
-
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where a connection to a wildcard goes
+from proxy.routing import LOOPBACK_OF, Address
 
 
 class LeadsBackError(OSError):
@@ -38,7 +35,7 @@ async def see_that_elsewhere(address: Address, listeners: Iterable[Address]) -> 
     hosts = {listener.host for listener in listeners if listener.port == address.port}
     if not hosts:
         return
-    there = {_LOOPBACK.get(ip, ip) for ip in await _ips(address.host)}
+    there = {LOOPBACK_OF.get(ip, ip) for ip in await _ips(address.host)}
     here = {ip for ip in there if _is_here(ip)}
     # Only IPv6 has colons; a wildcard stands for its own IP version.
     here |= {"::" if ":" in ip else "0.0.0.0" for ip in here}  # noqa: S104 - compared, not bound

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 MAX_PORT = 65535
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names what an operator may write, binds nothing
+LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
+"""Where a connection to a wildcard goes."""
 BY_NAME = -3
 """The number of the listener that brokers share, which are told apart by the name that a client asks for."""
 LOOPED = -1

@@ -23,7 +23,7 @@ from proxy.dashboard.choice import Choice, press, split_keys
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.view import Size, Unreachable, frame
 from proxy.logs import reason_of
-from proxy.routing import Address
+from proxy.routing import LOOPBACK_OF, Address
 
 ANSWER_SECONDS: Final = 3.0
 """Within this time a gateway answers, or it is not reachable."""
@@ -34,7 +34,6 @@ _REQUEST: Final = (
     "GET /state?connections={most} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
     "Accept: application/json\r\nConnection: close\r\n\r\n"
 )
-_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where such a listener is found, not bound
 
 
 class UnreachableError(Exception):
@@ -59,7 +58,7 @@ async def ask(address: Address) -> Snapshot:
 
 
 async def _get(address: Address) -> object:
-    host = _WILDCARDS.get(address.host, address.host)
+    host = LOOPBACK_OF.get(address.host, address.host)
     reader, writer = await asyncio.open_connection(host, address.port, limit=MAX_ANSWER_BYTES)
     try:
         writer.write(_REQUEST.format(most=MAX_CONNECTIONS, address=address).encode())

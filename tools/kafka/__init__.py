@@ -36,7 +36,7 @@ lie in a temporary folder that is removed with it.
 `tools.kafka.jars.classpath(version, tools=True)` gives the class path (with kafka-tools) and
 `tools.kafka.java.java()` the runtime, for Java clients; `tools.kafka.process.JavaProcess` runs one.
 Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set. `python -m tools.kafka`
-puts an archive of the newest release's classes beside them: its brokers start in half of the CPU seconds.
+puts an archive of the newest release's classes beside them: its brokers start in two thirds of the CPU time.
 
 `tools.kafka.admin.Admin(address)` speaks to every broker from 1.0 to 4.3 over plain sockets:
 `create_topic(name, partitions=, replication=, assignment=, config=)`, `delete_topic(name)`,
