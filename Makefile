@@ -44,7 +44,7 @@ soak: $(STAMP)  ## the same tests for as long as they deserve
 	CONNECTIONS_SECONDS=300 $(BIN)/pytest -q --timeout 900 -m integration -k connections_leave tests/integration/test_drain.py
 	TRANSPARENT_LINK_RECORDS=50000 $(BIN)/pytest -q --timeout 900 -m integration -k slow_link tests/integration/test_transparent_live.py
 	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
-	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/test_expanded_equals_direct.py tests/replay/test_predicted_equals_measured.py
+	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/core/test_expanded_equals_direct.py tests/replay/simulate/test_predicted_equals_measured.py
 
 bench: $(STAMP)  ## the figures of the README, side by side in one run
 	$(BIN)/python -m tools.bench --long

@@ -12,9 +12,9 @@ from importlib.metadata import entry_points
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
-from proxy import running
 from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, file_of, read
-from proxy.running import EXIT_FAILED, EXIT_USAGE
+from proxy.server import main as running
+from proxy.server.main import EXIT_FAILED, EXIT_USAGE
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"

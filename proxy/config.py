@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from proxy.routing import Address, BrokerPorts
+from proxy.addresses import Address, BrokerPorts
 
 MIB = 1_048_576
 MIN_INTERVAL = 0.1

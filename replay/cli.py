@@ -20,8 +20,8 @@ EXIT_INTERRUPTED: Final = 130
 """As shells tell of a command that SIGINT ended."""
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
-    "inspect": ("replay.inspecting", "what captures hold, in seconds"),
-    "measure": ("replay.measuring", "what sessions would have saved, on Spark"),
+    "inspect": ("replay.inspect.command", "what captures hold, in seconds"),
+    "measure": ("replay.measure.command", "what sessions would have saved, on Spark"),
     "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
 }
 """Each module offers `add_arguments(parser)` and `run(arguments) -> int`."""

@@ -13,11 +13,11 @@ from difflib import ndiff
 from itertools import count
 from typing import Any, Final, Self
 
-from proxy.budget import Collecting
-from proxy.connection import MAX_REQUEST_BYTES, Connection
-from proxy.events import Event
+from proxy.core.budget import Collecting
+from proxy.core.connection import MAX_REQUEST_BYTES, Connection
+from proxy.core.eligibility import Sessions
+from proxy.core.events import Event
 from proxy.protocol.addresses import Resolve
-from proxy.session.savings import Sessions
 from tests.frames import Want, entry, fetch, framed, response
 from tests.model import wire
 from tests.model.broker import ModelBroker

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.connection import Connection
-from proxy.session.savings import Sessions
+from proxy.core.connection import Connection
+from proxy.core.eligibility import Sessions
 from tests.model.asker import Asker, Want, lines
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate

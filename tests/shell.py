@@ -13,12 +13,12 @@ import structlog
 import uvloop
 
 from proxy.config import Config, load
-from proxy.connection import Connection
-from proxy.events import Event, Fault, SessionClosed, Tally
-from proxy.measured import Measured
+from proxy.core.connection import Connection
+from proxy.core.events import Event, Fault, SessionClosed, Tally
+from proxy.core.histograms import Measured
+from proxy.net.link import Link
 from proxy.protocol.api import ApiKey
-from proxy.server import Gateway
-from proxy.transports import Link
+from proxy.server.gateway import Gateway
 from tools.kafka.ports import free_ports
 
 WAIT_SECONDS = 30.0

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import structlog
 
-from proxy import bootstrap, checking
 from proxy.cli import main
 from proxy.config import OPTIONS
+from proxy.net import bootstrap
 from proxy.protocol.api import ApiKey
+from proxy.server import preflight
+from tests.shell import WAIT_SECONDS, answer, client, frame, request, run, stub_cluster, until
 from tools.kafka.ports import free_ports
-
-from .shell import WAIT_SECONDS, answer, client, frame, request, run, stub_cluster, until
 
 LIST_GROUPS = ApiKey.LIST_GROUPS
 
@@ -389,7 +389,7 @@ def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.Capture
 def test_check_says_what_it_waits_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.addresses import Address, BrokerPorts
 from proxy.config import OPTIONS, Config, ConfigError, changes, load, misspelt_variables, with_live
-from proxy.routing import Address, BrokerPorts
 
 NEEDED = {"bootstrap": "kafka:9092"}
 

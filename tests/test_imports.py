@@ -1,4 +1,4 @@
-"""The import rules: protocol <- session <- connection <- server <- cli; sans-IO modules touch no world."""
+"""The import rules, folder by folder: see "Layout" in docs/design.md."""
 
 import ast
 from pathlib import Path
@@ -8,46 +8,20 @@ import pytest
 import proxy
 import replay
 
-ROOT = Path(__file__).parent.parent
-SHELL = frozenset(
-    f"proxy.{name}"
-    for name in (
-        "__main__",
-        "admin",
-        "binding",
-        "bootstrap",
-        "captures",
-        "channel",
-        "checking",
-        "cli",
-        "config",
-        "dashboard.top",
-        "front",
-        "hand",
-        "heap",
-        "lean",
-        "listeners",
-        "logs",
-        "looping",
-        "loops",
-        "metrics",
-        "reach",
-        "reloading",
-        "running",
-        "server",
-        "sockets",
-        "serving",
-        "state",
-        "systemd",
-        "tls",
-        "transparent",
-        "transports",
-        "upkeep",
-        "worker",
-        "workers",
-    )
+ROOT = Path(__file__).parents[1]
+FLOORS = (
+    ("proxy.addresses", "proxy.logger", "proxy.reasons", "proxy.version", "proxy.protocol"),
+    ("proxy.config", "proxy.session", "proxy.capture"),
+    ("proxy.core",),
+    ("proxy.net",),
+    ("proxy.telemetry",),
+    ("proxy.server", "proxy.dashboard"),
+    ("proxy.cli",),
+    ("proxy.__main__",),
 )
-"""All other modules of proxy are sans-IO."""
+"""From the ground up. Whatever stands on a floor imports from its own folder and from lower floors alone."""
+SANS_IO = ("proxy.addresses", "proxy.protocol", "proxy.session", "proxy.core")
+"""They open no socket and no file, and ask no clock; `replay` may import these alone."""
 WORLD = frozenset(
     {
         "asyncio",
@@ -76,16 +50,6 @@ WORLD = frozenset(
         "uvloop",
     }
 )
-LAYERS = (
-    "proxy.protocol",
-    "proxy.session",
-    "proxy.connection",
-    "proxy.transports",
-    "proxy.serving",
-    "proxy.server",
-    "proxy.cli",
-)
-"""Each may import those before it, never one after it."""
 
 
 def _modules(package: str) -> dict[str, Path]:
@@ -111,26 +75,33 @@ def _imports(path: Path) -> set[str]:
 
 PROXY = _modules("proxy")
 REPLAY = _modules("replay")
-SANS_IO = sorted(PROXY.keys() - SHELL)
 
 
 def _within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def test_the_modules_named_as_shell_exist() -> None:
-    assert PROXY.keys() >= SHELL
+def _in(name: str, packages: tuple[str, ...]) -> bool:
+    return any(_within(name, package) for package in packages)
 
 
-@pytest.mark.parametrize("module", SANS_IO)
+def _room(module: str) -> tuple[int, str]:
+    """Return the floor and the folder, or the file beside the folders, of a module of `proxy`."""
+    ((floor, room),) = [
+        (floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms if _within(module, room)
+    ]
+    return floor, room
+
+
+@pytest.mark.parametrize("module", sorted(name for name in PROXY if _in(name, SANS_IO)))
 def test_a_sans_io_module_touches_no_world(module: str) -> None:
     imported = _imports(PROXY[module])
 
     assert not {name for name in imported if name.split(".")[0] in WORLD}
-    assert not {name for name in imported if name in SHELL}
+    assert not {name for name in imported if _within(name, "proxy") and not _in(name, SANS_IO)}
 
 
-@pytest.mark.parametrize("module", SANS_IO)
+@pytest.mark.parametrize("module", sorted(name for name in PROXY if _in(name, SANS_IO)))
 def test_a_sans_io_module_opens_and_prints_nothing(module: str) -> None:
     tree = ast.parse(PROXY[module].read_text(encoding="utf-8"))
     called = {
@@ -141,28 +112,30 @@ def test_a_sans_io_module_opens_and_prints_nothing(module: str) -> None:
     assert not called & {"open", "print", "input", "__import__", "exec", "eval"}
 
 
-@pytest.mark.parametrize("module", sorted(PROXY))
+@pytest.mark.parametrize("module", sorted(PROXY.keys() - {"proxy"}))
 def test_imports_go_one_way(module: str) -> None:
-    imported = _imports(PROXY[module])
-    own = next((rank for rank, layer in enumerate(LAYERS) if _within(module, layer)), None)
+    own, room = _room(module)
+    imported = {name for name in _imports(PROXY[module]) if name in PROXY and name != "proxy"}
 
-    if own is not None:
-        later = [layer for layer in LAYERS[own + 1 :] if any(_within(name, layer) for name in imported)]
-        assert not later
-    assert not {name for name in imported if _within(name, "replay") or _within(name, "tests")}
-    assert not {name for name in imported if _within(name, "tools")}
+    wrong = {name for name in imported if not _within(name, room) and _room(name)[0] >= own}
+    assert not wrong
+    assert not {name for name in _imports(PROXY[module]) if _in(name, ("replay", "tests", "tools"))}
 
 
-@pytest.mark.parametrize("module", sorted(name for name in PROXY if _within(name, "proxy.protocol")))
-def test_the_protocol_stands_alone(module: str) -> None:
-    imported = _imports(PROXY[module])
+def test_no_modules_of_the_gateway_import_each_other() -> None:
+    arrows = {module: _imports(path) & PROXY.keys() - {module, "proxy"} for module, path in PROXY.items()}
+    left = dict(arrows)
+    while ground := {module for module in left if not left[module] & left.keys()}:
+        left = {module: left[module] for module in left.keys() - ground}
 
-    assert not {name for name in imported if _within(name, "proxy") and not _within(name, "proxy.protocol")}
+    assert not left
 
 
 @pytest.mark.parametrize("module", sorted(REPLAY))
 def test_replay_uses_the_sans_io_half_of_proxy_alone(module: str) -> None:
-    assert not {name for name in _imports(REPLAY[module]) if name in SHELL}
+    imported = {name for name in _imports(REPLAY[module]) if name in PROXY}
+
+    assert not {name for name in imported if not _in(name, SANS_IO)}
 
 
 @pytest.mark.parametrize("path", [ROOT / "proxy" / "__init__.py", ROOT / "replay" / "__init__.py"])

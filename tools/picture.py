@@ -18,11 +18,11 @@ from rich._export_format import CONSOLE_SVG_FORMAT  # rich gives its template no
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
+from proxy.addresses import Address
 from proxy.dashboard.choice import Choice
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.top import UnreachableError, ask
 from proxy.dashboard.view import Size, frame
-from proxy.routing import Address
 
 ROOT: Final = Path(__file__).parent.parent
 RECORDED: Final = ROOT / "tests" / "dashboard" / "state.json"

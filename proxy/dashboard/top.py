@@ -19,11 +19,11 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
+from proxy.addresses import LOOPBACK_OF, Address
 from proxy.dashboard.choice import Choice, press, split_keys
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.view import Size, Unreachable, frame
-from proxy.logs import reason_of
-from proxy.routing import LOOPBACK_OF, Address
+from proxy.reasons import reason_of
 
 ANSWER_SECONDS: Final = 3.0
 """Within this time a gateway answers, or it is not reachable."""

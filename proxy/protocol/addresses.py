@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Final, TypeAlias
 
+from proxy.protocol.address_walk import Address, Array, Walk
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.primitives import (
     Malformed,
@@ -19,7 +20,6 @@ from proxy.protocol.primitives import (
     encode_uvarint,
 )
 from proxy.protocol.schemas import ENDPOINTS, REWRITTEN, layout
-from proxy.protocol.walk import Address, Array, Walk
 
 __all__ = ["REWRITTEN", "Resolve", "rewrite", "rewrite_endpoints"]
 

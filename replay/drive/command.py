@@ -14,8 +14,8 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from proxy.routing import Address
-from replay.capture.sources import InputError
+from proxy.addresses import Address
+from replay.capture.files.sources import InputError
 from replay.drive import values
 from replay.drive.asked import nameless
 from replay.drive.loading import Wanted, load

@@ -6,12 +6,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from replay.capture.counts import FileCounts
-from replay.capture.exchange import ConnectionEnd, Exchange
-from replay.capture.exchanges import Connections
-from replay.capture.packets import Filter
-from replay.capture.segments import read
-from replay.capture.sources import expand, plan
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.sources import expand, plan
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchanges import Connections
+from replay.capture.packets.segments import read
+from replay.capture.packets.tcp import Filter
 from replay.drive.script import Script, ScriptMaker
 
 _ONE_SHARE: Final = 1 << 62

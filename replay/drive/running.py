@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final, TypedDict
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from replay.drive.asked import asked, fetched
 from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.pacing import Ceiling, Pace

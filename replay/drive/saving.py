@@ -9,8 +9,8 @@ from urllib.error import HTTPError
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from replay.drive.tally import Tally
 from replay.drive.wire import TargetError, reason_of
 

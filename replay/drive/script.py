@@ -10,7 +10,7 @@ from proxy.protocol.api import ApiKey, request_header, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
-from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.drive.tally import FetchAnswer, Tally, read_fetch
 
 READS: Final = frozenset(

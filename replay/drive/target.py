@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey, ErrorCode
 from proxy.protocol.primitives import (
     UUID_BYTES,
@@ -23,7 +24,6 @@ from proxy.protocol.primitives import (
     read_string,
     skip_tags,
 )
-from proxy.routing import Address
 from replay.drive.mapping import Topic
 from replay.drive.wire import Connection, TargetError, connect
 

@@ -8,8 +8,8 @@ import base64
 import binascii
 from typing import Final
 
+from proxy.addresses import Address
 from proxy.protocol.primitives import UUID_BYTES
-from proxy.routing import Address
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.script import NAMES, READS
 

@@ -15,9 +15,9 @@ from struct import Struct
 from time import perf_counter
 from typing import Final, TypeAlias, cast
 
+from proxy.addresses import Address
 from proxy.protocol.api import is_flexible, response_header
 from proxy.protocol.primitives import ProtocolError, encode_string
-from proxy.routing import Address
 
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 60.0

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.test_deploy import ROOT, commands
+from tests.tools.test_deploy import ROOT, commands
 
 __all__ = ["podman"]
 

@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from proxy.connection import Connection
-from proxy.session.savings import Sessions
+from proxy.core.connection import Connection
+from proxy.core.eligibility import Sessions
 from tests.integration.mirror import Live
 from tests.integration.producing import Transaction
 from tests.model.asker import entries

@@ -15,9 +15,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.protocol.api import ApiKey
-from replay.capture import segments, sources
-from replay.capture.exchange import ConnectionEnd, Exchange, is_cut
-from replay.capture.exchanges import Connections
+from replay.capture.files import sources
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange, is_cut
+from replay.capture.kafka.exchanges import Connections
+from replay.capture.packets import segments
 from tests.captured import RST, SYN, read, read_directory, streams
 from tests.integration.bystander import until
 from tools.gateway import GatewayProcess

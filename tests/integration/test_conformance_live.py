@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proxy.connection import Connection
+from proxy.core.connection import Connection
 from tests.integration.lockstep import SansIO
 from tests.integration.mirror import Live, until
 from tests.integration.producing import Producer, record_batch

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.integration.bystander import until
-from tests.test_deploy import ROOT, commands
+from tests.tools.test_deploy import ROOT, commands
 
 pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(900)]
 

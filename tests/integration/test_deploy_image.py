@@ -20,7 +20,7 @@ from tests.integration.namespaces import (
     place,
 )
 from tests.integration.sidecar import USER, Sidecar
-from tests.test_deploy import DEPLOY, ROOT, environment_of, pod_of, rendered
+from tests.tools.test_deploy import DEPLOY, ROOT, environment_of, pod_of, rendered
 
 __all__ = ["place", "podman"]
 

@@ -14,7 +14,7 @@ from tests.integration.bystander import until
 from tests.integration.images import Podman, podman
 from tests.integration.namespaces import LACKING, MODES
 from tests.integration.node import ABSENT, HOST, KAFKA, PAUSE, Node
-from tests.test_deploy import ROOT, commands
+from tests.tools.test_deploy import ROOT, commands
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.netns import Namespace

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from proxy.routing import Address
+from proxy.addresses import Address
 from tests.integration.booted import Machine, absent
 from tests.integration.bystander import until
 from tests.integration.fetching import Fetcher, contents
@@ -33,7 +33,7 @@ from tests.integration.namespaces import (
     place,
 )
 from tests.integration.sidecar import USER, Sidecar, as_user
-from tests.test_deploy import DOCS, LENT, SETTINGS, UNITS, blocks, environment_file, unit
+from tests.tools.test_deploy import DOCS, LENT, SETTINGS, UNITS, blocks, environment_file, unit
 from tools.certificates import Authority
 from tools.kafka.raw import API_VERSIONS, RawConnection
 from tools.netns import Namespace

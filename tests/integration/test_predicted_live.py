@@ -21,11 +21,12 @@ from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]  # it has 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.protocol.api import ApiKey
-from replay.capture import segments, sources
-from replay.capture.exchange import ConnectionEnd, Exchange
-from replay.capture.exchanges import Connections
-from replay.outcome import Outcome
-from replay.savings import Engine
+from replay.capture.files import sources
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchanges import Connections
+from replay.capture.packets import segments
+from replay.simulate.engine import Engine
+from replay.simulate.outcome import Outcome
 from tests.integration.bystander import until
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker

@@ -45,7 +45,7 @@ from tests.integration.namespaces import (
     quiet,
 )
 from tests.integration.sidecar import READ_ONLY, USER, Shipped, Sidecar, Written, confined
-from tests.test_deploy import GATEWAYS, environment_of, pod_of, rendered
+from tests.tools.test_deploy import GATEWAYS, environment_of, pod_of, rendered
 from tools.certificates import Authority
 from tools.kafka.admin import Admin
 from tools.netns import Namespace, veth

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from proxy.connection import Connection
-from proxy.events import FetchKind, SideTally, Tally
+from proxy.core.connection import Connection
+from proxy.core.events import FetchKind, SideTally, Tally
 from tests.model.broker import ModelBroker
 from tests.model.wire import FETCH, decode_request, decode_response
 

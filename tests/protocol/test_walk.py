@@ -2,9 +2,9 @@
 
 import pytest
 
+from proxy.protocol.address_walk import Address, Array, Walk, decode, skip
 from proxy.protocol.primitives import Malformed, Truncated
 from proxy.protocol.schemas import Struct, layout
-from proxy.protocol.walk import Address, Array, Walk, decode, skip
 
 
 def hexed(text: str) -> bytes:

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.capture.exchange import ConnectionEnd, Exchange
-from replay.capture.exchanges import read_exchanges
-from replay.capture.segments import read
-from replay.capture.sources import expand, plan
+from replay.capture.files.sources import expand, plan
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchanges import read_exchanges
+from replay.capture.packets.segments import read
+from replay.measure.report import SUMMED, About, Group, report
+from replay.measure.rows import Choice, file_rows, rows
 from replay.report.model import Filters, Report
-from replay.rows import Choice, file_rows, rows
-from replay.savings import Policy
-from replay.totals import SUMMED, About, Group, report
+from replay.simulate.engine import Policy
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 

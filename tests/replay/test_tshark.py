@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.capture.exchange import Exchange
+from replay.capture.kafka.exchange import Exchange
 from tests.replay.tables import CAPTURES, connections
 
 TSHARK = shutil.which("tshark")

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 import structlog
 
-from proxy.captures import Capture, Files
+from proxy.capture.tap import Capture, Files
+from proxy.net.endpoint import RECEIVE_BYTES, WRITE_HIGH_WATER
+from proxy.net.link import PEER_FULL
 from proxy.protocol.api import ApiKey
-from proxy.sockets import RECEIVE_BYTES, WRITE_HIGH_WATER
-from proxy.transports import PEER_FULL
 from tests.captured import read_directory, streams
 from tests.shell import (
     BOTH_LOOPS,

@@ -14,13 +14,14 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
-from proxy import logs, running
-from proxy.bootstrap import BootstrapError, ask
+from proxy.addresses import Address
 from proxy.cli import main
+from proxy.net.bootstrap import BootstrapError, ask
+from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
-from proxy.server import Gateway
-from proxy.tls import BrokerTls
+from proxy.server import main as running
+from proxy.server.gateway import Gateway
+from proxy.telemetry import logs
 from tests.shell import (
     BOTH_LOOPS,
     WireGateway,

@@ -8,10 +8,9 @@ import structlog
 from cryptography import x509
 from structlog.testing import capture_logs
 
-from proxy import front
-from proxy import serving as shell
-from proxy.server import Gateway
-from proxy.workers import Workers
+from proxy.server import listeners, server
+from proxy.server.gateway import Gateway
+from proxy.server.supervisor import Workers
 from tests.shell import (
     BOTH_LOOPS,
     WireGateway,
@@ -52,7 +51,7 @@ def _shown(writer: asyncio.StreamWriter) -> str:
 def test_a_new_certificate_is_for_new_connections(
     keys: Keys, own: Pair, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
     options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
 
     async def scene() -> None:
@@ -176,8 +175,8 @@ def test_a_new_ca_is_for_new_connections_to_brokers(keys: Keys, tmp_path: Path) 
 def test_a_new_ca_is_for_asking_the_cluster_too(
     keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
-    monkeypatch.setattr(front, "REFRESH_SECONDS", 0.02)
-    monkeypatch.setattr(front, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(listeners, "REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(listeners, "RETRY_SECONDS", (0.02, 0.05))
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(keys.other.file.read_text())
     options = keys.to_broker(broker_tls_ca=str(trusted)) | {"workers": workers}

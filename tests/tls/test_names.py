@@ -10,10 +10,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from proxy.addresses import Address, BrokerPorts
+from proxy.net.link import Link
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address, BrokerPorts
-from proxy.server import Gateway
-from proxy.transports import Link
+from proxy.server.gateway import Gateway
 from tests.shell import (
     answer,
     client,

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from replay.capture.segments import read
-from replay.capture.sources import expand, plan
+from replay.capture.files.sources import expand, plan
+from replay.capture.packets.segments import read
 
 Table: TypeAlias = npt.NDArray[Any]
 """Bytes, a row an exchange."""

@@ -11,8 +11,8 @@ from typing import Final, cast
 
 import uvloop
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from replay.drive.loading import Wanted, load
 from replay.drive.mapping import Overrides
 from replay.drive.report import DriveReport

@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from replay.capture.packets import Filter
-from replay.capture.sources import expand
+from replay.capture.files.sources import expand
+from replay.capture.packets.tcp import Filter
+from replay.measure.report import About, report
+from replay.measure.rows import Choice
+from replay.measure.spark.run import Work, measure
+from replay.measure.spark.session import session
 from replay.report.model import Filters
-from replay.rows import Choice
-from replay.spark.run import Work, measure
-from replay.spark.session import session
-from replay.totals import About, report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

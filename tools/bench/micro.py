@@ -1,4 +1,4 @@
-"""One unchanged fetch inside the gateway, request and answer, without sockets: `proxy.connection` alone.
+"""One unchanged fetch inside the gateway, request and answer, without sockets: `proxy.core.connection` alone.
 
 The client's list comes in another order each time, as librdkafka's does; the broker has nothing new, or
 records of one partition.
@@ -10,9 +10,9 @@ import tracemalloc
 from statistics import median
 from typing import Final
 
-from proxy.connection import Connection
+from proxy.core.connection import Connection
+from proxy.core.eligibility import Sessions
 from proxy.protocol.api import ApiKey
-from proxy.session.savings import Sessions
 from tools.bench.figures import GATEWAY, Row, Table
 from tools.bench.frames import OFFSET, Key, fetch_answer, fetch_request, rotated
 from tools.bench.stage import Stage

@@ -8,8 +8,8 @@ from pathlib import Path
 import dpkt
 import pyarrow as pa
 
-from replay.capture.exchanges import Connections, Event
-from replay.capture.segments import SEGMENTS
+from replay.capture.kafka.exchanges import Connections, Event
+from replay.capture.packets.segments import SEGMENTS
 
 CAPTURES = Path(__file__).parents[3] / "captures"
 NAMES = ("librdkafka-100p", "librdkafka-midstream", "java-100p", "many-clients-any")

@@ -1,4 +1,7 @@
-"""SEGMENTS as a slow, plain program makes them, from IP packets; the referee of `replay.capture.segments`."""
+"""SEGMENTS as a slow, plain program makes them, from IP packets.
+
+The referee of `replay.capture.packets.segments`.
+"""
 
 import ipaddress
 from collections.abc import Iterable
@@ -8,8 +11,8 @@ from typing import Any
 import dpkt
 import pyarrow as pa
 
-from replay.capture import counts
-from replay.capture.segments import endpoints
+from replay.capture.files import counts
+from replay.capture.packets.segments import endpoints
 from tests.replay.capture.crafting import Frame
 
 

@@ -3,8 +3,8 @@
 import struct
 
 from proxy.protocol.primitives import encode_string
-from replay.capture.exchange import ConnectionEnd, Exchange
-from replay.capture.packets import SYN
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.packets.tcp import SYN
 from tests.replay.capture.packets_of import Row, read, row
 
 ID = encode_string(b"me")

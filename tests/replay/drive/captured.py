@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from proxy.protocol.api import request_header
-from replay.capture.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.drive.script import Script, ScriptMaker
 from tests.frames import framed
 from tests.model.broker import ModelBroker

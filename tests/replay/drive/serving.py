@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from struct import unpack_from
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from tests.model.broker import ConnectionClosedError, ModelBroker
 from tests.model.log import Partition
 from tools.kafka import raw

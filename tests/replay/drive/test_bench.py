@@ -2,7 +2,7 @@
 
 import sys
 
-from proxy.routing import Address
+from proxy.addresses import Address
 from replay.drive.target import read_metadata
 from tools.bench.drive import PARTITIONS, TOPIC, fetches_per_second, metadata
 from tools.bench.processes import HOST, Proxy

@@ -9,8 +9,8 @@ from struct import unpack_from
 
 import pytest
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.report import DriveReport, Figures
 from replay.drive.running import Options, drive

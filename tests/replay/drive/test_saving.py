@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.routing import Address
+from proxy.addresses import Address
 from replay.drive.saving import Counters, measured, read_counters, scrape
 from replay.drive.tally import Tally
 from replay.drive.wire import TargetError

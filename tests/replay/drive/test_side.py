@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from replay.drive.asked import asked
 from replay.drive.mapping import OffsetPolicy, Overrides, Topic
 from replay.drive.script import LeftOut, Script

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from proxy.routing import Address
 from replay.drive import values
 from replay.drive.mapping import OffsetPolicy
 

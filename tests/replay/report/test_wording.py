@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.eligibility import NATIVE
-from replay.outcome import CUT, NOT_UNDERSTOOD, UNPAIRED
+from proxy.core.eligibility import NATIVE
 from replay.report import wording
+from replay.simulate.outcome import CUT, NOT_UNDERSTOOD, UNPAIRED
 from tests.replay.report import sample
 
 

@@ -1,0 +1,248 @@
+"""Which bytes of a connection a capture keeps when record contents are to be left out. Sans-IO.
+
+What is kept: every frame's length and header, and the body where it is known to carry neither records nor
+credentials (`KEPT`). Of a fetch response that is all but the contents of its `records` fields. Whatever
+is not understood is left out: a capture that says it has no contents must have none.
+"""
+
+from collections import deque
+from typing import Final
+
+from proxy.capture.pcap import Piece
+from proxy.protocol.api import ApiKey
+from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
+from proxy.protocol.fetch_response import _ENTRY_TAGS, FetchResponseWalk
+from proxy.protocol.primitives import ProtocolError
+
+KEPT: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.API_VERSIONS,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    }
+)
+"""The API keys whose bodies stay."""
+
+_MAX_FRAME: Final = 1 << 30
+"""What says that it is longer is no Kafka frame."""
+_PREFIX: Final = 4
+_MIN_LENGTH: Final = 4
+_OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
+"""After it tokens travel without Kafka's framing."""
+
+
+class Cutter:
+    """One connection, both directions; bytes go in as they pass, and come out in pieces."""
+
+    __slots__ = ("_streams",)
+
+    def __init__(self) -> None:
+        asked: dict[bytes, tuple[int, int]] = {}
+        self._streams = (_Requests(asked), _Responses(asked))
+
+    def cut(self, by: int, data: bytes) -> list[Piece]:
+        """Take the next bytes of one direction; `by` is `capturing.CLIENT` or `capturing.BROKER`."""
+        return self._streams[by].take(data)
+
+
+class _Stream:
+    """One direction: frames one after the other, each a head, which is kept, and a body."""
+
+    __slots__ = ("_asked", "_head", "_keep", "_last", "_left", "_opaque", "_runs", "_wanted")
+
+    head_size = 0
+    """Bytes that tell what becomes of the body."""
+
+    def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
+        self._asked = asked
+        """Unanswered requests of which the answer may stay: correlation id -> api_key, api_version."""
+        self._head = b""
+        self._wanted = _PREFIX
+        self._left = 0
+        """Bytes of the body to come."""
+        self._keep = 0
+        """How many of them stay; the rest is left out."""
+        self._last = False
+        """After this frame no more frames come."""
+        self._opaque = False
+        self._runs: list[int] = []
+        """Of the bytes being taken: so many kept, then so many left out, and so on."""
+
+    def begin(self, head: bytes) -> None:
+        """Decide what becomes of the body."""
+        raise NotImplementedError
+
+    def body(self, part: bytes) -> None:
+        """Sort bytes of the body."""
+        kept = min(self._keep, len(part))
+        self._keep -= kept
+        self.hold(kept)
+        self.leave_out(len(part) - kept)
+
+    def take(self, data: bytes) -> list[Piece]:
+        """Sort the next bytes into those kept and those left out."""
+        self._runs = []
+        at = 0
+        while at < len(data):
+            self._opaque = self._opaque or (self._last and not self._left)
+            if self._opaque:
+                self.leave_out(len(data) - at)
+                break
+            part = data[at : at + (self._left or self._wanted - len(self._head))]
+            at += len(part)
+            if self._left:
+                self._left -= len(part)
+                self.body(part)
+            else:
+                self.hold(len(part))
+                self._head += part
+                if len(self._head) == self._wanted:
+                    self._grown()
+        return _pieces(data, self._runs)
+
+    def hold(self, size: int) -> None:
+        """Keep bytes."""
+        if len(self._runs) % 2:
+            self._runs[-1] += size
+        elif size:
+            self._runs.append(size)
+
+    def leave_out(self, size: int) -> None:
+        """Leave bytes out."""
+        if not size:
+            return
+        if len(self._runs) % 2:
+            self._runs.append(size)
+        elif self._runs:
+            self._runs[-1] += size
+        else:
+            self._runs += (0, size)
+
+    def _grown(self) -> None:
+        """Go on after the length, or after the whole head."""
+        length = int.from_bytes(self._head[:_PREFIX])
+        if len(self._head) == _PREFIX:
+            self._opaque = not _MIN_LENGTH <= length < _MAX_FRAME
+            self._wanted = min(self.head_size, _PREFIX + length)
+            return
+        self._left = _PREFIX + length - len(self._head)
+        self.begin(self._head)
+        self._head, self._wanted = b"", _PREFIX
+
+
+class _Requests(_Stream):
+    __slots__ = ()
+
+    head_size = 14
+    """Length, api_key, api_version, correlation_id, and the length of client_id."""
+
+    def begin(self, head: bytes) -> None:
+        """Keep the body, or the client id alone."""
+        api_key, version = int.from_bytes(head[4:6]), int.from_bytes(head[6:8])
+        self._last = (api_key, version) == _OPAQUE_FROM
+        if api_key in KEPT:
+            self._asked[head[8:12]] = api_key, version
+            self._keep = self._left
+        else:  # it may have no answer at all, as Produce with acks=0
+            self._keep = max(int.from_bytes(head[12:14], signed=True), 0)
+
+
+class _Responses(_Stream):
+    __slots__ = ("_at", "_walk")
+
+    head_size = 8
+    """Length, correlation_id."""
+
+    def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
+        super().__init__(asked)
+        self._walk: _Walk | None = None
+        self._at = 0
+        """How far into the frame, while it is walked."""
+
+    def begin(self, head: bytes) -> None:
+        """Keep the body, leave it out, or find the records in it."""
+        api_key, version = self._asked.pop(head[4:8], (-1, -1))
+        self._last = (api_key, version) == _OPAQUE_FROM
+        self._walk = None
+        self._keep = self._left if api_key >= 0 else 0
+        if api_key == ApiKey.FETCH:
+            self._keep = 0
+            if version in LAYOUTS:
+                self._walk = _Walk(LAYOUTS[version])
+                self._walk.feed(head)
+                self._at = len(head)
+
+    def body(self, part: bytes) -> None:
+        """Sort bytes of the body: of a fetch response, by where its records are."""
+        if self._walk is None:
+            super().body(part)
+            return
+        try:
+            self._walk.feed(part)
+        except ProtocolError:
+            self._walk = None
+            self.leave_out(len(part))
+            return
+        self._at = self._without(self._walk.records, self._at, self._at + len(part))
+
+    def _without(self, records: deque[tuple[int, int]], at: int, end: int) -> int:
+        """Sort the bytes from `at` to `end` of the frame; return `end`."""
+        while records and records[0][0] < end:
+            start, stop = records[0]
+            self.hold(max(start - at, 0))
+            at = max(start, at)
+            self.leave_out(min(stop, end) - at)
+            at = min(stop, end)
+            if stop > end:
+                return end
+            records.popleft()
+        self.hold(end - at)
+        return end
+
+
+class _Walk(FetchResponseWalk):
+    """A walk that takes note of where records are: offsets in the frame, of their first byte and after."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, layout: FetchLayout) -> None:
+        super().__init__(layout, isolation_level=0, keep=False)
+        self.records: deque[tuple[int, int]] = deque()
+
+    def _entry(self, buffer: bytes, at: int, base: int) -> int:
+        before = self.record_bytes
+        at = super()._entry(buffer, at, base)
+        if size := self.record_bytes - before:
+            # Behind the records of a flexible version are tags; here they were gone over already, or not.
+            tags = 1 if self._layout.flexible and self._at != _ENTRY_TAGS else 0
+            end = base + at - tags
+            self.records.append((end - size, end))
+        return at
+
+
+def _pieces(data: bytes, runs: list[int]) -> list[Piece]:
+    pieces: list[Piece] = []
+    view, at = memoryview(data), 0
+    for number in range(0, len(runs), 2):
+        kept, cut = (*runs[number : number + 2], 0)[:2]
+        pieces.append((view[at : at + kept], cut))
+        at += kept + cut
+    return pieces

@@ -1,0 +1,306 @@
+"""``--capture DIR``: what passes on both sides of the gateway, in pcap files.
+
+A `Capture` puts a tap between each socket and its protocol: what is received and written goes on as ever,
+and into records. A thread of its own writes them, so that no client waits for a disk. When the disk is full,
+or so slow that `BACKLOG_BYTES` wait for it, the capture stops and says so once; the gateway goes on.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from time import gmtime, strftime, time_ns
+from typing import Any, Final, Protocol, cast
+
+from proxy.capture.pcap import CLIENT, Buffer, Conversation, Endpoint, file_header
+from proxy.capture.redact import Cutter
+from proxy.logger import Logger
+from proxy.reasons import reason_of
+
+BACKLOG_BYTES: Final = 64 << 20
+"""What may wait for the disk."""
+FLUSH_SECONDS: Final = 0.2
+"""How long records wait for others to be written with."""
+FLUSH_BYTES: Final = 1 << 18
+CLOSE_SECONDS: Final = 10.0
+"""For what waits at the end."""
+PATTERN: Final = "fetchgate-*.pcap"
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_NOWHERE: Final = ("::", 0)
+"""An end that had gone before it could be asked for its address."""
+
+
+class Tap(Protocol):
+    """What stands between a socket and its protocol: this, or nothing."""
+
+    def __call__(self, protocol: asyncio.BufferedProtocol, by: int, /) -> asyncio.BufferedProtocol:
+        """Give the protocol to connect; `by` tells which end of the connection the gateway is."""
+
+
+def no_tap(protocol: asyncio.BufferedProtocol, _by: int) -> asyncio.BufferedProtocol:
+    """Stand not between: without ``--capture`` the sockets have their protocols as ever."""
+    return protocol
+
+
+class Files:
+    """The files of a directory, filled one after the other; the oldest go when there are too many.
+
+    Args:
+        directory: made if it is not there.
+        most_bytes: of one file.
+        most_files: in the directory, those of earlier runs included.
+
+    Raises:
+        OSError: the directory can't be made or written.
+    """
+
+    def __init__(self, directory: Path, *, most_bytes: int, most_files: int) -> None:
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._most_files = most_files
+        self._name = f"fetchgate-{strftime('%Y%m%dT%H%M%SZ', gmtime())}-{os.getpid()}"
+        self._number = 0
+        self._size = 0
+        directory.mkdir(parents=True, exist_ok=True)
+        self._file = self._next()
+
+    def write(self, records: bytes) -> None:
+        """Add whole records.
+
+        Raises:
+            OSError: they could not be written; the file ends with those before them.
+        """
+        if self._size + len(records) > self._most_bytes and self._size > len(file_header()):
+            os.close(self._file)
+            self._file = self._next()
+        self._append(records)
+
+    def close(self) -> None:
+        """End the last file."""
+        os.close(self._file)
+
+    def _next(self) -> int:
+        old = sorted(self._directory.glob(PATTERN), key=_written_at)
+        for path in old[: max(len(old) + 1 - self._most_files, 0)]:
+            path.unlink(missing_ok=True)
+        self._file, self._size = self._create(), 0
+        self._append(file_header())
+        return self._file
+
+    def _create(self) -> int:
+        while True:
+            self._number += 1
+            path = self._directory / f"{self._name}-{self._number:06}.pcap"
+            # In containers every process is number 1: another one may have the same name.
+            with suppress(FileExistsError):
+                return os.open(path, _NEW_FILE, 0o600)
+
+    def _append(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+
+
+class Capture:
+    """The capture of one process.
+
+    Args:
+        files: where it goes.
+        records: keep the contents of records; without, they are left out.
+        loop: the gateway's event loop; all methods are called from it.
+        log: where it says that it stopped.
+    """
+
+    def __init__(self, files: Files, *, records: bool, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
+        self.records = records
+        self.on = True
+        self._files = files
+        self._loop = loop
+        self._log = log
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self._queued = 0
+        self._written = 0
+        """By the thread alone, as `_queued` is by the loop: so neither needs a lock."""
+        self._queue: SimpleQueue[list[Buffer] | None] = SimpleQueue()
+        self._thread = Thread(target=self._write, name="capture", daemon=True)
+        self._thread.start()
+
+    def __call__(self, protocol: asyncio.BufferedProtocol, by: int) -> asyncio.BufferedProtocol:
+        """Tap a connection."""
+        return _Tapped(self, protocol, by)
+
+    def take(self, records: Sequence[Buffer]) -> None:
+        """Take records; they are written within `FLUSH_SECONDS`."""
+        if not self.on or not records:
+            return
+        if not self._pending:
+            self._loop.call_later(FLUSH_SECONDS, self._flush)
+        self._pending += records
+        self._pending_bytes += sum(map(len, records))
+        if self._pending_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what waits, and stop; records that come later are lost."""
+        self._flush()
+        self.on = False
+        self._queue.put(None)
+        self._thread.join(CLOSE_SECONDS)
+
+    def _flush(self) -> None:
+        if not self._pending or not self.on:
+            return
+        self._queue.put(self._pending)
+        self._queued += self._pending_bytes
+        self._pending, self._pending_bytes = [], 0
+        if self._queued - self._written > BACKLOG_BYTES:
+            self._stopped(f"the disk is too slow: {self._queued - self._written} bytes wait for it")
+
+    def _stopped(self, reason: str) -> None:
+        if self.on:
+            self.on = False
+            self._pending = []
+            self._log.error("capture stopped, the gateway goes on", reason=reason)
+
+    def _write(self) -> None:
+        """Write until the end, or until it fails: the thread."""
+        try:
+            while (records := self._queue.get()) is not None:
+                data = b"".join(records)
+                self._files.write(data)
+                self._written += len(data)
+        except OSError as error:
+            with suppress(RuntimeError):  # the loop has been closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._stopped, reason_of(error))
+        with suppress(OSError):
+            self._files.close()
+
+
+class _Tapped(asyncio.BufferedProtocol):
+    """Stands in for a protocol, and notes what its socket receives and how it ends."""
+
+    __slots__ = ("_by", "_capture", "_inner", "_side", "_view")
+
+    def __init__(self, capture: Capture, inner: asyncio.BufferedProtocol, by: int) -> None:
+        self._capture = capture
+        self._inner = inner
+        self._by = by
+        self._side: _Side
+        self._view: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._side = _Side(self._capture, cast("asyncio.Transport", transport), self._by)
+        self._inner.connection_made(cast("asyncio.Transport", self._side))
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """Receive where the protocol does."""
+        self._view = self._inner.get_buffer(sizehint)
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Note what came, then go on."""
+        self._side.passed(1 - self._by, bytes(self._view[:nbytes]))
+        self._inner.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool | None:
+        """Note that the peer sends no more."""
+        self._side.ended(1 - self._by)
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Go on."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end: the peer's when it broke off, else ours."""
+        if isinstance(exc, ConnectionError):
+            self._side.broken(1 - self._by)
+        else:
+            self._side.ended(self._by)
+        self._inner.connection_lost(exc)
+
+
+class _Side:
+    """Stands in for a transport, and notes what is written; what it does not know is the transport's own."""
+
+    __slots__ = ("_by", "_capture", "_conversation", "_cutter", "_open", "_transport")
+
+    def __init__(self, capture: Capture, transport: asyncio.Transport, by: int) -> None:
+        self._capture = capture
+        self._transport = transport
+        self._by = by
+        self._cutter = None if capture.records else Cutter()
+        self._open = [True, True]
+        now = time_ns()
+        ends = [_endpoint(transport.get_extra_info(name)) for name in ("sockname", "peername")]
+        client, broker = ends if by == CLIENT else reversed(ends)
+        self._conversation = Conversation(client, broker, now)
+        capture.take(self._conversation.opened(now))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def writelines(self, data: Sequence[Buffer]) -> None:
+        """Note what is written, and write it."""
+        self.passed(self._by, b"".join(data))
+        self._transport.writelines(data)
+
+    def write_eof(self) -> None:
+        """Note that no more is written."""
+        self.ended(self._by)
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Note that no more is written."""
+        self.ended(self._by)
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Note that it is broken off."""
+        self.broken(self._by)
+        self._transport.abort()
+
+    def passed(self, by: int, data: bytes) -> None:
+        """Note bytes."""
+        if self._capture.on:
+            pieces = [(data, 0)] if self._cutter is None else self._cutter.cut(by, data)
+            self._capture.take(self._conversation.sent(by, pieces, time_ns()))
+
+    def ended(self, by: int) -> None:
+        """Note the end of one direction, once."""
+        if self._open[by]:
+            self._open[by] = False
+            self._capture.take(self._conversation.ended(by, time_ns()))
+
+    def broken(self, by: int) -> None:
+        """Note the end of both, unless they have ended in order."""
+        if any(self._open):
+            self._open = [False, False]
+            self._capture.take(self._conversation.reset(by, time_ns()))
+
+
+def _written_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:  # another gateway was faster
+        return 0
+
+
+def _endpoint(name: tuple[str, int] | None) -> Endpoint:
+    host, port = (name or _NOWHERE)[:2]
+    return Endpoint(ip_address(host.partition("%")[0]), port)

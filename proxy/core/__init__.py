@@ -1,0 +1,1 @@
+"""One client and its broker, sans-IO: bytes and time come in, bytes and events go out."""

@@ -1,0 +1,158 @@
+"""One request that a broker will answer, and what becomes of the answer: decided when the request is seen."""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeAlias
+
+from proxy.protocol.fetch_layout import SESSION_VERSION, Rows
+from proxy.protocol.fetch_request import FetchRequest, Listing, raised
+from proxy.protocol.fetch_response import FetchResponseWalk
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Becomes(Enum):
+    """What becomes of an answer."""
+
+    PASSED = "passed"
+    """Every byte goes on as it comes."""
+    REWRITTEN = "rewritten"
+    """It is held until it is whole, for it carries addresses or version ranges."""
+    WALKED = "walked"
+    """A fetch response that goes on while it is walked."""
+    EXPANDED = "expanded"
+    """A fetch response that is held until it is whole, then completed from the session."""
+    OURS = "ours"
+    """The gateway asked; the client does not see it."""
+
+
+class Exchange:
+    """A request on its way, in the order of the client and, until it is answered, in that of the broker."""
+
+    __slots__ = (
+        "_listing",
+        "answered",
+        "api_key",
+        "asks_session",
+        "attempts",
+        "becomes",
+        "chunks",
+        "correlation_id",
+        "first",
+        "held",
+        "out",
+        "passed_on",
+        "received",
+        "repeat",
+        "request",
+        "rows",
+        "sent",
+        "sent_at",
+        "sent_partitions",
+        "session_id",
+        "understood",
+        "version",
+        "walk",
+    )
+
+    def __init__(self, api_key: int, version: int, correlation_id: bytes, becomes: Becomes) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.becomes = becomes
+        self.answered = False
+        """The client has all of the answer, or it waits in `out`."""
+        self.out: list[Buffer] = []
+        """Answer bytes that wait for earlier answers to go first."""
+        self.chunks: list[bytes] = []
+        """The frame as received, as far as it is held."""
+        self.held = 0
+        """Bytes that `chunks` and `out` keep."""
+        self.received = 0
+        """Bytes of the frame that have come."""
+        self.passed_on = 0
+        """Bytes of a walked frame that have gone to the client."""
+        self.request: FetchRequest | None = None
+        """A fetch that was understood."""
+        self._listing: Listing | None = None
+        self.rows: Rows | None = None
+        """The session's row of each entry of `listing`, where that was found out."""
+        self.first = -1
+        """The session's row of the first entry of a fetch that the session's rotation knows, else -1."""
+        self.asks_session = False
+        """It goes through the session: full with epoch 0, or incremental."""
+        self.session_id = 0
+        """The session that it named, 0 for none."""
+        self.understood = True
+        """The answer's bytes so far are those of its version."""
+        self.walk: FetchResponseWalk | None = None
+        self.sent = 0
+        """Size of the frame that went to the broker."""
+        self.sent_at = 0.0
+        """When it went there, in seconds."""
+        self.sent_partitions = -1
+        """How many partitions that frame lists; -1: that was not looked for."""
+        self.attempts = 0
+        """How often it was repeated."""
+        self.repeat: Callable[[], None] | None = None
+        """Asks once more, when the answer under way has ended: that answer is not for the client."""
+
+    @property
+    def listing(self) -> Listing | None:
+        """What a plain consumer's fetch lists, as the session has it (v4 to v6 as v7)."""
+        if self._listing is None and self.request is not None and self.request.listing is not None:
+            listing = self.request.listing
+            self._listing = raised(listing) if self.version < SESSION_VERSION else listing
+        return self._listing
+
+    def let_go(self) -> None:
+        """Keep no more of the frame."""
+        self.chunks = []
+        self.held = 0
+
+    def __repr__(self) -> str:
+        return f"<Exchange key={self.api_key} v{self.version} {self.becomes.value} received={self.received}>"
+
+
+class Answers:
+    """The answers of one connection that are still to come or to leave."""
+
+    __slots__ = ("expected", "held", "owed", "repeating")
+
+    def __init__(self) -> None:
+        self.expected: deque[Exchange] = deque()
+        """What the broker will answer, in its order."""
+        self.owed: deque[Exchange] = deque()
+        """What the client will be answered, in its order."""
+        self.repeating = 0
+        """Fetches that are asked once more; what follows them waits."""
+        self.held = 0
+        """Bytes of answers kept until they are whole or their turn comes."""
+
+    def in_turn(self, exchange: Exchange, pieces: list[Buffer]) -> list[Buffer]:
+        """Return the next bytes of an answer if it is its turn to leave; keep them otherwise."""
+        if self.owed and self.owed[0] is exchange:
+            return pieces
+        exchange.out += pieces
+        self.held += sum(map(len, pieces))
+        return []
+
+    def ended(self, exchange: Exchange) -> list[Buffer]:
+        """Note that an answer is whole; return what of later ones has waited for it."""
+        exchange.answered = True
+        owed = self.owed
+        waited: list[Buffer] = []
+        while owed and owed[0].answered:
+            owed.popleft()
+            if owed and owed[0].out:
+                waited += owed[0].out
+                self.held -= sum(map(len, owed[0].out))
+                owed[0].out = []
+        return waited
+
+    def clear(self) -> None:
+        """Expect, owe and keep nothing any more."""
+        self.expected.clear()
+        self.owed.clear()
+        self.held = 0

@@ -1,0 +1,255 @@
+"""Answers held until they are whole, for brokers' addresses or versions stand in them. Sans-IO."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from proxy.core.eligibility import Eligibility
+from proxy.core.events import Event, Passthrough
+from proxy.core.in_flight import Becomes, Buffer, Exchange
+from proxy.protocol import addresses, api_versions
+from proxy.protocol.addresses import Resolve, rewrite_endpoints
+from proxy.protocol.api import ApiKey, response_header
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
+from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk, slices
+from proxy.protocol.primitives import ProtocolError, TagSpan, encode_uvarint
+
+_HEAD_SIZE: Final = 8
+"""Length and correlation id: an ApiVersions response header has no more at any version."""
+_MAX_HELD_ANSWER: Final = 1 << 28
+"""An answer that is larger passes unread."""
+_MAX_PROBE_ANSWER: Final = 1 << 16
+
+
+class Rewriting:
+    """How answers pass in which addresses or versions stand.
+
+    Args:
+        resolve: where brokers are told to be; None leaves addresses as they are.
+        eligibility: is told what the broker can.
+        events: where it is told that an answer was not understood.
+    """
+
+    __slots__ = ("_eligibility", "_events", "_resolve")
+
+    def __init__(self, resolve: Resolve | None, eligibility: Eligibility, events: list[Event]) -> None:
+        self._resolve = resolve
+        self._eligibility = eligibility
+        self._events = events
+
+    def becomes(self, api_key: int, version: int) -> Becomes:
+        """Tell what becomes of the answer to a request that passes as it is."""
+        if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION:
+            return Becomes.WALKED  # KIP-951: there may be addresses in it
+        if api_key == ApiKey.API_VERSIONS:
+            return Becomes.REWRITTEN
+        if self._resolve is not None and version <= addresses.REWRITTEN.get(api_key, -1):
+            return Becomes.REWRITTEN
+        return Becomes.PASSED
+
+    def receive(self, exchange: Exchange, chunk: bytes, *, left: int) -> list[Buffer]:
+        """Hold an answer until it is whole, then put our addresses or version ranges into it.
+
+        Args:
+            exchange: what it answers.
+            chunk: its next bytes.
+            left: how many are still to come.
+        """
+        if exchange.received + left > _MAX_HELD_ANSWER:
+            exchange.becomes = Becomes.PASSED
+            pieces: list[Buffer] = [*exchange.chunks, chunk]
+            exchange.let_go()
+            return pieces
+        exchange.chunks.append(chunk)
+        exchange.held += len(chunk)
+        if left:
+            return []
+        frame = b"".join(exchange.chunks)
+        exchange.let_go()
+        if exchange.api_key == ApiKey.API_VERSIONS:
+            pieces, self._eligibility.features = clamped(frame, exchange.version)
+            return pieces
+        try:
+            return readdressed(frame, exchange.api_key, exchange.version, self._resolve)
+        except ProtocolError:
+            self._events.append(Passthrough(reason="an answer with addresses was not understood"))
+            return [frame]
+
+    def learn(self, exchange: Exchange, chunk: bytes, *, last: bool) -> None:
+        """Take the next bytes of the answer to our own question what the broker can."""
+        if exchange.received <= _MAX_PROBE_ANSWER:
+            exchange.chunks.append(chunk)
+            if last:
+                _, self._eligibility.features = clamped(b"".join(exchange.chunks), exchange.version)
+
+
+def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Features | None]:
+    """Return an ApiVersions answer with the gateway's limits, and what it tells of the broker.
+
+    Args:
+        frame: the whole frame.
+        version: that of the request.
+    """
+    try:
+        body, features = api_versions.clamp(frame[_HEAD_SIZE:], version)
+    except ProtocolError:
+        return [frame], None
+    return [_head(frame, _HEAD_SIZE, body), body], features
+
+
+def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | None) -> list[Buffer]:
+    """Return an answer with brokers where clients find them.
+
+    Args:
+        frame: the whole frame.
+        api_key: what the answer answers, one of `addresses.REWRITTEN`.
+        version: that of the request.
+        resolve: where brokers are told to be.
+
+    Raises:
+        ProtocolError: it is not what that version says.
+    """
+    if resolve is None or api_key == ApiKey.DESCRIBE_QUORUM:
+        # It names listeners of controllers, which are not to be reached through the gateway.
+        resolve = _nowhere
+    _, at = response_header(frame, 4, api_key, version)
+    body = addresses.rewrite(api_key, version, frame[at:], resolve)
+    return [_head(frame, at, body), body]
+
+
+def _head(frame: bytes, body_at: int, body: bytes) -> bytes:
+    return (body_at - 4 + len(body)).to_bytes(4) + frame[4:body_at]
+
+
+def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
+    """Resolve a broker to no address at all."""
+
+
+_ENDPOINTS_VERSION: Final = 16
+_UNSEEN_TAG: Final = b"\x7f"
+"""A tag that no schema has; readers skip it."""
+
+
+class Passing:
+    """How walked answers pass.
+
+    Args:
+        resolve: where brokers are told to be; None leaves addresses as they are.
+    """
+
+    __slots__ = ("_resolve",)
+
+    def __init__(self, resolve: Resolve | None) -> None:
+        self._resolve = resolve
+
+    def receive(
+        self, exchange: Exchange, walk: FetchResponseWalk, chunk: bytes, *, last: bool
+    ) -> list[Buffer]:
+        """Walk over the next bytes of an answer; return what of it can go to the client now.
+
+        An answer that says that the session failed is not for the client. One that is not understood goes on
+        as it came.
+        """
+        if exchange.understood:
+            try:
+                walk.feed(chunk)
+            except ProtocolError:
+                exchange.understood = False
+        if not exchange.understood or (last and not walk.done):
+            return self._up_to(exchange, walk, chunk, exchange.received)
+        if exchange.asks_session and walk.error_code:
+            exchange.let_go()
+            return []
+        tagged = self._resolve is not None and exchange.version >= _ENDPOINTS_VERSION
+        if last:
+            if not (walk.tags or exchange.passed_on or exchange.chunks or exchange.asks_session):
+                exchange.passed_on = exchange.received
+                return [chunk]  # as nearly all of them: whole, and as it is
+            return self._end(exchange, walk, chunk, tagged=tagged)
+        if not walk.head_known:
+            safe = 0
+        elif tagged:
+            safe = walk.tags_at if walk.tags_at >= 0 else walk.offset
+        else:
+            safe = exchange.received
+        return self._up_to(exchange, walk, chunk, safe)
+
+    def _all(self, exchange: Exchange, chunk: bytes) -> list[Buffer]:
+        pieces: list[Buffer] = [*exchange.chunks, chunk]
+        exchange.passed_on = exchange.received
+        exchange.let_go()
+        return pieces
+
+    def _up_to(self, exchange: Exchange, walk: FetchResponseWalk, chunk: bytes, safe: int) -> list[Buffer]:
+        """Pass on what lies before the offset `safe` of the frame, keep the rest."""
+        start = exchange.passed_on
+        if safe >= exchange.received:
+            pieces = self._all(exchange, chunk)
+        else:
+            exchange.chunks.append(chunk)
+            pieces = list[Buffer](slices(exchange.chunks, 0, safe - start)) if safe > start else []
+            rest = b"".join(slices(exchange.chunks, max(safe - start, 0), exchange.received - start))
+            exchange.chunks = [rest]
+            exchange.held = len(rest)
+            exchange.passed_on = max(safe, start)
+        return self._without_session(exchange, walk, pieces) if start == 0 and pieces else pieces
+
+    def _without_session(
+        self, exchange: Exchange, walk: FetchResponseWalk, pieces: list[Buffer]
+    ) -> list[Buffer]:
+        """Take the session's id, which is the gateway's own, out of the first bytes of an answer."""
+        if not exchange.asks_session or not walk.session_id or not walk.session_id_at:
+            return pieces
+        at = walk.session_id_at
+        first = memoryview(pieces[0])
+        if len(first) < at + 4:
+            first = memoryview(b"".join(pieces))
+            pieces = [first]
+        return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
+
+    def _end(
+        self, exchange: Exchange, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
+    ) -> list[Buffer]:
+        """Pass on the last bytes, their addresses rewritten."""
+        start = exchange.passed_on
+        if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
+            return self._up_to(exchange, walk, chunk, exchange.received)
+        pieces = self._up_to(exchange, walk, chunk, walk.tags_at)
+        old = exchange.chunks[0]
+        new = rewritten_tags(old, walk.tags, exchange.version, self._resolve)
+        if start and len(new) != len(old):
+            # The frame's length has gone to the client already. A hint without an address is an ordinary
+            # reason to ask for Metadata.
+            new = _hidden_endpoints(old, walk.tags)
+        elif not start:
+            size = exchange.received - 4 + len(new) - len(old)
+            if len(pieces[0]) < 4:
+                pieces = [b"".join(pieces)]
+            pieces[:1] = [size.to_bytes(4), memoryview(pieces[0])[4:]]
+        exchange.let_go()
+        return [*pieces, new]
+
+
+def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], version: int, resolve: Resolve | None) -> bytes:
+    """Return a response's body tags with its node endpoints (KIP-951) where the client is to find them.
+
+    Args:
+        tags: the tag buffer as received.
+        spans: where the payloads lie in it.
+        version: that of the response.
+        resolve: where brokers are told to be; None leaves all as it is.
+    """
+    if resolve is None or version < _ENDPOINTS_VERSION or not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
+        return tags
+    _, start, end = spans[0]
+    try:
+        payload = rewrite_endpoints(tags[start:end], resolve)
+    except ProtocolError:
+        return _hidden_endpoints(tags, spans)
+    parts = [encode_uvarint(len(spans)), encode_uvarint(NODE_ENDPOINTS_TAG), encode_uvarint(len(payload))]
+    return b"".join([*parts, payload, tags[end:]])
+
+
+def _hidden_endpoints(tags: bytes, spans: Sequence[TagSpan]) -> bytes:
+    """Return body tags of the same size in which the first one is none that a client knows."""
+    count = len(encode_uvarint(len(spans)))
+    return tags[:count] + _UNSEEN_TAG + tags[count + 1 :]

@@ -1,0 +1,164 @@
+"""Ask a cluster for its brokers, on a connection of the gateway's own: ApiVersions, then Metadata.
+
+It is how listeners can be open before a client asked. Where the cluster wants authentication first the
+gateway can't ask; it learns the brokers from the answers that its clients get.
+"""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.addresses import Address
+from proxy.net.loop_guard import see_that_elsewhere
+from proxy.net.tls import BrokerTls
+from proxy.protocol.api import ApiKey
+from proxy.protocol.primitives import (
+    Buffer,
+    ProtocolError,
+    encode_count,
+    encode_string,
+    read_count,
+    read_int16,
+    read_int32,
+    read_string,
+)
+from proxy.reasons import reason_of
+
+ASK_SECONDS: Final = 10.0
+"""For everything, from the connection to the last answer."""
+_MAX_ANSWER: Final = 16_777_216
+_CLIENT_ID: Final = b"fetchgate"
+_TLS_ALERT: Final = b"\x15\x03"
+_METADATA_VERSIONS: Final = (1, 8)
+"""v0 can't ask for no topic, v9 is flexible; every broker from 1.0 to 4.3 speaks one between."""
+
+
+class BootstrapError(Exception):
+    """A bootstrap address did not answer as a Kafka broker does; the text says how, in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a bootstrap address told."""
+
+    address: Address
+    brokers: dict[int, Address] | None
+    """By node id; None: it answers, but tells its brokers to none that has not authenticated."""
+
+
+async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collection[Address] = ()) -> Cluster:
+    """Ask one bootstrap address.
+
+    Args:
+        address: where.
+        tls: toward brokers; None: plain text.
+        listeners: where the gateway listens; it does not ask itself.
+
+    Raises:
+        BootstrapError: it can't be reached, or does not speak Kafka.
+    """
+    secured = tls.to(address.host) if tls is not None else {}
+    unanswered = "" if secured else " (does it speak TLS? Then give --broker-tls on)"
+    way = "does its name resolve, does the network lead there" + (", does it speak TLS" if secured else "")
+    late = f"not connected in {ASK_SECONDS:.0f} s ({way}?)"
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            await see_that_elsewhere(address, listeners)
+            reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
+            late = f"no answer in {ASK_SECONDS:.0f} s{unanswered}"
+            try:
+                return Cluster(address=address, brokers=await _converse(reader, writer))
+            finally:
+                writer.close()
+    except TimeoutError:
+        raise BootstrapError(f"{address}: {late}") from None
+    except asyncio.IncompleteReadError:
+        raise BootstrapError(f"{address}: closed without an answer{unanswered}") from None
+    except ProtocolError as error:
+        raise BootstrapError(f"{address}: does not answer as Kafka does: {error}") from None
+    except (OSError, ValueError) as error:
+        raise BootstrapError(f"{address}: {reason_of(error)}") from None
+
+
+async def ask_any(
+    addresses: tuple[Address, ...], tls: BrokerTls | None = None, listeners: Collection[Address] = ()
+) -> Cluster:
+    """Ask addresses in turn until one answers; see `ask`.
+
+    Raises:
+        BootstrapError: none did; the text says of each why.
+    """
+    reasons: list[str] = []
+    for address in addresses:
+        try:
+            return await ask(address, tls, listeners)
+        except BootstrapError as error:
+            reasons.append(str(error))
+    raise BootstrapError("; ".join(reasons))
+
+
+async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[int, Address] | None:
+    writer.write(_request(ApiKey.API_VERSIONS, 0, b""))
+    version = metadata_version(await _answer(reader))
+    if version is None:
+        return None
+    writer.write(_request(ApiKey.METADATA, version, metadata_body(version)))
+    try:
+        answer = await _answer(reader)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None  # a broker closes the connection of who asks anything but ApiVersions before SASL
+    return brokers_of(answer, version)
+
+
+def _request(api_key: ApiKey, version: int, body: bytes) -> bytes:
+    message = api_key.to_bytes(2) + version.to_bytes(2) + (1).to_bytes(4) + encode_string(_CLIENT_ID) + body
+    return len(message).to_bytes(4) + message
+
+
+async def _answer(reader: asyncio.StreamReader) -> bytes:
+    """Read one answer without its length and correlation id (response header v0)."""
+    head = await reader.readexactly(4)
+    if head[:2] == _TLS_ALERT:
+        raise ProtocolError("it speaks TLS: give --broker-tls on")
+    size = int.from_bytes(head, signed=True)
+    if not 4 <= size <= _MAX_ANSWER:
+        raise ProtocolError(f"an answer of {size} bytes")
+    return (await reader.readexactly(size))[4:]
+
+
+def metadata_version(answer: Buffer) -> int | None:
+    """Read from an ApiVersions v0 answer at which version to ask for Metadata; None: there is none."""
+    error, at = read_int16(answer, 0)
+    count, at = read_count(answer, at)
+    if error:
+        raise ProtocolError(f"ApiVersions answered with error {error}")
+    for _ in range(count or 0):
+        api_key, at = read_int16(answer, at)
+        lowest, at = read_int16(answer, at)
+        highest, at = read_int16(answer, at)
+        if api_key == ApiKey.METADATA:
+            version = max(lowest, _METADATA_VERSIONS[0])
+            return version if version <= min(highest, _METADATA_VERSIONS[1]) else None
+    return None
+
+
+def metadata_body(version: int) -> bytes:
+    """Write a Metadata request (v1 to v8) that asks for the brokers and for no topic."""
+    no_auto_creation = b"\x00" if version >= 4 else b""
+    no_authorized_operations = b"\x00\x00" if version >= 8 else b""
+    return encode_count(0) + no_auto_creation + no_authorized_operations
+
+
+def brokers_of(answer: Buffer, version: int) -> dict[int, Address]:
+    """Read the brokers from a Metadata answer (v1 to v8)."""
+    at = 4 if version >= 3 else 0  # throttle_time_ms
+    count, at = read_count(answer, at)
+    brokers: dict[int, Address] = {}
+    for _ in range(count or 0):
+        node_id, at = read_int32(answer, at)
+        host, at = read_string(answer, at)
+        port, at = read_int32(answer, at)
+        _rack, at = read_string(answer, at)
+        brokers[node_id] = Address((host or b"").decode("utf-8", "replace"), port)
+    return brokers

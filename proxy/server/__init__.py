@@ -1,0 +1,1 @@
+"""The processes of a gateway: start, serve, hand clients to workers, reload, drain, stop."""

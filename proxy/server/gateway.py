@@ -1,0 +1,118 @@
+"""The gateway as one process: what clients come to, and what serves them."""
+
+import asyncio
+from collections.abc import Sequence
+from socket import socket
+
+from proxy.capture.pcap import BROKER
+from proxy.capture.tap import Tap, no_tap
+from proxy.config import Config
+from proxy.logger import Logger
+from proxy.net.link import Link
+from proxy.net.listen import BACKLOG, Binding
+from proxy.net.sockets import ClientProtocol
+from proxy.server.listeners import Front
+from proxy.server.server import Serving
+from proxy.telemetry import state
+from proxy.telemetry.status import Account, Standing
+from proxy.telemetry.totals import NodeId
+
+
+class Gateway(Serving):
+    """One process of ``fetchgate proxy`` that does it all.
+
+    Args:
+        config: what the operator asked for.
+        loop: the event loop that runs it.
+        log: where its lines go.
+        tap: what stands between sockets and protocols.
+        inherited: sockets that listen already, handed over by systemd.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        log: Logger,
+        tap: Tap = no_tap,
+        inherited: Sequence[socket] = (),
+    ) -> None:
+        super().__init__(config, loop, log, tap)
+        self.front = Front(
+            config,
+            binding=Binding(config.reuse_port, inherited),
+            reach=self.reach,
+            broker_tls=self._broker_tls,
+            log=log,
+            note=self.note,
+            serve=self._serve,
+            stop=self._stop,
+            in_use=lambda: {link.node_id for link in self.links if link.node_id is not None},
+        )
+        self._servers: dict[NodeId, list[asyncio.Server]] = {}
+        self._unserved: set[socket] = set()
+
+    def open(self) -> None:
+        """Bind the bootstrap listener and those of the brokers that are known from before; begin to work.
+
+        Raises:
+            OSError: the address of the bootstrap listener can't be bound.
+            ConfigError: the right for ``tproxy`` is missing.
+        """
+        self.front.open()
+        self.listen, self.brokers = self.front.listen, self.front.brokers
+        for work in self.front.work():
+            self.spawn(work)
+        self.begin()
+
+    async def tell_standing(self) -> Standing:
+        """Tell how it stands."""
+        return self.standing()
+
+    async def tell_account(self) -> Account:
+        """Tell everything but the connections one by one."""
+        return self.account()
+
+    async def tell_connections(self, most: int) -> list[state.Described]:
+        """Describe the connections that moved most bytes."""
+        return await state.connections(self.links, most)
+
+    async def drain(self, within: float) -> int:
+        """Take no new clients, finish what is in flight, and so on: see `Serving.drain`."""
+        self._stop_all()
+        return await super().drain(within)
+
+    def close(self) -> int:
+        """Close everything at once; give the number of connections that were open."""
+        self._stop_all()
+        left = super().close()
+        for sock in self._unserved:
+            sock.close()
+        return left
+
+    def _serve(self, node_id: NodeId, sockets: list[socket]) -> None:
+        self._servers[node_id] = []
+        self._unserved.update(sockets)
+        for sock in sockets:
+            self.spawn(self._accept(node_id, sock))
+
+    async def _accept(self, node_id: NodeId, sock: socket) -> None:
+        server = await self.loop.create_server(
+            lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER),
+            sock=sock,
+            backlog=BACKLOG,
+            **self._client_tls.accepting,
+        )
+        self._unserved.discard(sock)
+        if node_id in self._servers:
+            self._servers[node_id].append(server)
+        else:
+            server.close()
+
+    def _stop(self, node_id: NodeId) -> None:
+        for server in self._servers.pop(node_id, []):
+            server.close()
+
+    def _stop_all(self) -> None:
+        for node_id in list(self._servers):
+            self._stop(node_id)

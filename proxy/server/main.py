@@ -1,0 +1,241 @@
+"""The life of a gateway, from its start to its last connection: what `fetchgate proxy` does."""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from errno import EADDRINUSE
+from functools import partial
+from socket import socket
+from typing import Any, Final
+
+from proxy.addresses import Address
+from proxy.capture.tap import Capture, Files
+from proxy.config import OPTIONS, Config, ConfigError, file_of, load, misspelt_variables
+from proxy.net.bootstrap import BootstrapError
+from proxy.net.listen import OwnListenerError, inherited
+from proxy.reasons import reason_of
+from proxy.server.gateway import Gateway
+from proxy.server.preflight import check
+from proxy.server.process import keep_freed, new_event_loop, tell_ready
+from proxy.server.reload import Reloader
+from proxy.server.supervisor import Workers
+from proxy.telemetry import logs
+from proxy.telemetry.admin import Admin
+from proxy.version import VERSION
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+ADMIN_RETRY_SECONDS: Final = 0.5
+ADMIN_LATE_SECONDS: Final = 60.0
+"""After which it is worth a warning that another still has the address of the admin endpoint."""
+OWN_FILES: Final = 256
+"""File descriptors beside those of clients, of which each takes two: listeners, the admin endpoint, files."""
+
+
+def run(arguments: dict[str, Any]) -> int:
+    """Run a gateway, or with ``--check`` only test what it would run with; return the exit code.
+
+    Args:
+        arguments: the parsed command line, option name -> value or None.
+    """
+    try:
+        config = _load(arguments)
+    except ConfigError as error:
+        complain_of_variables("proxy")
+        return _complain(str(error), EXIT_USAGE)
+    if arguments["check"]:
+        return asyncio.run(_check(config))
+    logs.configure(style=config.log_format, level=config.log_level)
+    keep_freed()
+    for text in misspelt_variables(os.environ):
+        logs.logger().warning("variable ignored", reason=text)
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(_serve(config, arguments))
+    except KeyboardInterrupt:
+        return 0  # before the handlers of signals were set
+
+
+def _load(arguments: dict[str, Any]) -> Config:
+    return load({option.name: arguments[option.name] for option in OPTIONS}, os.environ, _file(arguments))
+
+
+def _file(arguments: dict[str, Any]) -> str | None:
+    return file_of(arguments["config"], os.environ)
+
+
+def complain_of_variables(command: str) -> None:
+    """Say which variables count for nothing: one of them may be what is missing."""
+    for text in misspelt_variables(os.environ):
+        sys.stderr.write(f"fetchgate {command}: {text}\n")
+
+
+def _complain(text: str, code: int) -> int:
+    sys.stderr.write(f"fetchgate proxy: {text}\n")
+    return code
+
+
+async def _check(config: Config) -> int:
+    for text in misspelt_variables(os.environ):
+        _say(text)
+    try:
+        return 0 if await check(config, _say) else EXIT_FAILED
+    except ConfigError as error:
+        return _complain(str(error), EXIT_USAGE)
+    except BootstrapError as error:
+        return _complain(str(error), EXIT_FAILED)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()  # through a pipe as well, it is seen at once what is waited for
+
+
+async def _serve(config: Config, arguments: dict[str, Any]) -> int:
+    """Run a gateway until a signal ends it."""
+    loop = asyncio.get_running_loop()
+    log = logs.logger()
+    files = _raise_file_limit()
+    loop.set_exception_handler(logs.unexpected)
+    try:
+        handed_over = inherited(os.environ, os.getpid())
+        make = Workers if config.workers > 1 else Gateway
+        gateway = make(config, loop, log, inherited=handed_over)
+        gateway.open()
+    except ConfigError as error:
+        return _complain(str(error), EXIT_USAGE)
+    except OSError as error:
+        return _unbound("--listen", config.listen, error)
+    sys.unraisablehook = logs.ignored
+    admin = Admin(gateway)
+    try:
+        capture = _capture(config, gateway)
+    except OSError as error:
+        gateway.close()
+        reason = reason_of(error)
+        return _complain(
+            f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
+            EXIT_USAGE,
+        )
+    admin_at = config.admin
+    if admin_at is not None:
+        try:
+            bind = partial(replace(gateway.front.binding, shares=False).bind, admin_at)
+            admin_at = await _start_admin(gateway, admin, admin_at, bind)
+        except OSError as error:
+            gateway.close()
+            return _unbound("--admin", admin_at, error)
+    gc.collect()
+    gc.freeze()  # what was made until here stays: no collection needs to look at it again
+    log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(admin_at or "off"))
+    if files < (needed := 2 * config.max_connections + OWN_FILES):
+        log.warning("too few file descriptors for --max-connections", needed=needed, limit=files)
+    options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
+    gateway.spawn(options.follow())
+    await _until_stopped(gateway, options)
+    admin.close()
+    if capture is not None:
+        capture.close()
+    return 0
+
+
+async def _start_admin(
+    gateway: Gateway | Workers, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+) -> Address:
+    """Serve the admin endpoint; where ports are shared, as soon as the gateway that has its address leaves.
+
+    It is not shared: who asks would not know which of the two answers.
+
+    Returns:
+        Where it is, with the port that was bound.
+
+    Raises:
+        OSError: the address can't be bound.
+    """
+    try:
+        sockets = bind()
+    except OSError as error:
+        waits = gateway.config.reuse_port and error.errno == EADDRINUSE
+        if not waits or isinstance(error, OwnListenerError):
+            raise
+        gateway.log.info("the admin endpoint waits until the other gateway leaves")
+        gateway.spawn(_wait_for_admin(gateway, admin, at, bind))
+        return at
+    await admin.start(sockets)
+    return Address(at.host, sockets[0].getsockname()[1])
+
+
+async def _wait_for_admin(
+    gateway: Gateway | Workers, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+) -> None:
+    remedy = "if what has its address is no gateway that leaves, give --admin another HOST:PORT"
+    say = partial(gateway.log.warning, f"the admin endpoint still waits: {remedy}", admin=str(at))
+    late = gateway.loop.call_later(ADMIN_LATE_SECONDS, say)
+    try:
+        while True:
+            await asyncio.sleep(ADMIN_RETRY_SECONDS)
+            with suppress(OSError):
+                await admin.start(bind())
+                return
+    finally:
+        late.cancel()
+
+
+def _capture(config: Config, gateway: Gateway | Workers) -> Capture | None:
+    """Capture what passes from now on, if the operator asked for it.
+
+    Raises:
+        OSError: there is no writing to the directory.
+    """
+    if config.capture is None or isinstance(gateway, Workers):
+        return None
+    files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
+    gateway.tap = capture = Capture(files, records=config.capture_records, loop=gateway.loop, log=gateway.log)
+    gateway.log.info("capturing", directory=str(config.capture), records=config.capture_records)
+    return capture
+
+
+async def _until_stopped(gateway: Gateway | Workers, options: Reloader) -> None:
+    """Wait for SIGTERM or SIGINT, then drain; the second of them ends that."""
+    loop, log = gateway.loop, gateway.log
+    stop, again = asyncio.Event(), asyncio.Event()
+
+    def stopping() -> None:
+        (again if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping)
+    loop.add_signal_handler(signal.SIGHUP, options.reload)
+    tell_ready(os.environ)
+    await stop.wait()
+    options.draining = True
+    within = options.config.drain_timeout
+    log.info("draining", connections=gateway.standing().connections, timeout_seconds=within)
+    drained = loop.create_task(gateway.drain(within))
+    impatient = loop.create_task(again.wait())
+    await asyncio.wait({drained, impatient}, return_when=asyncio.FIRST_COMPLETED)
+    impatient.cancel()
+    if not drained.done():
+        drained.cancel()
+        with suppress(asyncio.CancelledError):
+            await drained
+    log.info("stopped", cut_off=drained.result() if not drained.cancelled() else gateway.close())
+
+
+def _unbound(flag: str, address: Address, error: OSError) -> int:
+    reason = reason_of(error)
+    return _complain(f"can't listen at {address}: {reason}; give {flag} another HOST:PORT", EXIT_FAILED)
+
+
+def _raise_file_limit() -> int:
+    """Let the process have as many file descriptors as it may, and tell how many that are."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,189 @@
+"""``--check``: what a gateway would need is tried, told and let go."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from errno import EADDRINUSE
+from pathlib import Path
+from socket import socket
+from tempfile import TemporaryFile
+from typing import Final
+
+from proxy.addresses import Address, Broker, listeners
+from proxy.config import Config
+from proxy.net import bootstrap
+from proxy.net.bootstrap import BootstrapError, Cluster, ask
+from proxy.net.listen import Binding, OwnListenerError
+from proxy.net.loop_guard import LeadsBackError, see_that_elsewhere
+from proxy.net.tls import BrokerTls, ClientTls, in_words
+from proxy.reasons import reason_of
+from proxy.server.listeners import Brokers, first_listener
+from proxy.telemetry import logs
+
+PATIENCE_SECONDS: Final = 2.0
+"""After so long it says what it waits for."""
+
+Say = Callable[[str], None]
+"""Takes what was found, line by line."""
+
+
+async def check(config: Config, say: Say) -> bool:
+    """Ask every bootstrap address, and listen wherever a gateway would, all at one time; leave nothing open.
+
+    Args:
+        config: what the operator asked for.
+        say: takes what was found.
+
+    Returns:
+        Whether a gateway could serve clients, those of each broker that was named included.
+
+    Raises:
+        BootstrapError: no bootstrap address answers.
+        ConfigError: a certificate can't be used, or the right for ``tproxy`` is missing.
+    """
+    tls = BrokerTls(config)
+    shown = _shown(config, say)
+    writes = [_writes(flag, folder, say) for flag, folder in _written(config)]
+    cluster = await _asked(config, tls, say)
+    with ExitStack() as opened:
+        listens = await _Listeners(config, say, opened).all_had((cluster and cluster.brokers) or {})
+    if config.bootstrap and cluster is None:
+        raise BootstrapError("no bootstrap address answers; is --bootstrap right, and are the brokers up?")
+    return shown and listens and all(writes)
+
+
+def _shown(config: Config, say: Say) -> bool:
+    """Tell whether clients can take the certificate that they would be shown, as far as time goes."""
+    tls = ClientTls(config, say)
+    if tls.valid_until is None:
+        return True
+    expired = tls.expired(datetime.now(UTC))
+    say(expired or f"--tls-cert {config.tls_cert}: valid until {in_words(tls.valid_until)}")
+    return not expired
+
+
+def _written(config: Config) -> Iterator[tuple[str, Path]]:
+    """Give the directories that a gateway would write to, with the option that names each."""
+    if config.state is not None:
+        yield "--state", config.state.absolute().parent
+    if config.capture is not None:
+        yield (
+            "--capture",
+            next(place for place in (config.capture, *config.capture.parents) if place.exists()),
+        )
+
+
+def _writes(flag: str, folder: Path, say: Say) -> bool:
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        reason = reason_of(error)
+        say(f"{flag}: can't write to {folder}: {reason}; give {flag} a place that can be written")
+        return False
+
+
+async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
+    """Ask every bootstrap address, and give what the last one told that answered."""
+    answered: Cluster | None = None
+    for address in config.bootstrap:
+        waiting = f"bootstrap {address}: no answer yet; it has {bootstrap.ASK_SECONDS:.0f} s"
+        patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
+        try:
+            answered = await ask(address, tls, [config.listen])
+        except BootstrapError as error:
+            say(f"bootstrap {error}")
+        else:
+            say(f"bootstrap {address}: ok")
+        finally:
+            patience.cancel()
+    if answered is not None and answered.brokers is None:
+        say("brokers: the cluster wants authentication; they are learned from clients' answers")
+    return answered
+
+
+class _Listeners:
+    """The sockets of a gateway that serves nobody.
+
+    Args:
+        config: what the operator asked for.
+        say: takes what can't be had, and where each broker would be.
+        opened: takes the sockets.
+    """
+
+    def __init__(self, config: Config, say: Say, opened: ExitStack) -> None:
+        self._config = config
+        self._say = say
+        self._opened = opened
+        self._binding = Binding(config.reuse_port)
+        self._listen = config.listen
+
+    async def all_had(self, known: dict[int, Address]) -> bool:
+        """Tell whether all could be had: clients' first, those of the brokers, the admin endpoint's."""
+        config = self._config
+        had = [self._had("--listen", config.listen, self._bind_listen)]
+        had += await self._brokers(known)
+        if config.admin is not None:
+            had.append(self._had("--admin", config.admin, self._bind_admin))
+        return all(had)
+
+    def _had(self, flag: str, address: Address, bind: Callable[[Address], None]) -> bool:
+        try:
+            bind(address)
+        except OSError as error:
+            reason = reason_of(error)
+            self._say(f"{flag} {address} can't be bound: {reason}; give {flag} another HOST:PORT")
+            return False
+        return True
+
+    def _keep(self, _: object, sockets: list[socket]) -> None:
+        for sock in sockets:
+            self._opened.enter_context(sock)
+
+    def _bind_listen(self, _: Address) -> None:
+        self._listen, sockets = first_listener(self._config, self._binding)
+        self._keep(None, sockets)
+
+    def _bind_admin(self, address: Address) -> None:
+        try:
+            self._keep(None, replace(self._binding, shares=False).bind(address))
+        except OwnListenerError:
+            raise
+        except OSError as error:
+            if not self._config.reuse_port or error.errno != EADDRINUSE:
+                raise  # otherwise it is had when the other gateway leaves
+
+    async def _brokers(self, known: dict[int, Address]) -> list[bool]:
+        config = self._config
+        brokers = Brokers(
+            rule=config.broker_ports,
+            listen=self._listen,
+            advertise=config.advertise,
+            serve=self._keep,
+            stop=lambda _: None,
+            log=logs.silent(),
+            state=None,
+            shares=config.tls_cert is not None,
+            binding=self._binding,
+        )
+        learned = [brokers.learn(node_id, address) for node_id, address in sorted(known.items())]
+        for broker in learned:
+            at = broker.listener or "no port by --broker-ports; it will be left out"
+            self._say(f"broker {broker.node_id} {broker.address}: {at}")
+            if broker.problem and broker.listener is not None:
+                self._say(broker.problem)
+        own = [*listeners(self._listen, learned, shares=config.tls_cert is not None)]
+        led = [await self._leads_elsewhere(broker, own) for broker in learned]
+        return [*led, *(not broker.problem for broker in learned)]
+
+    async def _leads_elsewhere(self, broker: Broker, own: list[Address]) -> bool:
+        try:
+            await see_that_elsewhere(broker.address, own)
+        except LeadsBackError as error:
+            self._say(f"broker {broker.node_id} {broker.address}: {error}")
+            return False
+        except (OSError, ValueError):
+            pass  # whether a broker can be reached is not asked
+        return True

@@ -1,0 +1,134 @@
+"""The admin endpoint: ``/livez``, ``/readyz``, ``/metrics``, ``/state``; GET, one answer each.
+
+It is small on purpose. What a peer can take is bounded: the size of a request, the time it may need, and how
+many peers there are at once; a peer that only waits makes room for the next. It binds loopback by default and
+answers nothing but what stands here.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from socket import socket
+from typing import Final
+from urllib.parse import parse_qsl
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from proxy.telemetry import logs
+from proxy.telemetry.metrics import exposition
+from proxy.telemetry.state import MAX_LISTED, Asked, document
+from proxy.telemetry.status import health_of
+
+MAX_HEAD_BYTES: Final = 8192
+MAX_CONNECTIONS: Final = 32
+REQUEST_SECONDS: Final = 5.0
+"""For a request to come, and again for its answer to be taken."""
+_MAX_DIGITS: Final = 18
+"""Of a number that is asked for."""
+
+Answer = tuple[HTTPStatus, str, bytes]
+
+
+class Admin:
+    """Answers for one gateway."""
+
+    def __init__(self, gateway: Asked) -> None:
+        self._gateway = gateway
+        self._servers: list[asyncio.Server] = []
+        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
+        self._routes: dict[str, Callable[[str], Awaitable[Answer]]] = {
+            "/livez": self._live,
+            "/readyz": self._ready,
+            "/metrics": self._metrics,
+            "/state": self._state,
+        }
+
+    async def start(self, sockets: list[socket]) -> None:
+        """Serve on listening sockets."""
+        for sock in sockets:
+            server = await asyncio.start_server(self._client, sock=sock, limit=MAX_HEAD_BYTES)
+            self._servers.append(server)
+
+    def close(self) -> None:
+        """Serve no more."""
+        for server in self._servers:
+            server.close()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MAX_CONNECTIONS:
+            # Who opened it first has had most time: peers that send nothing must not keep out a probe.
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                answer = await self._answer(reader)
+            async with asyncio.timeout(REQUEST_SECONDS):
+                writer.write(_http(*answer))
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # it left, or it is too slow (TimeoutError is an OSError)
+        finally:
+            self._open.pop(writer, None)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return _text(HTTPStatus.BAD_REQUEST)
+        if words[0] != b"GET":
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED)
+        path, _, query = words[1].decode("latin-1").partition("?")
+        route = self._routes.get(path)
+        if route is None:
+            return _text(HTTPStatus.NOT_FOUND)
+        try:
+            return await route(query)
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs one answer
+            logs.logger().error("admin endpoint broken by a defect", exc_info=error)
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    async def _live(self, _query: str) -> Answer:
+        """Say that the event loops turn: this one, and that of each worker."""
+        if (await self._gateway.tell_standing()).silent:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE)
+        return HTTPStatus.OK, "text/plain", b"alive\n"
+
+    async def _ready(self, _query: str) -> Answer:
+        health = health_of(await self._gateway.tell_standing())
+        status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return _json(status, {"state": health.state, "reasons": health.reasons})
+
+    async def _metrics(self, _query: str) -> Answer:
+        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.tell_account())
+
+    async def _state(self, query: str) -> Answer:
+        """Give the state; ``?connections=N`` lists no more than N of them."""
+        wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
+        if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
+            return _text(HTTPStatus.BAD_REQUEST)
+        most = min(int(wanted), MAX_LISTED)
+        return HTTPStatus.OK, "application/json", await document(self._gateway, most)
+
+
+def _json(status: HTTPStatus, document: object) -> Answer:
+    return status, "application/json", json.dumps(document).encode() + b"\n"
+
+
+def _text(status: HTTPStatus) -> Answer:
+    return status, "text/plain", f"{status.phrase}\n".encode()
+
+
+def _http(status: HTTPStatus, content_type: str, body: bytes) -> bytes:
+    allow = "Allow: GET\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,321 @@
+"""The gateway as Prometheus sees it: computed when it is asked for, from the tallies; nothing per frame.
+
+Label values are bounded: two sides, four kinds, Kafka's error codes, `MAX_REASONS` reasons and `MAX_BROKERS`
+brokers. No client id is one: it is the client's to choose; `/state` has them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from proxy.core.events import FetchKind, SideTally, Tally
+from proxy.core.histograms import Distribution, Measured
+from proxy.protocol.api import ErrorCode
+from proxy.telemetry.status import STATES, Account, Counts, Process, Standing
+from proxy.telemetry.totals import NodeId, add, saved_bytes
+from proxy.version import VERSION
+
+MAX_REASONS: Final = 50
+"""Values of a label that come from the wire; the rest is `other`."""
+MAX_BROKERS: Final = 100
+"""Brokers that are told apart, those with the lowest ids; the rest is `other`."""
+_SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+"""Told from the start, so that a rate shows the first of them."""
+
+Sides = tuple[tuple[str, SideTally], tuple[str, SideTally]]
+
+
+class _Told(Collector):
+    """An account as Prometheus' collectors give it."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all metrics of the gateway."""
+        account = self._account
+        counts, standing = account.counts, account.standing
+        tally = counts.total()
+        sides: Sides = (("client", tally.client), ("broker", tally.broker))
+        info = GaugeMetricFamily("fetchgate_build_info", "Which fetchgate this is.", labels=["version"])
+        info.add_metric([VERSION], 1)
+        yield info
+        yield from _bytes(sides)
+        yield from _fetches(sides)
+        yield from _reasons(tally)
+        yield from _connections(counts)
+        yield from _sessions(counts)
+        yield from _health(account)
+        yield from _limits(standing)
+        yield from _brokers(account)
+        yield from _distributions(counts.all_measured(), counts.loop_lag)
+        yield from _workers(counts.processes)
+        yield from _client_facing_half()
+
+
+def _connections(counts: Counts) -> Iterator[Metric]:
+    links = counts.links.values()
+    standing = GaugeMetricFamily("fetchgate_connections", "Open connections.", labels=["side"])
+    standing.add_metric(["client"], sum(each.connections for each in links))
+    standing.add_metric(["broker"], sum(each.reached for each in links))
+    yield standing
+    yield CounterMetricFamily(
+        "fetchgate_connections_accepted", "Connections taken from clients.", value=counts.accepted
+    )
+    turned = CounterMetricFamily(
+        "fetchgate_connections_turned_away",
+        "Connections that the gateway itself closed: at a limit, leaving, without a request, idle.",
+        labels=["reason"],
+    )
+    for reason, count in counts.turned_away.items():
+        turned.add_metric([reason], count)
+    yield turned
+    faults = CounterMetricFamily("fetchgate_faults", "Connections ended by a peer's fault.", labels=["side"])
+    for side, count in counts.faults.items():
+        faults.add_metric([side], count)
+    yield faults
+    paused = GaugeMetricFamily(
+        "fetchgate_paused_connections",
+        "Connections of which this side is not read.",
+        labels=["side", "reason"],
+    )
+    for (side, reason), count in counts.paused.items():
+        paused.add_metric([side, reason], count)
+    yield paused
+
+
+def _sessions(counts: Counts) -> Iterator[Metric]:
+    links = counts.links.values()
+    sessions = GaugeMetricFamily(
+        "fetchgate_fetch_sessions", "Fetch sessions of the gateway.", labels=["side"]
+    )
+    sessions.add_metric(["client"], 0)
+    sessions.add_metric(["broker"], sum(each.sessions for each in links))
+    yield sessions
+    partitions = GaugeMetricFamily(
+        "fetchgate_fetch_session_partitions", "Partitions in these sessions.", labels=["side"]
+    )
+    partitions.add_metric(["client"], 0)
+    partitions.add_metric(["broker"], sum(each.session_partitions for each in links))
+    yield partitions
+
+
+def _health(account: Account) -> Iterator[Metric]:
+    health = account.health
+    yield GaugeMetricFamily("fetchgate_ready", "Whether clients can be served.", value=int(health.ready))
+    states = GaugeMetricFamily("fetchgate_state", "1 for the state that it is in.", labels=["state"])
+    for state in STATES:
+        states.add_metric([state], int(state == health.state))
+    yield states
+
+
+def _limits(standing: Standing) -> Iterator[Metric]:
+    """Tell what is reached of each limit."""
+    for name, text, value in (
+        ("sessions_enabled", "Whether --sessions is on.", int(standing.sessions_on)),
+        ("session_slots_held", "Slots at brokers that are held or asked for.", standing.slots_held),
+        ("session_slots_limit", "--max-sessions.", standing.max_sessions),
+        ("inflight_bytes", "Bytes held until an answer is complete.", standing.held_bytes),
+        ("inflight_limit_bytes", "--max-inflight-bytes.", standing.max_inflight_bytes),
+        ("connections_limit", "--max-connections.", standing.max_connections),
+        ("capture_stopped", "1 once --capture has stopped by itself.", int(standing.capture_stopped)),
+    ):
+        yield GaugeMetricFamily(f"fetchgate_{name}", text, value=value)
+
+
+def _brokers(account: Account) -> Iterator[Metric]:
+    """Tell brokers apart: who refuses, who evicts, who can't be reached."""
+    tallies, troubles = account.counts.tallies, account.standing.troubles
+    ids = sorted(id_ for id_ in {*tallies, *account.standing.brokers} if id_ is not None)
+    names: dict[NodeId, str] = {id_: account.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]}
+    names |= {None: "bootstrap"}
+    reached = dict.fromkeys(names.values(), 0)
+    unreachable, together = reached.copy(), {name: Tally() for name in reached}
+    for id_ in (*ids, None):
+        name = names.get(id_, "other")
+        add(together.setdefault(name, Tally()), tallies.get(id_, Tally()))
+        unreachable[name] = unreachable.get(name, 0) + bool(troubles.of(id_))
+    for id_, links in account.counts.links.items():
+        name = names.get(id_, "other")
+        reached[name] = reached.get(name, 0) + links.reached
+    yield _by_broker("connections", "Open connections to the broker.", reached)
+    yield _by_broker("unreachable", "Brokers to which the last try failed, of late.", unreachable)
+    saved = {name: saved_bytes(tally) for name, tally in together.items()}
+    yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
+    refusals = {name: tally.refusals for name, tally in together.items()}
+    yield _counted_by_broker("session_refusals", "Asked for a session, got none.", refusals)
+    evictions = {
+        name: tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND] for name, tally in together.items()
+    }
+    yield _counted_by_broker("session_evictions", "Sessions given to others (error 70).", evictions)
+
+
+def _by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"fetchgate_broker_{name}", text, labels=["broker"])
+    for broker, value in values.items():
+        family.add_metric([broker], value)
+    return family
+
+
+def _counted_by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(f"fetchgate_broker_{name}", text, labels=["broker"])
+    for broker, value in values.items():
+        family.add_metric([broker], value)
+    return family
+
+
+def _bytes(sides: Sides) -> Iterator[Metric]:
+    families = (
+        ("fetchgate_fetch_request_bytes", "Fetch requests, whole frames.", "fetch_request_bytes"),
+        ("fetchgate_fetch_response_bytes", "Fetch responses, whole frames.", "fetch_response_bytes"),
+        ("fetchgate_fetch_record_bytes", "Records in fetch responses.", "fetch_record_bytes"),
+    )
+    for name, text, field in families:
+        family = CounterMetricFamily(name, text, labels=["side"])
+        for side, counted in sides:
+            family.add_metric([side], getattr(counted, field))
+        yield family
+    moved = CounterMetricFamily(
+        "fetchgate_bytes",
+        "All bytes; in: received from that side, out: sent to it.",
+        labels=["side", "direction"],
+    )
+    for side, counted in sides:
+        moved.add_metric([side, "in"], counted.bytes_in)
+        moved.add_metric([side, "out"], counted.bytes_out)
+    yield moved
+
+
+def _fetches(sides: Sides) -> Iterator[Metric]:
+    fetches = CounterMetricFamily("fetchgate_fetches", "Fetch requests.", labels=["side", "kind"])
+    partitions = CounterMetricFamily(
+        "fetchgate_fetch_partitions", "Partition entries of fetches.", labels=["side", "direction"]
+    )
+    for side, counted in sides:
+        for kind in FetchKind:
+            fetches.add_metric([side, kind.name.lower()], counted.fetches[kind])
+        partitions.add_metric([side, "request"], counted.partitions_requested)
+        partitions.add_metric([side, "response"], counted.partitions_answered)
+    yield fetches
+    yield partitions
+
+
+def _reasons(tally: Tally) -> Iterator[Metric]:
+    errors = CounterMetricFamily(
+        "fetchgate_fetch_session_errors",
+        "Top-level errors of session fetches, hidden from clients.",
+        labels=["code"],
+    )
+    counted = dict.fromkeys(_SESSION_ERRORS, 0) | tally.session_errors
+    for code, count in bounded(Counter({str(code): n for code, n in counted.items()})):
+        errors.add_metric([code], count)
+    yield errors
+    passed = CounterMetricFamily(
+        "fetchgate_passthrough", "Fetches and connections passed on as they came.", labels=["reason"]
+    )
+    for reason, count in bounded(tally.passthrough):
+        passed.add_metric([reason], count)
+    yield passed
+
+
+def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metric]:
+    added = HistogramMetricFamily(
+        "fetchgate_added_seconds",
+        "What the gateway adds: from bytes read until what they called for was written; a fetch sent again.",
+        labels=["part"],
+    )
+    _fill(added, "request", measured.added_request)
+    _fill(added, "response", measured.added_response)
+    _fill(added, "repeat", measured.added_repeat)
+    yield added
+    broker = HistogramMetricFamily(
+        "fetchgate_broker_seconds",
+        "From a request's last byte to its answer's first; a fetch's max_wait_ms included.",
+        labels=["api"],
+    )
+    _fill(broker, "fetch", measured.broker_fetch)
+    _fill(broker, "other", measured.broker_other)
+    yield broker
+    answers = HistogramMetricFamily(
+        "fetchgate_fetch_answer_bytes", "Size of fetch responses, whole frames.", labels=["side"]
+    )
+    _fill(answers, "client", measured.answer_bytes_client)
+    _fill(answers, "broker", measured.answer_bytes_broker)
+    yield answers
+    partitions = HistogramMetricFamily(
+        "fetchgate_fetch_request_partitions", "Partitions that a fetch request lists.", labels=["side"]
+    )
+    _fill(partitions, "client", measured.partitions_client)
+    _fill(partitions, "broker", measured.partitions_broker)
+    yield partitions
+    lag = HistogramMetricFamily(
+        "fetchgate_loop_lag_seconds", "By how much the event loop was late, looked at every two seconds."
+    )
+    _fill(lag, None, loop_lag)
+    yield lag
+
+
+def _fill(family: HistogramMetricFamily, label: str | None, distribution: Distribution) -> None:
+    bounds = (*(str(bound) for bound in distribution.bounds), "+Inf")
+    seen = zip(bounds, accumulate(distribution.counts), strict=True)
+    family.add_metric([label] if label else [], list(seen), distribution.total)
+
+
+def _workers(processes: Sequence[Process]) -> Iterator[Metric]:
+    """Tell the processes that serve clients apart; there is one without --workers."""
+    connections = GaugeMetricFamily(
+        "fetchgate_worker_connections", "Open connections of clients.", labels=["worker"]
+    )
+    cpu = CounterMetricFamily("fetchgate_worker_cpu_seconds", "CPU time taken.", labels=["worker"])
+    resident = GaugeMetricFamily("fetchgate_worker_resident_bytes", "Memory taken.", labels=["worker"])
+    fds = GaugeMetricFamily("fetchgate_worker_open_fds", "Open file descriptors.", labels=["worker"])
+    for process in processes:
+        worker = [str(process.number)]
+        connections.add_metric(worker, process.connections)
+        cpu.add_metric(worker, process.cpu_seconds)
+        resident.add_metric(worker, process.resident_bytes)
+        fds.add_metric(worker, process.open_fds)
+    yield from (connections, cpu, resident, fds)
+
+
+def _client_facing_half() -> Iterator[Metric]:
+    """KIP-227's own metrics; clients' native sessions pass through, so the gateway keeps none for clients."""
+    yield GaugeMetricFamily(
+        "fetchgate_num_incremental_fetch_sessions", "Sessions that the gateway keeps for clients.", value=0
+    )
+    yield GaugeMetricFamily(
+        "fetchgate_num_incremental_fetch_partitions_cached",
+        "Partitions in sessions kept for clients.",
+        value=0,
+    )
+    evictions = CounterMetricFamily(
+        "fetchgate_incremental_fetch_session_evictions", "Sessions of clients evicted.", labels=["privileged"]
+    )
+    evictions.add_metric(["false"], 0)
+    evictions.add_metric(["true"], 0)
+    yield evictions
+
+
+def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
+    """Give at most `MAX_REASONS` values of a label, the commonest by name and the others together."""
+    common = counts.most_common(MAX_REASONS)
+    rest = counts.total() - sum(count for _, count in common)
+    return [*common, ("other", rest)] if rest else common
+
+
+def exposition(account: Account) -> bytes:
+    """Write all metrics in Prometheus' text format: the gateway, this process, its garbage collector."""
+    collectors = CollectorRegistry()
+    collectors.register(_Told(account))
+    ProcessCollector(registry=collectors)
+    GCCollector(registry=collectors)
+    return generate_latest(collectors)

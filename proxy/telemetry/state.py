@@ -1,0 +1,234 @@
+"""A gateway as `/state` tells it: one JSON document for scripts and for `fetchgate top` alike."""
+
+import asyncio
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
+from math import isinf
+from time import monotonic, time
+from typing import Any, Final, Protocol, TypeAlias
+
+from proxy.core.events import FetchKind, SideTally, Tally
+from proxy.core.histograms import Distribution, Measured
+from proxy.net.link import HOLDS, Link
+from proxy.protocol.api import ErrorCode
+from proxy.telemetry.history import Happening, History
+from proxy.telemetry.status import Account, Standing, WithBroker
+from proxy.telemetry.totals import (
+    BROKER_BYTES,
+    BROKER_FETCHES,
+    CLIENT_BYTES,
+    CLIENT_FETCHES,
+    NodeId,
+    fetch_bytes,
+    saved_bytes,
+)
+from proxy.version import VERSION
+
+MAX_LISTED: Final = 2000
+"""Connections in one document; those that moved most bytes are listed."""
+_AT_ONCE: Final = 50
+"""Connections that are described before others may have the event loop."""
+
+
+Described: TypeAlias = tuple[int, str]
+"""A connection: the bytes that went to its client, and all that is told of it, as JSON."""
+
+
+class Asked(Protocol):
+    """A gateway as its admin endpoint asks it: one process, or several together."""
+
+    async def tell_standing(self) -> Standing:
+        """Tell how it stands."""
+
+    async def tell_account(self) -> Account:
+        """Tell everything but the connections one by one."""
+
+    async def tell_connections(self, most: int) -> list[Described]:
+        """Describe the connections that moved most bytes, that which moved most first."""
+
+
+async def document(gateway: Asked, most: int = MAX_LISTED) -> bytes:
+    """Describe a gateway as JSON.
+
+    Args:
+        gateway: whose state it is.
+        most: how many connections are listed.
+    """
+    head = json.dumps(overview(await gateway.tell_account()))
+    listed = await gateway.tell_connections(most)
+    texts = ", ".join(text for _, text in listed)
+    return f'{head[:-1]}, "connections": [{texts}]}}\n'.encode()
+
+
+async def connections(links: Collection[Link], most: int) -> list[Described]:
+    """Describe the connections that moved most bytes, that which moved most first.
+
+    Others are served while a long list is written.
+    """
+    described: list[Described] = []
+    listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:most]
+    for at in range(0, len(listed), _AT_ONCE):
+        described += [
+            (link.core.tally.client.bytes_out, json.dumps(_connection(link)))
+            for link in listed[at : at + _AT_ONCE]
+        ]
+        await asyncio.sleep(0)
+    return described
+
+
+def overview(account: Account) -> dict[str, Any]:
+    """Describe a gateway without its connections."""
+    standing, counts, health = account.standing, account.counts, account.health
+    return {
+        "version": VERSION,
+        "time": round(time(), 3),
+        "uptime_seconds": round(account.uptime_seconds, 3),
+        "state": health.state,
+        "reasons": health.reasons,
+        "listen": str(standing.listen),
+        "workers": [asdict(process) for process in counts.processes],
+        "sessions": {
+            "on": standing.sessions_on,
+            "off_for": sorted(standing.sessions_off_for),
+            "held": standing.slots_held,
+            "max": standing.max_sessions,
+        },
+        "inflight_bytes": standing.held_bytes,
+        "max_inflight_bytes": standing.max_inflight_bytes,
+        "totals": _tally(counts.total()),
+        "added": _added(counts.all_measured()),
+        "recent": _recent(account.history),
+        "events": [_event(happening) for happening in counts.happenings],
+        "bootstrap": {
+            "addresses": [str(address) for address in standing.bootstrap],
+            "listener": str(standing.listen),
+            "problem": standing.troubles.of(None),
+            **_with_broker(account, None),
+        },
+        "brokers": [
+            {
+                "id": node_id,
+                "address": str(broker.address),
+                "listener": str(broker.listener) if broker.listener else None,
+                "problem": broker.problem or standing.troubles.of(node_id),
+                **_with_broker(account, node_id),
+            }
+            for node_id, broker in sorted(standing.brokers.items())
+        ],
+        "connections_open": standing.connections,
+        "connections_accepted": counts.accepted,
+        "connections_max": standing.max_connections,
+        "connections_turned_away": counts.turned_away,
+    }
+
+
+def _event(happening: Happening) -> dict[str, Any]:
+    return {
+        "at": round(happening.at, 3),
+        "kind": happening.kind,
+        "text": happening.text,
+        "count": happening.count,
+        "warning": happening.warning,
+    }
+
+
+def _tally(tally: Tally) -> dict[str, Any]:
+    return {
+        "client": _side(tally.client),
+        "broker": _side(tally.broker),
+        "saved_bytes": saved_bytes(tally),
+        "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
+        "refusals": tally.refusals,
+        "passthrough": dict(sorted(tally.passthrough.items())),
+    }
+
+
+def _side(side: SideTally) -> dict[str, Any]:
+    return {
+        "bytes_in": side.bytes_in,
+        "bytes_out": side.bytes_out,
+        "fetch_request_bytes": side.fetch_request_bytes,
+        "fetch_response_bytes": side.fetch_response_bytes,
+        "fetch_record_bytes": side.fetch_record_bytes,
+        "fetches": {kind.name.lower(): side.fetches[kind] for kind in FetchKind},
+        "partitions_requested": side.partitions_requested,
+        "partitions_answered": side.partitions_answered,
+    }
+
+
+def _added(measured: Measured) -> dict[str, Any]:
+    """Tell what the gateway adds to a request and to an answer."""
+    return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
+
+
+def _seconds(distribution: Distribution) -> dict[str, Any]:
+    below = distribution.below(0.99)
+    return {
+        "count": distribution.count,
+        "mean_seconds": distribution.mean,
+        "p99_below_seconds": None if isinf(below) else below,
+    }
+
+
+def _recent(history: History) -> dict[str, Any]:
+    """Tell what crossed the gateway in each of the last intervals, the latest last."""
+    return {
+        "seconds": [round(seconds, 3) for seconds in history.seconds],
+        "client_bytes": history.column(CLIENT_BYTES),
+        "broker_bytes": history.column(BROKER_BYTES),
+        "fetches": {
+            side: {kind.name.lower(): history.column(first + kind) for kind in FetchKind}
+            for side, first in (("client", CLIENT_FETCHES), ("broker", BROKER_FETCHES))
+        },
+    }
+
+
+def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
+    """Tell what goes on with one broker, or with the bootstrap."""
+    links = account.counts.links.get(node_id, WithBroker())
+    tally = account.counts.tallies.get(node_id, Tally())
+    fetch, other = account.answer_seconds.get(node_id, (None, None))
+    return {
+        "connections": links.connections,
+        "sessions": links.sessions,
+        "session_partitions": links.session_partitions,
+        "refusals": tally.refusals,
+        "evictions": tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND],
+        "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
+        "fetches": sum(tally.broker.fetches),
+        "fetch_bytes": fetch_bytes(tally.broker),
+        "saved_bytes": saved_bytes(tally),
+        "answer_seconds": {"fetch": _rounded(fetch), "other": _rounded(other)},
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _names(holds: int) -> Iterable[str]:
+    return (name for bit, name in HOLDS.items() if holds & bit)
+
+
+def _connection(link: Link) -> dict[str, Any]:
+    core = link.core
+    return {
+        "client_address": link.client_address,
+        "broker_address": str(link.broker_address) if link.broker_address else None,
+        "broker_id": link.node_id,
+        "age_seconds": round(monotonic() - link.opened_at, 3),
+        "phase": link.phase.name.lower(),
+        "client_id": core.client_id,
+        "software_name": core.software_name,
+        "software_version": core.software_version,
+        "fetch_version": core.fetch_version,
+        "session_id": core.session_id,
+        "session_epoch": core.session_epoch,
+        "session_partitions": core.session_partitions,
+        "held_bytes": core.held,
+        "not_read": {"client": list(_names(link.client_holds)), "broker": list(_names(link.broker_holds))},
+        "last_event": link.last_event,
+        "last_error": link.last_error,
+        **_tally(core.tally),
+    }

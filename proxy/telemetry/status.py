@@ -1,0 +1,284 @@
+"""What a gateway tells of itself, as plain data: health, metrics and state are read from it. Sans-IO.
+
+With ``--workers`` each process gives its own account; added up they are the gateway's.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.addresses import LOOPED, Address, Broker
+from proxy.core.events import Tally
+from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
+from proxy.telemetry.history import Happenings, History
+from proxy.telemetry.totals import NodeId, add
+
+STATES: Final = ("starting", "ready", "degraded", "draining")
+
+
+class Troubles:
+    """Which brokers can't be reached, and why; the latest word counts, whichever process had it."""
+
+    __slots__ = ("words",)
+
+    def __init__(self) -> None:
+        self.words: dict[NodeId, tuple[float, str]] = {}
+        """By broker: when it was last tried, in seconds, and why it was not reached, or nothing."""
+
+    def __repr__(self) -> str:
+        return f"<Troubles {self.now()}>"
+
+    def failed(self, node_id: NodeId, reason: str, now: float) -> bool:
+        """Take note that a broker was not reached; tell whether that, or why, is new."""
+        before = self.of(node_id)
+        self.words[node_id] = (now, reason)
+        return before != reason
+
+    def reached(self, node_id: NodeId, now: float) -> bool:
+        """Take note that a broker was reached; tell whether that is new."""
+        before = self.of(node_id)
+        self.words[node_id] = (now, "")
+        return before != ""
+
+    def forget(self, before: float) -> list[NodeId]:
+        """Forget brokers that were not reached when they were last tried, before this time; give which.
+
+        The bootstrap stays: the gateway itself tries it for ever.
+        """
+        old: list[NodeId] = [
+            node_id
+            for node_id, (at, reason) in self.words.items()
+            if reason and at < before and node_id is not None
+        ]
+        for node_id in old:
+            del self.words[node_id]
+        return old
+
+    def of(self, node_id: NodeId) -> str:
+        """Say why a broker can't be reached; nothing when it can."""
+        return self.words.get(node_id, (0.0, ""))[1]
+
+    def now(self) -> dict[NodeId, str]:
+        """Give the brokers that can't be reached, the bootstrap first, with the reasons."""
+        ids = sorted(self.words, key=lambda node_id: (node_id is not None, node_id or 0))
+        return {node_id: reason for node_id in ids if (reason := self.words[node_id][1])}
+
+    def add(self, other: "Troubles") -> None:
+        """Take over what another process knows later."""
+        for node_id, word in other.words.items():
+            if node_id not in self.words or word[0] > self.words[node_id][0]:
+                self.words[node_id] = word
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """How a gateway stands: its options as they count now, the brokers, what is reached of its limits."""
+
+    transparent: bool
+    listen: Address
+    bootstrap: tuple[Address, ...]
+    brokers: dict[int, Broker]
+    """Those that are known, by number."""
+    troubles: Troubles
+    bootstrap_answered: bool
+    draining: bool
+    problems: list[str]
+    """What is amiss beside brokers out of reach and limits."""
+    silent: bool = False
+    """A worker does not answer."""
+    sessions_on: bool
+    sessions_off_for: frozenset[str]
+    slots_held: int
+    max_sessions: int
+    held_bytes: int
+    """Of answers, until they are whole."""
+    max_inflight_bytes: int
+    over: bool
+    """More is held than may be."""
+    connections: int
+    max_connections: int
+    capture_stopped: bool = False
+    """What ``--capture`` began has stopped by itself."""
+
+    def add(self, other: "Standing") -> None:
+        """Add how a worker stands; what all workers share counts as it is here."""
+        self.troubles.add(other.troubles)
+        self.problems += [problem for problem in other.problems if problem not in self.problems]
+        self.held_bytes += other.held_bytes
+        self.over |= other.over
+        self.connections += other.connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What ``/readyz`` says."""
+
+    state: str
+    """One of `STATES`."""
+    reasons: list[str]
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether clients can be served."""
+        return self.state in {"ready", "degraded"}
+
+
+def health_of(standing: Standing) -> Health:
+    """Tell whether clients can be served, and what is amiss."""
+    known, troubles = standing.brokers.keys(), standing.troubles.now()
+    reasons = [reason for node_id, reason in troubles.items() if node_id is None or node_id in known]
+    asked = set(known) if standing.transparent else {None, *known}
+    if asked and troubles.keys() >= asked and standing.bootstrap_answered:
+        reasons.insert(0, "no broker is reachable")
+    reasons += standing.problems
+    reasons += _limits(standing)
+    if standing.draining:
+        state = "draining"
+    elif not standing.bootstrap_answered:
+        state = "starting"
+    else:
+        state = "degraded" if reasons else "ready"
+    return Health(state=state, reasons=reasons)
+
+
+def _limits(standing: Standing) -> list[str]:
+    """Say which limits are reached."""
+    reached = []
+    if standing.sessions_on and 0 < standing.max_sessions <= standing.slots_held:
+        reached.append(
+            f"all {standing.max_sessions} session slots are taken, other clients pass as they come;"
+            " see --max-sessions"
+        )
+    if standing.over:
+        reached.append(
+            f"{standing.held_bytes} bytes of answers are held, brokers wait; see --max-inflight-bytes"
+        )
+    if standing.connections >= standing.max_connections:
+        reached.append(no_room(standing.max_connections))
+    return reached
+
+
+def no_room(max_connections: int) -> str:
+    """Say that there are as many clients as there may be."""
+    return f"all {max_connections} connections are taken, others are closed at once; see --max-connections"
+
+
+def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -> str:
+    """Name a broker for people: by its id, or by its address where none is known."""
+    if node_id is None:
+        return "the bootstrap"
+    if not transparent:
+        return f"broker {node_id}"
+    broker = known.get(node_id)
+    return str(broker.address) if broker else {LOOPED: "nowhere"}.get(node_id, "other")
+
+
+@dataclass(slots=True, kw_only=True)
+class WithBroker:
+    """The connections to one broker that are open."""
+
+    connections: int = 0
+    """Of clients."""
+    reached: int = 0
+    """Of these, those whose broker connection stands."""
+    sessions: int = 0
+    session_partitions: int = 0
+
+    def add(self, other: "WithBroker") -> None:
+        """Add those of another process."""
+        self.connections += other.connections
+        self.reached += other.reached
+        self.sessions += other.sessions
+        self.session_partitions += other.session_partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that serves clients."""
+
+    number: int
+    """From 1; a worker that takes the place of another has its number."""
+    pid: int
+    connections: int
+    cpu_seconds: float
+    resident_bytes: int
+    open_fds: int
+    """File descriptors; as `resident_bytes` 0 where there is no /proc."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What one process has counted since it began, and what stands now."""
+
+    tallies: dict[NodeId, Tally] = field(default_factory=dict)
+    """Connections, open and closed, by broker."""
+    measured: dict[NodeId, Measured] = field(default_factory=dict)
+    loop_lag: Distribution = field(default_factory=lambda: Distribution(ADDED_SECONDS))
+    accepted: int = 0
+    turned_away: Counter[str] = field(default_factory=Counter)
+    """Connections that the gateway itself closed, by reason."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """By side."""
+    happenings: Happenings = field(default_factory=Happenings)
+    links: dict[NodeId, WithBroker] = field(default_factory=dict)
+    paused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Connections of which a side is not read: side and reason."""
+    processes: list[Process] = field(default_factory=list)
+
+    def add(self, other: "Counts") -> None:
+        """Add what another process has counted; only this one changes."""
+        for node_id, tally in other.tallies.items():
+            add(self.tallies.setdefault(node_id, Tally()), tally)
+        for node_id, measured in other.measured.items():
+            self.measured.setdefault(node_id, Measured()).add(measured)
+        self.loop_lag.add(other.loop_lag)
+        self.accepted += other.accepted
+        self.turned_away.update(other.turned_away)
+        self.faults.update(other.faults)
+        self.happenings.add(other.happenings)
+        for node_id, links in other.links.items():
+            self.links.setdefault(node_id, WithBroker()).add(links)
+        self.paused.update(other.paused)
+        self.processes += other.processes
+
+    def total(self) -> Tally:
+        """Add up all brokers."""
+        total = Tally()
+        for tally in self.tallies.values():
+            add(total, tally)
+        return total
+
+    def all_measured(self) -> Measured:
+        """Add up what was measured with all brokers."""
+        total = Measured()
+        for measured in self.measured.values():
+            total.add(measured)
+        return total
+
+    def ended(self) -> None:
+        """Forget what stood: the process is gone, what it counted stays."""
+        self.links.clear()
+        self.paused.clear()
+        self.processes.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """All that a gateway tells of itself but its connections one by one."""
+
+    standing: Standing
+    counts: Counts
+    uptime_seconds: float
+    history: History
+    answer_seconds: dict[NodeId, tuple[float | None, float | None]]
+    """How long each broker took of late, see `proxy.telemetry.totals.Books.answer_seconds`."""
+
+    @property
+    def health(self) -> Health:
+        """Tell whether clients can be served, and what is amiss."""
+        return health_of(self.standing)
+
+    def called(self, node_id: NodeId) -> str:
+        """Name a broker for people."""
+        return called(node_id, self.standing.brokers, transparent=self.standing.transparent)

@@ -1,0 +1,133 @@
+"""What a gateway has counted, by broker, and what of it is recent. Sans-IO.
+
+Brokers are named by their id; None is the bootstrap, of which it is not known which broker it is.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import fsum
+from typing import Final, TypeAlias
+
+from proxy.core.events import FetchKind, SideTally, Tally
+from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
+from proxy.telemetry.history import Happenings, History
+
+NodeId: TypeAlias = int | None
+Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
+"""The connections that are open, with what each counted so far."""
+
+CLIENT_BYTES: Final = 0
+"""Columns of `Books.history`: bytes of fetches and their answers on each side, ..."""
+BROKER_BYTES: Final = 1
+CLIENT_FETCHES: Final = 2
+"""... and from here on fetches by kind, the client's, then the broker's."""
+BROKER_FETCHES: Final = CLIENT_FETCHES + len(FetchKind)
+
+
+class Books:
+    """The books of one gateway."""
+
+    def __init__(self) -> None:
+        self.gone: dict[NodeId, Tally] = {}
+        """What connections counted that are closed now."""
+        self.history = History()
+        self.happenings = Happenings()
+        self.loop_lag = Distribution(ADDED_SECONDS)
+        """Seconds by which the event loop was late, looked at now and then."""
+        self._measured: dict[NodeId, Measured] = {}
+        self._answers: dict[NodeId, History] = {}
+
+    def measured(self, node_id: NodeId) -> Measured:
+        """Give what all connections to one broker add their measurements to."""
+        if node_id not in self._measured:
+            self._measured[node_id] = Measured()
+        return self._measured[node_id]
+
+    def closed(self, node_id: NodeId, tally: Tally) -> None:
+        """Keep what a connection had counted."""
+        add(self.gone.setdefault(node_id, Tally()), tally)
+
+    def by_broker(self, opened: Open) -> dict[NodeId, Tally]:
+        """Add up connections, open and closed, by broker."""
+        totals: dict[NodeId, Tally] = {}
+        for part in (self.gone.items(), opened):
+            for node_id, tally in part:
+                add(totals.setdefault(node_id, Tally()), tally)
+        return totals
+
+    def all_measured(self) -> dict[NodeId, Measured]:
+        """Give what was measured with each broker, all of it counted."""
+        for measured in self._measured.values():
+            measured.settle()
+        return self._measured
+
+    def sample(self, now: float, opened: Open, measured: Mapping[NodeId, Measured] | None = None) -> None:
+        """Take the sums of which the history is made.
+
+        Args:
+            now: in seconds.
+            opened: the connections that are open.
+            measured: what was measured with each broker; by default what these books have.
+        """
+        sums = [0] * (BROKER_FETCHES + len(FetchKind))
+        for part in (self.gone.items(), opened):
+            for _, tally in part:
+                _sum(sums, tally)
+        self.history.note(now, sums)
+        for node_id, with_broker in (measured or self.all_measured()).items():
+            fetch, other = with_broker.broker_fetch, with_broker.broker_other
+            answers = self._answers.setdefault(node_id, History())
+            answers.note(now, (fetch.count, fetch.total, other.count, other.total))
+
+    def all_answer_seconds(self) -> dict[NodeId, tuple[float | None, float | None]]:
+        """Tell `answer_seconds` of all brokers."""
+        return {node_id: self.answer_seconds(node_id) for node_id in self._answers}
+
+    def answer_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
+        """Tell how long a broker took of late, in the mean: for fetches, and for others; None: none came."""
+        answers = self._answers.get(node_id)
+        if answers is None:
+            return None, None
+        fetches, seconds, others, others_seconds = (fsum(answers.column(which)) for which in range(4))
+        return (seconds / fetches if fetches else None), (others_seconds / others if others else None)
+
+
+def add(total: Tally, part: Tally) -> None:
+    """Add what one connection counted to a total."""
+    _add_side(total.client, part.client)
+    _add_side(total.broker, part.broker)
+    total.refusals += part.refusals
+    if part.session_errors:
+        total.session_errors.update(part.session_errors)
+    if part.passthrough:
+        total.passthrough.update(part.passthrough)
+
+
+def saved_bytes(tally: Tally) -> int:
+    """Tell what sessions saved: bytes of fetches on the client's side less those on the broker's."""
+    return fetch_bytes(tally.client) - fetch_bytes(tally.broker)
+
+
+def fetch_bytes(side: SideTally) -> int:
+    """Add up fetches and their answers on one side."""
+    return side.fetch_request_bytes + side.fetch_response_bytes
+
+
+def _add_side(total: SideTally, part: SideTally) -> None:
+    total.bytes_in += part.bytes_in
+    total.bytes_out += part.bytes_out
+    total.fetch_request_bytes += part.fetch_request_bytes
+    total.fetch_response_bytes += part.fetch_response_bytes
+    total.fetch_record_bytes += part.fetch_record_bytes
+    total.partitions_requested += part.partitions_requested
+    total.partitions_answered += part.partitions_answered
+    total.fetches = [before + more for before, more in zip(total.fetches, part.fetches, strict=True)]
+
+
+def _sum(sums: list[int], tally: Tally) -> None:
+    """Add one connection to the sums of the history; with thousands of them it is done often."""
+    client, broker = tally.client, tally.broker
+    sums[CLIENT_BYTES] += fetch_bytes(client)
+    sums[BROKER_BYTES] += fetch_bytes(broker)
+    for at, fetches in ((CLIENT_FETCHES, client.fetches), (BROKER_FETCHES, broker.fetches)):
+        for kind, count in enumerate(fetches, at):
+            sums[kind] += count

@@ -1,0 +1,1 @@
+"""Capture files: sources, windows of bytes, pcap and pcapng records."""

@@ -1,0 +1,265 @@
+"""The packets of a pcapng file, found in windows of it."""
+
+import struct
+from dataclasses import dataclass
+
+import dpkt
+import numpy as np
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.formats import NotACaptureError, identify
+from replay.capture.files.window import Column, Records, Window
+from replay.capture.packets.links import NO_LINK
+
+_SECTION = dpkt.pcapng.PCAPNG_BT_SHB
+_INTERFACE = dpkt.pcapng.PCAPNG_BT_IDB
+_PACKET = dpkt.pcapng.PCAPNG_BT_EPB
+_OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
+_SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
+_PACKETS = frozenset({_PACKET, _OLD_PACKET, _SIMPLE_PACKET})
+_KNOWN = _PACKETS | {_SECTION, _INTERFACE, 4, 5, 10}
+"""Beside these, names, statistics and secrets."""
+_MAX_BLOCK = 8 << 20
+"""A longer block is none."""
+_MOST_UNITS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Interface:
+    link: int
+    snaplen: int
+    units: int = 1_000_000
+    """Time units a second."""
+    offset: int = 0
+    """Seconds to be added."""
+
+
+_UNDESCRIBED = _Interface(link=NO_LINK, snaplen=0)
+
+
+class PcapngRecords:
+    """Follows the chain of blocks; where it breaks, searches for the next block."""
+
+    def __init__(self, counts: FileCounts) -> None:
+        """`counts`: filled as blocks pass."""
+        self.done = False
+        self._counts = counts
+        self._seeking = False
+        self._begin_section("<")
+
+    def _begin_section(self, order: str) -> None:
+        self._order = order
+        self._head = struct.Struct(f"{order}II").unpack_from
+        self._tail = struct.Struct(f"{order}I").unpack_from
+        self._interfaces: list[_Interface] = []
+        columns = [(name, f"{order}u4") for name in ("interface", "high", "low", "captured", "length")]
+        self._packet = np.dtype(columns)
+        self._old_packet = np.dtype([("interface", f"{order}u2"), ("drops", f"{order}u2"), *columns[1:]])
+
+    def take(self, window: Window, *, final: bool) -> Records | None:
+        """Give packets of one kind that follow each other, maybe none; None when more bytes are needed.
+
+        Args:
+            window: Its `begin` moves on.
+            final: The file ends where the window does.
+        """
+        if self._seeking and not self._found(window, final=final):
+            return None
+        begun = window.begin
+        places, kind = self._follow(window)
+        moved = window.begin > begun
+        if not moved:
+            moved = self._step(window, final=final)
+        return self._columns(window, kind, np.array(places, np.int64)) if moved else None
+
+    def _follow(self, window: Window) -> tuple[list[int], int]:
+        """Pass over packets of one kind and whatever needs no looking at; tell where the packets are."""
+        head, tail, data, end = self._head, self._tail, window.data, window.end
+        places: list[int] = []
+        position, packets = window.begin, 0
+        while position + 12 <= end:
+            kind, length = head(data, position)
+            behind = position + length
+            if kind in {_SECTION, _INTERFACE} or length < 12 or length & 3 or behind > end:
+                break
+            if tail(data, behind - 4)[0] != length:
+                break
+            if kind in _PACKETS:
+                if kind != packets and places:
+                    break
+                packets = kind
+                places.append(position)
+            position = behind
+        self._pass(window, position)
+        return places, packets
+
+    def _step(self, window: Window, *, final: bool) -> bool:
+        """Take the block that `_follow` stopped at; False when more bytes are needed, or nothing is left."""
+        left = window.end - window.begin
+        size = self._size(window) if left >= 12 else 12
+        if size and size > left:
+            if final and left:
+                self._counts.trailing_bytes += left
+                self._counts.note(f"ends within a block, whose {left} bytes are left out")
+                self._pass(window, window.end)
+            return False
+        if not size:
+            self._lost(window)
+            return True
+        self._describe(bytes(window.data[window.begin : window.begin + size]))
+        self._pass(window, window.begin + size)
+        return True
+
+    def _size(self, window: Window) -> int:
+        """Tell how long the block at `begin` is, as far as it can be one; else 0."""
+        begin, data = window.begin, window.data
+        kind, size = self._head(data, begin)
+        if kind == _SECTION:
+            try:
+                order = identify(bytes(data[begin : begin + 12])).order
+            except NotACaptureError:
+                return 0
+            (size,) = struct.unpack_from(f"{order}I", data, begin + 4)
+        if size < 12 or size & 3 or size > _MAX_BLOCK:
+            return 0
+        tail = data[begin + size - 4 : begin + size]
+        whole = begin + size <= window.end
+        return 0 if whole and tail != data[begin + 4 : begin + 8] else size
+
+    def _describe(self, block: bytes) -> None:
+        """Take in a section or an interface."""
+        if int.from_bytes(block[:4], "big") == _SECTION:
+            self._begin_section(identify(block).order)
+            return
+        reader = dpkt.pcapng.InterfaceDescriptionBlockLE
+        if self._order == ">":
+            reader = dpkt.pcapng.InterfaceDescriptionBlock
+        try:
+            found = reader(block)
+            options = {option.code: bytes(option.data) for option in found.opts}
+        except (dpkt.Error, UnicodeDecodeError):
+            self._counts.note(f"interface {len(self._interfaces)} is described in no known way")
+            self._interfaces.append(_UNDESCRIBED)
+            return
+        self._interfaces.append(
+            _Interface(
+                link=found.linktype,
+                snaplen=found.snaplen,
+                units=_units(options.get(dpkt.pcapng.PCAPNG_OPT_IF_TSRESOL, b"\x06")),
+                offset=_offset(options.get(dpkt.pcapng.PCAPNG_OPT_IF_TSOFFSET, b""), self._order),
+            )
+        )
+
+    def _columns(self, window: Window, kind: int, places: Column) -> Records:
+        if kind == _SIMPLE_PACKET:
+            return self._simple(window, places)
+        header = window.blocks(places + 8, self._old_packet if kind == _OLD_PACKET else self._packet)
+        room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 32
+        interface = header["interface"].astype(np.int64)
+        stamp = header["high"].astype(np.uint64) << 32 | header["low"].astype(np.uint64)
+        time = np.zeros(len(places), np.int64)
+        link = np.zeros(len(places), np.int64)
+        for number in np.unique(interface).tolist():
+            mine = interface == number
+            described = self._interface(number)
+            time[mine] = _nanoseconds(stamp[mine], described)
+            link[mine] = described.link
+        return Records(
+            at=places + 28,
+            captured=np.clip(header["captured"].astype(np.int64), 0, np.maximum(room, 0)),
+            length=header["length"].astype(np.int64),
+            time=time,
+            offset=places + window.offset(0),
+            link=link,
+        )
+
+    def _simple(self, window: Window, places: Column) -> Records:
+        """Read packets of the first interface, without times; that of the packets before stands in."""
+        room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
+        length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)
+        described = self._interface(0)
+        most = described.snaplen or _MAX_BLOCK
+        return Records(
+            at=places + 12,
+            captured=np.clip(length, 0, np.minimum(np.maximum(room, 0), most)),
+            length=length,
+            time=np.full(len(places), self._counts.last_time),
+            offset=places + window.offset(0),
+            link=np.full(len(places), described.link, np.int64),
+        )
+
+    def _interface(self, number: int) -> _Interface:
+        return self._interfaces[number] if number < len(self._interfaces) else _UNDESCRIBED
+
+    def _pass(self, window: Window, place: int) -> None:
+        self._counts.file_bytes += place - window.begin
+        window.begin = place
+
+    def _lost(self, window: Window) -> None:
+        _, size = self._head(window.data, window.begin)
+        self._counts.bad_records += 1
+        place = window.offset(window.begin)
+        self._counts.note(f"at byte {place} a block claims {size} bytes; went on at the next found")
+        self._counts.skipped_bytes += 1
+        self._pass(window, window.begin + 1)
+        self._seeking = True
+
+    def _found(self, window: Window, *, final: bool) -> bool:
+        """Search for a block of a known kind whose two lengths agree, and behind which another one begins."""
+        word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
+        last = max(window.end - 11, window.begin)
+        likely = np.isin(word[window.begin : last], sorted(_KNOWN))
+        likely &= word[window.begin + 4 : last + 4] <= _MAX_BLOCK
+        place = next(
+            (
+                place
+                for place in (np.flatnonzero(likely) + window.begin).tolist()
+                if self._fits(window, place)
+            ),
+            window.end if final else last,
+        )
+        self._counts.skipped_bytes += place - window.begin
+        self._pass(window, place)
+        self._seeking = place >= last
+        return not self._seeking
+
+    def _fits(self, window: Window, place: int) -> bool:
+        (size,) = self._tail(window.data, place + 4)
+        behind = place + size
+        if size < 12 or size & 3 or behind > window.end or self._tail(window.data, behind - 4)[0] != size:
+            return False
+        return behind + 4 > window.end or self._tail(window.data, behind)[0] in _KNOWN
+
+
+def _units(option: bytes) -> int:
+    exponent = option[0] & 0x7F if option else 6
+    units = 1 << exponent if option[:1] >= b"\x80" else 10**exponent
+    return min(units, _MOST_UNITS)
+
+
+def _offset(option: bytes, order: str) -> int:
+    return int(struct.unpack(f"{order}q", option[:8])[0]) if len(option) >= 8 else 0
+
+
+def _nanoseconds(stamp: Column, interface: _Interface) -> Column:
+    second = 1_000_000_000
+    units = interface.units
+    if second % units == 0:
+        return stamp.astype(np.int64) * (second // units) + interface.offset * second
+    if units % second == 0:
+        return (stamp // (units // second)).astype(np.int64) + interface.offset * second
+    whole, part = (stamp // units).astype(np.int64), (stamp % units).astype(np.int64)
+    # Beyond 2 ** 33 units a second the product would not fit; their last bits are less than a nanosecond.
+    shift = max(units.bit_length() - 34, 0)
+    found: Column = (whole + interface.offset) * second + (part >> shift) * second // (units >> shift)
+    return found
+
+
+def first_time(window: Window) -> int:
+    """Tell the time of the first packet in the window, 0 when there is none."""
+    counts = FileCounts(file="")
+    records = PcapngRecords(counts)
+    while (found := records.take(window, final=False)) is not None:
+        if len(found.time):
+            return int(found.time[0])
+    return 0

@@ -1,0 +1,220 @@
+"""Where captures come from: files, globs, directories, standard input, and what pyarrow.fs opens."""
+
+import fnmatch
+import glob
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyarrow import fs
+
+from replay.capture.files import pcap, pcapng
+from replay.capture.files.formats import Format, NotACaptureError, identify
+from replay.capture.files.pcap import RecordSearch
+from replay.capture.files.streams import STDIN, filesystem, first_line, is_pipe, is_remote, opened, piped
+from replay.capture.files.window import Window
+
+_GLOB = re.compile(r"[*?\[]")
+_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
+"""What captures are called; tcpdump -C puts a number behind."""
+_HEAD = 64 << 10
+"""Bytes read of each file to know its format and the time of its first packet."""
+
+
+class InputError(ValueError):
+    """An input that the user named and that isn't there; the text is one line that names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One capture file."""
+
+    name: str
+    """Path or URI as the user would write it; `-` is standard input."""
+    number: int = 0
+    """Place in the input: files are ordered by the time of their first packet."""
+    size: int = -1
+    """Bytes as stored; -1 when unknown."""
+    form: Format | None = None
+    """None where it isn't known yet (standard input) or `problem` tells why not."""
+    compression: str = ""
+    """`gzip`, `zstd` or none."""
+    first_time: int = 0
+    """Nanoseconds since 1970 of the first packet; 0 when unknown."""
+    problem: str = ""
+    """Why it can't be read at all."""
+    spooled: str = ""
+    """The file into which a pipe was copied."""
+
+    @property
+    def once(self) -> bool:
+        """It is standard input or another pipe: read once, and by this process alone, unless it's spooled."""
+        return not self.spooled and is_pipe(self.name)
+
+    @property
+    def path(self) -> str:
+        """What to open."""
+        return self.spooled or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The records of one file that begin from `start` on and before `stop` (None: to its end)."""
+
+    source: Source
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one task reads; picklable."""
+
+    pieces: tuple[Piece, ...]
+
+
+def expand(inputs: Iterable[str]) -> list[Source]:
+    """Find the capture files that the user named, in the order of their first packets.
+
+    A directory gives the files in it, at any depth, that are called like captures or begin like one.
+
+    Raises:
+        InputError: A path that doesn't exist, a pattern or directory that holds no capture.
+    """
+    names = dict.fromkeys(name for text in inputs for name in _named(text))
+    found = sorted(map(_looked_at, names), key=lambda source: source.first_time)
+    return [replace(source, number=number) for number, source in enumerate(found)]
+
+
+def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
+    """Split the input into shares of about `share_bytes` each, small files together.
+
+    A pcap file that isn't compressed is split where a record begins; all others are whole.
+    """
+    shares: list[Share] = []
+    pieces: list[Piece] = []
+    room = share_bytes
+    for piece in (piece for source in sources for piece in _pieces(source, share_bytes)):
+        size = (piece.source.size if piece.stop is None else piece.stop) - piece.start
+        if pieces and size > room:
+            shares.append(Share(pieces=tuple(pieces)))
+            pieces, room = [], share_bytes
+        pieces.append(piece)
+        room -= max(size, 0)
+    return [*shares, Share(pieces=tuple(pieces))] if pieces else shares
+
+
+def spool(source: Source, directory: str) -> Source:
+    """Copy what can be read once only into a file in `directory`, for other processes to read."""
+    path = Path(directory) / f"{source.number}.pcap"
+    with path.open("wb") as file:
+        shutil.copyfileobj(piped(source.name), file)
+    return replace(_looked_at(str(path)), name=source.name, spooled=str(path), number=source.number)
+
+
+def _named(text: str) -> Iterator[str]:
+    if text == STDIN:
+        yield text
+    elif is_remote(text):
+        yield from _remote(text)
+    elif Path(text).is_dir():
+        yield from _directory(text, (str(path) for path in Path(text).rglob("*") if path.is_file()))
+    elif Path(text).exists():
+        yield text
+    elif _GLOB.search(text):
+        names = glob.glob(text, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute patterns
+        found = [name for name in names if Path(name).is_file()]
+        if not found:
+            raise InputError(f"{text}: no file is called like this")
+        yield from sorted(found, key=_natural)
+    else:
+        raise InputError(f"{text}: no such file or directory")
+
+
+def _remote(uri: str) -> Iterator[str]:
+    """Find what a URI means; its file system lists directories and patterns."""
+    scheme, _, rest = uri.partition("://")
+    until = _GLOB.search(rest)
+    base = rest[: until.start()].rpartition("/")[0] if until else rest
+    try:
+        system, path = filesystem(f"{scheme}://{base}")
+        info = system.get_file_info(path)
+        if info.type == fs.FileType.File:
+            yield uri
+            return
+        listed = system.get_file_info(fs.FileSelector(path, recursive=True))
+    except OSError as error:
+        raise InputError(f"{uri}: {first_line(error)}") from error
+    prefix = f"{scheme}://{base}".rstrip("/")
+    names = [prefix + file.path[len(path.rstrip("/")) :] for file in listed if file.type == fs.FileType.File]
+    if not until:
+        yield from _directory(uri, names)
+        return
+    found = [name for name in names if fnmatch.fnmatchcase(name, uri)]
+    if not found:
+        raise InputError(f"{uri}: no file is called like this")
+    yield from sorted(found, key=_natural)
+
+
+def _directory(text: str, names: Iterable[str]) -> list[str]:
+    found = sorted((name for name in names if _NAMES.search(name) or _is_capture(name)), key=_natural)
+    if not found:
+        raise InputError(f"{text}: no capture in this directory")
+    return found
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts capture10 behind capture9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _is_capture(name: str) -> bool:
+    return _looked_at(name).form is not None
+
+
+def _looked_at(name: str) -> Source:
+    """Read the head of a file; what is wrong with it is kept as its `problem`."""
+    if is_pipe(name):
+        return Source(name=name)
+    size = -1
+    try:
+        system, path = filesystem(name)
+        size = system.get_file_info(path).size or 0
+        stream, kind = opened(name)
+        with stream:
+            window = Window(0, _HEAD)
+            window.fill(stream)
+        form = identify(bytes(window.data[: window.end]))
+    except NotACaptureError as error:
+        return Source(name=name, size=size, problem=str(error))
+    except OSError as error:
+        return Source(name=name, size=size, problem=first_line(error))
+    time = pcapng.first_time(window) if form.kind == "pcapng" else pcap.first_time(form, window)
+    return Source(name=name, size=size, form=form, compression=kind, first_time=time)
+
+
+def _pieces(source: Source, share_bytes: int) -> Iterator[Piece]:
+    form = source.form
+    if form is None or form.kind != "pcap" or source.compression or source.size <= share_bytes:
+        yield Piece(source=source)
+        return
+    count = -(-source.size // share_bytes)
+    start = 0
+    for number in range(1, count):
+        stop = _next_record(source, form, source.size * number // count)
+        if stop is not None and stop > start:
+            yield Piece(source=source, start=start, stop=stop)
+            start = stop
+    yield Piece(source=source, start=start)
+
+
+def _next_record(source: Source, form: Format, place: int) -> int | None:
+    """Find the first record from `place` on; None where there is none in the next megabyte or so."""
+    window = Window(place)
+    stream, _ = opened(source.path, place)
+    with stream:
+        window.fill(stream, form.max_record * 6)
+    found = RecordSearch(form, source.first_time).settled(window)
+    return None if found is None else window.offset(found)

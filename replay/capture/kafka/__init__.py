@@ -1,0 +1,1 @@
+"""From segments to Kafka exchanges. Sans-IO."""

@@ -1,0 +1,246 @@
+"""One TCP connection of a capture: rows of SEGMENTS in, exchanges out. Finds out whether it speaks Kafka.
+
+Which end is the client is told by who sends requests, not by ports or by a SYN: the end whose bytes are first
+seen to be requests. Until then both directions are searched.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.framing import Framing
+from replay.capture.kafka.pairing import Keep, Pairing
+from replay.capture.kafka.reassembly import Reassembly
+from replay.capture.kafka.request_frames import RequestFraming, is_no_request
+from replay.capture.kafka.response_frames import ResponseFraming
+from replay.capture.packets.tcp import FIN, RST, SYN
+
+NOT_KAFKA: Final = "not Kafka"
+TLS: Final = "TLS"
+OPAQUE: Final = "opaque after a SASL handshake v0"
+NO_REQUESTS: Final = "no requests seen"
+
+_SEARCHED: Final = 1 << 20
+"""Bytes of each direction in which a request must be found, or it is no Kafka."""
+_ENOUGH: Final = 16
+_TLS_TYPES: Final = frozenset({0x16, 0x17})
+"""Handshake, application data."""
+_TLS_HEADER: Final = 5
+_TLS_MAX_RECORD: Final = 0x4100
+
+
+@dataclass(slots=True, eq=False)
+class _Side:
+    """One direction: its segments in order, and the frames in them."""
+
+    endpoint: str
+    framing: Framing
+    reassembly: Reassembly
+    syn: bool = False
+    closed_time: int = 0
+    other: "_Side" = field(init=False)
+
+    @property
+    def port(self) -> int:
+        return int(self.endpoint.rpartition(":")[2])
+
+    def replace_framing(self, framing: Framing) -> None:
+        self.framing = self.reassembly.sink = framing
+
+
+class Connection:
+    """One use of a pair of endpoints."""
+
+    def __init__(self, low: str, high: str, number: int, *, ports: frozenset[int], keep: Keep) -> None:
+        self._end = ConnectionEnd(connection="", client="", broker="")
+        self._pairing = Pairing(self._end, self._client_found, keep)
+        self._low = self._side(low)
+        self._high = self._side(high)
+        self._low.other, self._high.other = self._high, self._low
+        self._number = number
+        self._spoke: _Side | None = None
+        self._first_syn: _Side | None = None
+        self._client: _Side | None = None
+        self._settled = False
+        """It is known who is the client, or that there is none."""
+        self._forced = (self._low.port in ports) != (self._high.port in ports)
+        if self._forced:
+            client = self._high if self._low.port in ports else self._low
+            self._pairing.requests_found(client.framing)
+
+    def row(  # noqa: PLR0917 - the columns of SEGMENTS, once for every row
+        self,
+        payload: memoryview,
+        from_low: bool,
+        time: int,
+        end_time: int,
+        sequence: int,
+        flags: int,
+        missing: int,
+        packets: int,
+    ) -> bool:
+        """Take the next row; return False, and change nothing, if it begins another connection."""
+        side = self._low if from_low else self._high
+        if flags and not self._flags(side, flags, time, sequence, len(payload)):
+            return False
+        if payload or missing:
+            other = side.other
+            turned = self._spoke is other
+            if turned:
+                other.framing.other_spoke()
+            if other.reassembly.waiting:
+                other.reassembly.other_spoke(len(payload), turned=turned)
+            if not self._settled:
+                self._settle()
+            if not side.reassembly.push(sequence, payload, missing, time, end_time, packets):
+                return False
+            self._spoke = side
+            if not self._settled:
+                self._settle()
+            elif self._pairing.contradicted:
+                self._contradicted()
+        end = self._end
+        end.packets += packets
+        end.first_time = end.first_time or time
+        end.last_time = end_time
+        return True
+
+    def take(self) -> list[Exchange]:
+        """Return the exchanges that have become complete."""
+        return self._pairing.take()
+
+    def finish(self) -> tuple[list[Exchange], ConnectionEnd]:
+        """End it; return what is left."""
+        sides = sorted((self._low, self._high), key=lambda side: side is not self._first_syn)
+        for side in sides:
+            side.reassembly.finish()
+            side.framing.resync(boundary=True)
+            if not self._settled:
+                self._settle()
+        end = self._end
+        if self._client is None and not end.reason:
+            self._renounce(NOT_KAFKA if all(side.framing.seen_bytes for side in sides) else NO_REQUESTS)
+        if end.reason:
+            self._name(self._guess_client())
+            self._count()
+            return [], end
+        assert self._client is not None  # noqa: S101 - for the types: otherwise there was a reason
+        self._client.framing.finish()
+        self._client.other.framing.finish()
+        left = self._pairing.finish()
+        self._count()
+        if self._pairing.opaque_from_client:
+            end.reason = OPAQUE
+        return left, end
+
+    def _side(self, endpoint: str) -> _Side:
+        framing = RequestFraming(self._pairing)
+        return _Side(endpoint, framing, Reassembly(framing))
+
+    def _flags(self, side: _Side, flags: int, time: int, sequence: int, size: int) -> bool:
+        if flags & SYN:
+            if not side.reassembly.syn(sequence - 1 & 0xFFFF_FFFF if size else sequence):
+                return False
+            side.syn = True
+            self._first_syn = self._first_syn or side
+            self._end.syn_seen = True
+        if flags & (FIN | RST) and (size or side.reassembly.fits(sequence)):
+            side.closed_time = side.closed_time or time
+            if flags & FIN and not size:
+                side.reassembly.fin(sequence)
+        return True
+
+    def _settle(self) -> None:
+        """Look whether it has turned out what this is."""
+        if self._client is not None:
+            self._settled = True
+            broker = self._client.other
+            framing = ResponseFraming(self._pairing)
+            before = broker.framing
+            broker.replace_framing(framing)
+            framing.adopt(before)
+        elif any(_is_tls(side.framing) for side in (self._low, self._high)):
+            self._renounce(TLS)
+        elif all(_is_hopeless(side.framing) for side in (self._low, self._high)):
+            self._renounce(NOT_KAFKA)
+
+    def _client_found(self, framing: Framing) -> None:
+        self._client = self._low if self._low.framing is framing else self._high
+        self._name(self._client)
+
+    def _name(self, client: _Side) -> None:
+        end = self._end
+        end.client, end.broker = client.endpoint, client.other.endpoint
+        end.connection = f"{end.client} > {end.broker} #{self._number}"
+
+    def _guess_client(self) -> _Side:
+        if self._first_syn is not None:
+            return self._first_syn
+        return self._low if self._low.port >= self._high.port else self._high
+
+    def _contradicted(self) -> None:
+        waiting = self._low.reassembly.waiting or self._high.reassembly.waiting
+        self._pairing.contradicted = False
+        if not waiting and not self._forced:
+            self._renounce(NOT_KAFKA)
+
+    def _renounce(self, reason: str) -> None:
+        self._end.reason = reason
+        self._settled = True
+        self._pairing.discard()
+        for side in (self._low, self._high):
+            side.framing.ignored = True
+            side.framing.search = None
+
+    def _count(self) -> None:
+        """Add up both directions."""
+        end, client = self._end, self._client or self._guess_client()
+        broker = client.other
+        end.closed, end.closed_time = client.closed_time > 0, client.closed_time
+        end.client_bytes, end.broker_bytes = client.framing.seen_bytes, broker.framing.seen_bytes
+        end.headerless_requests = client.framing.headerless
+        end.headerless_responses = broker.framing.headerless
+        for side in (client, broker):
+            framing, reassembly = side.framing, side.reassembly
+            end.gaps += framing.gaps
+            end.gap_bytes += framing.gap_bytes
+            end.cut_bytes += framing.cut_bytes
+            end.frame_gap_bytes += framing.frame_gap_bytes
+            end.unframed_bytes += framing.unframed_bytes
+            end.partial_bytes += framing.partial_bytes
+            end.headerless_bytes += framing.headerless_bytes
+            end.resyncs += framing.resyncs
+            end.repeated_segments += reassembly.repeated_segments
+            end.repeated_bytes += reassembly.repeated_bytes
+            end.reordered_segments += reassembly.reordered_segments
+        if end.reason:
+            end.unframed_bytes = end.client_bytes + end.broker_bytes
+            end.frame_gap_bytes = end.partial_bytes = end.headerless_bytes = 0
+            end.headerless_requests = end.headerless_responses = 0
+
+
+def _is_hopeless(framing: Framing) -> bool:
+    search = framing.search
+    if search is None:
+        return False
+    if search.dropped + len(search) > _SEARCHED:
+        return True
+    return framing.from_start and len(search) >= _ENOUGH and is_no_request(search)
+
+
+def _is_tls(framing: Framing) -> bool:
+    """Tell whether a stream is TLS, by its first record, or by two where it is met in the middle."""
+    search = framing.search
+    if search is None or search.dropped or len(search) < _TLS_HEADER:
+        return False
+    size = _tls_record(search.buffer, 0)
+    return size > 0 and (framing.from_start or _tls_record(search.buffer, size) > 0)
+
+
+def _tls_record(buffer: bytearray, at: int) -> int:
+    """Return the size of the TLS record that begins here, 0 if none does."""
+    head = buffer[at : at + _TLS_HEADER]
+    if len(head) < _TLS_HEADER or head[0] not in _TLS_TYPES or head[1] != 3 or head[2] > 4:
+        return 0
+    length = int.from_bytes(head[3:])
+    return _TLS_HEADER + length if 0 < length <= _TLS_MAX_RECORD else 0

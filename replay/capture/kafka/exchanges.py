@@ -1,0 +1,105 @@
+"""SEGMENTS rows in, exchanges out: for one connection, or for all connections of a capture at once."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from replay.capture.kafka.connection import Connection
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.pairing import Keep
+from replay.capture.packets.segments import endpoints
+
+__all__ = ["ConnectionEnd", "Connections", "Event", "Exchange", "read_exchanges"]
+
+Event: TypeAlias = Exchange | ConnectionEnd
+
+_COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "flags", "missing", "packets")
+
+
+def read_exchanges(
+    batches: Iterable[pa.RecordBatch], *, ports: frozenset[int] = frozenset(), keep_requests: bool = False
+) -> Iterator[Event]:
+    """Read the exchanges of one connection (or of several, whose rows may interleave).
+
+    Args:
+        batches: SEGMENTS rows, those of a connection in capture order.
+        ports: those on which brokers listen; none: Kafka is found by what the bytes say.
+        keep_requests: keep the frames of all requests, not only of those in `READ`.
+
+    Yields:
+        Exchanges in the order of their requests, each as soon as nothing more can be learnt of it; last, for
+        each use of the pair of ports, a ConnectionEnd.
+    """
+    connections = Connections(ports=ports, keep_requests=keep_requests)
+    for batch in batches:
+        yield from connections.feed(batch)
+    yield from connections.end()
+
+
+class Connections:
+    """All connections of a capture; what is held is bounded by what is in flight on each.
+
+    Args:
+        ports: see `read_exchanges`.
+        keep_requests: see `read_exchanges`.
+        read_responses: hand on the frames of responses in `READ`.
+    """
+
+    def __init__(
+        self,
+        *,
+        ports: frozenset[int] = frozenset(),
+        keep_requests: bool = False,
+        read_responses: bool = True,
+    ) -> None:
+        self._ports = ports
+        self._keep = Keep(requests=keep_requests, responses=read_responses)
+        self._open: dict[bytes, Connection] = {}
+        self._uses: dict[bytes, int] = {}
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
+        """Take the next rows; those that carry FileCounts are passed over."""
+        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+        opened = self._open
+        for key, payload, *row in zip(
+            batch.column("connection").to_pylist(), payloads(batch), *columns, strict=True
+        ):
+            if not key:
+                continue
+            connection = opened.get(key) or self._start(key)
+            if not connection.row(payload, *row):
+                yield from self._finish(connection)
+                connection = self._start(key)
+                connection.row(payload, *row)
+            yield from connection.take()
+
+    def end(self) -> Iterator[Event]:
+        """Nothing more will come."""
+        for connection in self._open.values():
+            yield from self._finish(connection)
+        self._open.clear()
+
+    def _start(self, key: bytes) -> Connection:
+        low, high = endpoints(key)
+        number = self._uses.get(key, 0)
+        self._uses[key] = number + 1
+        started = Connection(low, high, number, ports=self._ports, keep=self._keep)
+        self._open[key] = started
+        return started
+
+    @staticmethod
+    def _finish(connection: Connection) -> Iterator[Event]:
+        exchanges, end = connection.finish()
+        yield from exchanges
+        yield end
+
+
+def payloads(batch: pa.RecordBatch) -> Iterator[memoryview]:
+    """Give each row's payload as a view of the batch's own memory."""
+    column: Any = batch.column("payload")
+    _, offsets, data = column.buffers()
+    places = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
+    view = memoryview(data if data is not None else b"").cast("B")  # Arrow says signed
+    return (view[start:stop] for start, stop in pairwise(places))

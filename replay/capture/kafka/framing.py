@@ -1,0 +1,297 @@
+"""Cuts the two streams of a connection into Kafka frames.
+
+A stream is a chain of frames, each with its length in front, so that one known start tells all others, across
+gaps too. Where the next start is lost, `resync` finds one again. Every byte is counted as part of a frame, as
+the start of one whose end was not seen, or as unframed.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
+
+from proxy.protocol.primitives import Buffer
+from replay.capture.kafka.plausible import is_response_start
+from replay.capture.kafka.resync import Held, Search, Verdict
+
+
+class Conversation(Protocol):
+    """What both directions together know; takes the frames."""
+
+    client_id: bytes
+    """That of earlier requests; b"": none yet."""
+    client: "Framing | None"
+    """The client's direction, when it has turned out which it is, or was told."""
+    request_broken: bool
+    """Requests may have passed unseen."""
+    response_broken: bool
+    """Responses may have passed unseen."""
+    opaque_from_client: bool
+    """What follows the requests seen so far is no Kafka frame."""
+    opaque_from_broker: bool
+
+    def requests_found(self, framing: "Framing") -> None:
+        """A direction turned out to be the client's; its requests follow."""
+
+    def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
+        """A request is over; `frame` is all of it, or as much as is kept."""
+
+    def response_seen(
+        self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
+    ) -> None:
+        """A response is over."""
+
+    def wants_request(self, api_key: int) -> bool:
+        """Tell whether requests with a key are kept whole."""
+
+    def wants_response(self, correlation_id: int) -> bool | None:
+        """Tell whether the response to a request is kept; None: no such request waits for one."""
+
+    def awaited(self) -> Iterable[int]:
+        """Give the correlation ids of requests that wait for a response, in order."""
+
+    def is_answer(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
+        """Tell whether bytes answer the request with that id, by what is in them; None: can't be told."""
+
+
+class Framing:
+    """One direction: its stream comes in by `begin`, `data` and `gap`, frames go to the conversation."""
+
+    minimum: ClassVar[int]
+    """Bytes by which a frame is known, from its length on."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.search: Search | None = Search(self)
+        """Set while it is not known where the next frame begins."""
+        self.ignored = False
+        """Nothing is framed any more: what comes is no Kafka."""
+        self.from_start = False
+        self.turned = True
+        """The other direction spoke last."""
+        self._head = b""
+        self._head_time = 0
+        self._left = 0
+        self._size = 0
+        self._missing = 0
+        self._wanted = 0
+        self._pieces: list[Buffer] = []
+        self._time = 0
+        self._end_time = 0
+        self._opened = True
+        self.seen_bytes = 0
+        self.gaps = 0
+        self.gap_bytes = 0
+        self.cut_bytes = 0
+        self.frame_gap_bytes = 0
+        self.unframed_bytes = 0
+        self.partial_bytes = 0
+        self.headerless = 0
+        self.headerless_bytes = 0
+        self.resyncs = 0
+
+    @property
+    def overlap(self) -> int:
+        """See `resync.Judge`."""
+        return self.minimum - 1
+
+    def begin(self) -> None:
+        """The stream is seen from its first byte on."""
+        self.from_start = True
+
+    def turn(self) -> None:
+        """The other direction spoke before what comes next."""
+        self.turned = True
+
+    def data(self, view: memoryview, time: int, end_time: int) -> None:
+        """Take the next bytes."""
+        self.seen_bytes += len(view)
+        self._take(view, time, end_time)
+
+    def gap(self, size: int, *, cut: bool) -> None:
+        """The next bytes are missing."""
+        self.gaps += 1
+        self.gap_bytes += size
+        if cut:
+            self.cut_bytes += size
+        self._miss(size)
+
+    def other_spoke(self) -> None:
+        """The other direction speaks: what was sent up to now may be what it acts on."""
+        self.turned = True
+        if self.search is not None and self.search.buffer:
+            self.resync(boundary=True)
+
+    def finish(self) -> None:
+        """Count what is left over at the end of the stream."""
+        if self.search is not None:
+            self.resync(boundary=True)
+        if self.search is not None:
+            self.unframed_bytes += self.search.dropped + self.search.seen_before(len(self.search))
+            self.search = None
+            self.ignored = True
+        self.partial_bytes += len(self._head)
+        if self._left:
+            self.partial_bytes += self._size - self._left - self._missing
+            self.frame_gap_bytes -= self._missing
+
+    def resync(self, *, boundary: bool) -> None:
+        """Look for the start of a frame in what is held, and go on from there."""
+        search = self.search
+        if search is None:
+            return
+        place = search.look(boundary=boundary)
+        if place >= 0:
+            self.start_at(place)
+
+    def start_at(self, place: int) -> None:
+        """Frame what is held from a place on at which a frame begins."""
+        search = self.search
+        if search is None:
+            return
+        self.search = None
+        self.unframed_bytes += search.dropped + search.seen_before(place)
+        if place or not self.from_start:
+            self.mark_broken()
+        self.replay(search.split(place))
+
+    def replay(self, held: list[Held]) -> None:
+        """Take what was held before."""
+        for run in held:
+            self.turned |= run.turned
+            if run.payload is None:
+                self._miss(run.size)
+            else:
+                self._take(run.payload, run.time, run.end_time)
+
+    def _take(self, view: memoryview, time: int, end_time: int) -> None:
+        if self.ignored:
+            self.unframed_bytes += len(view)
+        elif self.search is not None:
+            self.search.data(view, time, end_time, turned=self.turned)
+            self.turned = False
+            self.resync(boundary=False)
+        else:
+            self._frames(view, time, end_time)
+
+    def _frames(self, view: memoryview, time: int, end_time: int) -> None:
+        at, size = 0, len(view)
+        self._end_time = end_time
+        while at < size:
+            if left := self._left:
+                taken = min(left, size - at)
+                if wanted := self._wanted:
+                    piece = view[at : at + min(taken, wanted)]
+                    self._pieces.append(piece)
+                    self._wanted = wanted - len(piece)
+                at += taken
+                self._left = left - taken
+                if left == taken:
+                    self._over()
+                    if self.ignored:
+                        self.unframed_bytes += size - at
+                        return
+            elif self._head or size - at < self.minimum:
+                at = self._gather(view, at, time)
+                if self.search is not None:
+                    self._take(view[at:], time, end_time)
+                    return
+            elif not self.open(view, at, time):
+                self._lose()
+                self._take(view[at:], time, end_time)
+                return
+
+    def open(self, view: memoryview, at: int, time: int) -> bool:
+        """Read the start of a frame; set `_left`, `_size`, `_wanted`, `_time`. False: it is none."""
+        raise NotImplementedError
+
+    def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
+        """Hand on a frame that is over."""
+        raise NotImplementedError
+
+    def pass_over(self, size: int) -> None:
+        """Bytes of the frame that were wanted are missing."""
+        raise NotImplementedError
+
+    def mark_broken(self) -> None:
+        """Frames may have passed unseen in this direction."""
+        raise NotImplementedError
+
+    def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
+        """See `resync.Judge`."""
+        raise NotImplementedError
+
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
+        """See `resync.Judge`."""
+        raise NotImplementedError
+
+    def _gather(self, view: memoryview, at: int, time: int) -> int:
+        """Take the next bytes of a header that is spread over runs."""
+        if not self._head:
+            self._head_time = time
+        end = min(at + self.minimum - len(self._head), len(view))
+        self._head += view[at:end]
+        if len(self._head) < self.minimum:
+            return end
+        head, self._head = memoryview(self._head), b""
+        if not self.open(head, 0, self._head_time):
+            self._lose()
+            self._take(head, self._head_time, self._end_time)
+            return end
+        self._pieces.append(head[: self._wanted])
+        self._wanted = max(self._wanted - len(head), 0)
+        self._left -= len(head)
+        if not self._left:
+            self._over()
+        return end
+
+    def _over(self) -> None:
+        size, missing, pieces = self._size, self._missing, self._pieces
+        self._pieces = []
+        self._missing = 0
+        if self._opened:
+            self.close(pieces, size, missing)
+        else:
+            self._opened = True
+            self.mark_broken()
+            self.headerless += 1
+            self.headerless_bytes += size - missing
+            self.frame_gap_bytes -= missing
+
+    def _miss(self, size: int) -> None:
+        if self.ignored:
+            return
+        if self.search is not None:
+            self.from_start = False
+            self.search.gap(size)
+            return
+        if self._head:
+            self._open_headerless()
+        inside = min(size, self._left)
+        if inside:
+            if self._wanted:
+                self.pass_over(inside)
+            self._missing += inside
+            self.frame_gap_bytes += inside
+            self._left -= inside
+            if not self._left:
+                self._over()
+        if size > inside:
+            self._lose()
+            self._miss(size - inside)
+
+    def _open_headerless(self) -> None:
+        """The rest of a header is missing: with its length known the frame can be gone over still."""
+        head, self._head = self._head, b""
+        length = int.from_bytes(head[:4], signed=True) if len(head) >= 4 else 0
+        if is_response_start(length) and 4 + length > len(head):
+            self._size = 4 + length
+            self._left = self._size - len(head)
+            self._opened = False
+            self._wanted = 0
+        else:
+            self.unframed_bytes += len(head)
+
+    def _lose(self) -> None:
+        self.resyncs += 1
+        self.from_start = False
+        self.search = Search(self)
+        self.mark_broken()

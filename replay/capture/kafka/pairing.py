@@ -1,0 +1,401 @@
+"""One connection: its frames become exchanges.
+
+A broker answers in the order of the requests. So an answer to one request tells that an earlier one, still
+waiting, will have none (it was lost from the capture), and both kinds can be let go: what waits is bounded by
+what is in flight.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.protocol import produce
+from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.primitives import (
+    Buffer,
+    ProtocolError,
+    read_compact_count,
+    read_compact_string,
+    read_int16,
+    read_int32,
+    read_string,
+    skip_tags,
+)
+from replay.capture.kafka.exchange import (
+    READ,
+    UNSEEN,
+    ConnectionEnd,
+    Exchange,
+    before_cut,
+    records_alone_are_cut,
+)
+from replay.capture.kafka.framing import Framing
+from replay.capture.kafka.plausible import REQUEST_START, is_fetch_response
+
+_MAX_WAITING: Final = 4096
+_MAX_WAITING_BYTES: Final = 16 << 20
+_MAX_EARLY: Final = 64
+_MAX_EARLY_BYTES: Final = 16 << 20
+_SLACK: Final = 1_000_000
+"""ns by which a capture may show a response before its request."""
+_CONFIRMED_BY: Final = 3
+"""So many requests in a row are believed to be Kafka's without an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Which frames are handed on."""
+
+    requests: bool = False
+    """Those of all requests, not of those in `READ` alone."""
+    responses: bool = True
+    """Those of responses in `READ`; otherwise only what is learnt from."""
+
+
+class Pairing:
+    """Takes requests and responses of one connection; `take` gives the exchanges that are complete."""
+
+    def __init__(self, end: ConnectionEnd, on_client: Callable[[Framing], None], keep: Keep) -> None:
+        self.end = end
+        self.on_client = on_client
+        self.client_id = b""
+        self.confirmed = False
+        """The bytes were seen to be Kafka's, beyond what chance may make of others."""
+        self.contradicted = False
+        """They were seen to be none."""
+        self.opaque_from_client = False
+        """Requests are over: what follows a SASL handshake v0 is no Kafka frame."""
+        self.opaque_from_broker = False
+        self.request_broken = False
+        """Requests may have passed unseen."""
+        self.response_broken = False
+        self.client: Framing | None = None
+        self._keeps_all = keep.requests
+        self._read = READ if keep.responses else frozenset({ApiKey.METADATA})
+        self._waiting: deque[Exchange] = deque()
+        self._waiting_bytes = 0
+        self._early: deque[Exchange] = deque()
+        self._early_bytes = 0
+        self._number = 0
+        self._last_correlation_id = UNSEEN
+        self._repeats_ids = False
+        self._out: list[Exchange] = []
+        self._opaque_after: Exchange | None = None
+        self._client_text = ""
+
+    def take(self) -> list[Exchange]:
+        """Return what has become complete."""
+        if not self._out or not (self.confirmed or self._number >= _CONFIRMED_BY):
+            return []
+        out, self._out = self._out, []
+        return out
+
+    def finish(self) -> list[Exchange]:
+        """Nothing more will come; return what is left."""
+        for response in self._early:
+            self._unpaired(response)
+        self._out += self._waiting
+        self._early.clear()
+        self._waiting.clear()
+        out, self._out = self._out, []
+        return out
+
+    def discard(self) -> None:
+        """Forget all: it was no Kafka."""
+        self._out.clear()
+        self._waiting.clear()
+        self._early.clear()
+
+    # What `framing.Conversation` asks for.
+
+    def requests_found(self, framing: Framing) -> None:
+        """See `framing.Conversation`."""
+        if self.client is None:
+            self.client = framing
+            self.on_client(framing)
+
+    def wants_request(self, api_key: int) -> bool:
+        """See `framing.Conversation`."""
+        return self._keeps_all or api_key in READ
+
+    def wants_response(self, correlation_id: int) -> bool | None:
+        """See `framing.Conversation`."""
+        waiting = self._waiting
+        if waiting and waiting[0].correlation_id == correlation_id:
+            return waiting[0].api_key in self._read
+        return next(
+            (one.api_key in self._read for one in waiting if one.correlation_id == correlation_id), None
+        )
+
+    def awaited(self) -> Iterator[int]:
+        """See `framing.Conversation`."""
+        return (one.correlation_id for one in self._waiting if one.answer_due)
+
+    def is_answer(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
+        """See `framing.Conversation`."""
+        request = next((one for one in self._waiting if one.correlation_id == correlation_id), None)
+        if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
+            return None
+        body = 14 + len(self.client_id)
+        return is_fetch_response(
+            frame, whole=whole, version=request.api_version, request=request.request, body=body
+        )
+
+    def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
+        """See `framing.Conversation`."""
+        _, api_key, version, correlation_id = REQUEST_START.unpack_from(frame)
+        exchange = Exchange(
+            connection=self.end.connection,
+            client=self.end.client,
+            broker=self.end.broker,
+            number=self._number,
+            client_id=self._read_client_id(frame, api_key, version),
+            software=self.end.software,
+            api_key=api_key,
+            api_version=version,
+            correlation_id=correlation_id,
+            request_time=time,
+            response_time=0,
+            request_bytes=size,
+            response_bytes=0,
+            request=frame if self.wants_request(api_key) else b"",
+            request_missing=missing,
+        )
+        self._number += 1
+        if correlation_id == self._last_correlation_id:
+            self._repeats_ids = True
+        self._last_correlation_id = correlation_id
+        if api_key in _SPECIAL:
+            self._special(exchange, frame)
+        self._wait(exchange)
+
+    def response_seen(
+        self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
+    ) -> None:
+        """See `framing.Conversation`."""
+        waiting = self._waiting
+        if waiting and waiting[0].correlation_id == correlation_id and not self._is_ambiguous():
+            request = waiting.popleft()
+            self._waiting_bytes -= len(request.request)
+        else:
+            found = self._find(correlation_id)
+            if found is None:
+                self._keep_early(correlation_id, pieces, size, missing, end_time)
+                return
+            request = found
+        if self._early:
+            self._flush_early()
+        self._pair(request, pieces, size, missing, end_time)
+
+    def _wait(self, exchange: Exchange) -> None:
+        if self._early and self._answered_early(exchange):
+            return
+        self._waiting.append(exchange)
+        self._waiting_bytes += len(exchange.request)
+        while self._waiting and (
+            not self._waiting[0].answer_due
+            or len(self._waiting) > _MAX_WAITING
+            or self._waiting_bytes > _MAX_WAITING_BYTES
+        ):
+            self._give_up_first()
+
+    def _give_up_first(self) -> None:
+        request = self._waiting.popleft()
+        self._waiting_bytes -= len(request.request)
+        self._out.append(request)
+
+    def _is_ambiguous(self) -> bool:
+        """Tell whether it is open which of several requests with one id is answered.
+
+        A client may give each request the same id; then only an unbroken stream tells answers apart.
+        """
+        return self._repeats_ids and self.response_broken and len(self._waiting) > 1
+
+    def _find(self, correlation_id: int) -> Exchange | None:
+        places = [place for place, one in enumerate(self._waiting) if one.correlation_id == correlation_id]
+        if not places:
+            certain = self.confirmed or self.request_broken or self.response_broken
+            if not certain and 0 < self._number < _CONFIRMED_BY:
+                self.contradicted = True
+            return None
+        if len(places) > 1 and self.response_broken:
+            while self._waiting:
+                self._give_up_first()
+            return None
+        for _ in range(places[0]):
+            self._give_up_first()
+        request = self._waiting.popleft()
+        self._waiting_bytes -= len(request.request)
+        return request
+
+    def _pair(self, request: Exchange, pieces: list[Buffer], size: int, missing: int, end_time: int) -> None:
+        request.response_bytes = size
+        request.response_time = end_time
+        if (
+            missing
+            and request.api_key == ApiKey.FETCH
+            and pieces
+            and records_alone_are_cut(pieces, request.api_version)
+        ):
+            missing = 0
+        request.response_missing = missing
+        if request.api_key in self._read:
+            request.response = before_cut(pieces) if missing else pieces
+            if request.api_key == ApiKey.METADATA and not missing:
+                learn_topics(b"".join(pieces), request.api_version, self.end.topics)
+        self._out.append(request)
+        self.confirmed = True
+        if request is self._opaque_after:
+            self.opaque_from_broker = True
+
+    def _keep_early(
+        self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
+    ) -> None:
+        response = Exchange(
+            connection=self.end.connection,
+            client=self.end.client,
+            broker=self.end.broker,
+            number=UNSEEN,
+            client_id="",
+            software="",
+            api_key=UNSEEN,
+            api_version=UNSEEN,
+            correlation_id=correlation_id,
+            request_time=0,
+            response_time=end_time,
+            request_bytes=0,
+            response_bytes=size,
+            response=pieces,
+            response_missing=missing,
+        )
+        self._early.append(response)
+        self._early_bytes += sum(map(len, pieces))
+        while len(self._early) > _MAX_EARLY or self._early_bytes > _MAX_EARLY_BYTES:
+            self._let_go_early()
+
+    def _answered_early(self, request: Exchange) -> bool:
+        """Pair a request with a response that the capture showed first."""
+        ids = [one.correlation_id for one in self._early]
+        if request.correlation_id not in ids or self._repeats_ids:
+            return False
+        place = ids.index(request.correlation_id)
+        response = self._early[place]
+        if response.response_time + _SLACK < request.request_time:
+            return False
+        while self._waiting:
+            self._give_up_first()
+        for _ in range(place):
+            self._let_go_early()
+        self._early.popleft()
+        self._early_bytes -= sum(map(len, response.response))
+        pieces, size, missing = response.response, response.response_bytes, response.response_missing
+        self._pair(request, pieces, size, missing, response.response_time)
+        return True
+
+    def _flush_early(self) -> None:
+        while self._early:
+            self._let_go_early()
+
+    def _let_go_early(self) -> None:
+        response = self._early.popleft()
+        self._early_bytes -= sum(map(len, response.response))
+        self._unpaired(response)
+
+    def _unpaired(self, response: Exchange) -> None:
+        response.response = []
+        response.number = self._number
+        response.client_id = self._client_text
+        response.software = self.end.software
+        self._number += 1
+        self._out.append(response)
+
+    def _read_client_id(self, frame: bytes, api_key: int, version: int) -> str:
+        size = int.from_bytes(frame[12:14], signed=True)
+        if frame[14 : 14 + size] == self.client_id and size == len(self.client_id):
+            return self._client_text
+        if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
+            return self._client_text
+        try:
+            found, _ = read_string(frame, 12)
+        except ProtocolError:
+            return self._client_text
+        self.client_id = found or b""
+        self._client_text = self.end.client_id = self.client_id.decode(errors="replace")
+        return self._client_text
+
+    def _special(self, exchange: Exchange, frame: bytes) -> None:
+        """Look into requests that decide what follows, or tell who asks."""
+        version = exchange.api_version
+        try:
+            body = request_header(frame, 4)[-1]
+            if exchange.api_key == ApiKey.PRODUCE:
+                exchange.answer_due = produce.acks(frame, version, body) != 0
+            elif exchange.api_key == ApiKey.API_VERSIONS and version >= 3:
+                self.end.software = exchange.software = _software(frame, body)
+            elif exchange.api_key == ApiKey.SASL_HANDSHAKE and version == 0:
+                self.opaque_from_client = True
+                self._opaque_after = exchange
+        except ProtocolError:
+            return  # cut off, or of a version to come: what it would have told stays unknown
+
+
+_SPECIAL: Final = frozenset({ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
+
+
+def _software(frame: Buffer, body: int) -> str:
+    name, at = read_compact_string(frame, body)
+    version, _ = read_compact_string(frame, at)
+    return b" ".join(part for part in (name, version) if part).decode(errors="replace")
+
+
+_FIRST_WITH_IDS: Final = 10
+_LAST: Final = 13
+
+
+def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
+    """Add topic id -> name of a Metadata response, v10 to v13; all else teaches nothing.
+
+    Args:
+        frame: the response from its length on.
+        version: that of the request.
+        topics: what is known, and what this adds to.
+    """
+    if not _FIRST_WITH_IDS <= version <= _LAST:
+        return
+    try:
+        _, at = skip_tags(frame, 8)
+        at = _skip_brokers(frame, at + 4)
+        _, at = read_compact_string(frame, at)  # cluster_id
+        count, at = read_compact_count(frame, at + 4)
+        for _ in range(count or 0):
+            at = _topic(frame, at, topics)
+    except ProtocolError:
+        return  # names are for people: a topic that is not understood is shown by its id
+
+
+def _skip_brokers(frame: Buffer, at: int) -> int:
+    count, at = read_compact_count(frame, at)
+    for _ in range(count or 0):
+        _, at = read_compact_string(frame, at + 4)  # node_id, host
+        _, at = read_compact_string(frame, at + 4)  # port, rack
+        _, at = skip_tags(frame, at)
+    return at
+
+
+def _topic(frame: Buffer, at: int, topics: dict[bytes, str]) -> int:
+    error_code, at = read_int16(frame, at)
+    name, at = read_compact_string(frame, at)
+    topic_id = bytes(frame[at : at + 16])
+    count, at = read_compact_count(frame, at + 17)  # id, is_internal
+    for _ in range(count or 0):
+        at += 14  # error_code, partition_index, leader_id, leader_epoch
+        for _ in range(3):  # replicas, in-sync replicas, offline replicas
+            nodes, at = read_compact_count(frame, at)
+            at += 4 * (nodes or 0)
+        _, at = skip_tags(frame, at)
+    _, at = read_int32(frame, at)  # topic_authorized_operations
+    _, at = skip_tags(frame, at)
+    if name and not error_code and any(topic_id):
+        topics[topic_id] = name.decode(errors="replace")
+    return at

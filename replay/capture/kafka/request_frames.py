@@ -1,0 +1,139 @@
+"""The client's direction of a connection, cut into requests."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from proxy.protocol.api import ApiKey
+from proxy.protocol.primitives import Buffer
+from replay.capture.kafka.framing import Framing
+from replay.capture.kafka.plausible import (
+    HEAD,
+    MORE,
+    NO,
+    REQUEST_START,
+    is_request_start,
+    request_candidates,
+    request_size,
+)
+from replay.capture.kafka.resync import Search, Verdict
+
+_NO_CLIENT_ID: Final = 2
+"""Size of an empty or null client id."""
+
+
+class RequestFraming(Framing):
+    """The client's direction."""
+
+    minimum = REQUEST_START.size
+
+    @property
+    def overlap(self) -> int:
+        """See `resync.Judge`: the client id is part of what is searched."""
+        return self.minimum + 2 + len(self.conversation.client_id)
+
+    def open(self, view: memoryview, at: int, time: int) -> bool:
+        """See `Framing`."""
+        length, api_key, version, _ = REQUEST_START.unpack_from(view, at)
+        if not is_request_start(length, api_key, version):
+            return False
+        self._size = self._left = size = 4 + length
+        self._wanted = size if self.conversation.wants_request(api_key) else min(size, HEAD)
+        self._time = time
+        return True
+
+    def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
+        """See `Framing`."""
+        frame = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        self.conversation.request_seen(frame, size, missing, self._time)
+        self.ignored = self.conversation.opaque_from_client
+
+    def resync(self, *, boundary: bool) -> None:
+        """See `Framing`; what comes from a broker are no requests."""
+        if self.conversation.client in {None, self}:
+            super().resync(boundary=boundary)
+
+    def start_at(self, place: int) -> None:
+        """See `Framing`."""
+        self.conversation.requests_found(self)
+        super().start_at(place)
+
+    def pass_over(self, size: int) -> None:  # noqa: ARG002 - see `Framing`
+        """See `Framing`: what follows is of no use."""
+        self._wanted = 0
+
+    def mark_broken(self) -> None:
+        """See `Framing`."""
+        self.conversation.request_broken = True
+
+    def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
+        """See `resync.Judge`."""
+        client_id = self.conversation.client_id
+        if not client_id and start == 0:
+            yield 0
+        yield from request_candidates(buffer, start, client_id)
+
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
+        """See `resync.Judge`.
+
+        The answers of a broker can read as requests: the correlation id as key and version, what follows as
+        the rest. So while it is not known which direction is the client's, it takes two requests, of which
+        the versions agree, or, where the stream begins, one that is no answer with a small correlation id.
+        Later one is enough that ends where the client waits. Without a client id there is too little in a
+        header to know it in the midst of other bytes.
+        """
+        if at == 0 and self._begins(search):
+            return Verdict.HERE
+        size = _size(search, at)
+        if size in {NO, MORE}:
+            return Verdict.NO if size == NO else Verdict.WAIT
+        if len(_client_id(search, at)) <= _NO_CLIENT_ID and not self._is_enough(search, at):
+            return Verdict.NO
+        end = at + size
+        if end == len(search) and boundary and self.conversation.client is not None:
+            return Verdict.HERE
+        follower = _size(search, end)
+        if follower == MORE:
+            return Verdict.WAIT
+        return Verdict.HERE if follower != NO and _go_together(search, at, end) else Verdict.NO
+
+    def _begins(self, search: Search) -> bool:
+        """Tell whether the stream begins with a request; on a port that is told, whether it can."""
+        if not self.from_start or search.dropped:
+            return False
+        if self.conversation.client is self:
+            head = search.head(0, self.minimum)
+            return len(head) == self.minimum and is_request_start(*REQUEST_START.unpack(head)[:3])
+        return _size(search, 0) not in {NO, MORE} and _api_key(search, 0) != ApiKey.PRODUCE
+
+    def _is_enough(self, search: Search, at: int) -> bool:
+        """Tell whether a header without a client id, which zeros make as well, is to be looked at."""
+        known = self.conversation.client is not None and at in search.row_starts
+        return known and _api_key(search, at) != ApiKey.PRODUCE
+
+
+def is_no_request(search: Search) -> bool:
+    """Tell whether what is held begins with anything but a request."""
+    return _size(search, 0) == NO
+
+
+def _size(search: Search, at: int) -> int:
+    head = search.head(at, HEAD)
+    return request_size(head, cut=len(head) < HEAD and at + len(head) < len(search))
+
+
+def _api_key(search: Search, at: int) -> int:
+    return int.from_bytes(search.head(at + 4, 2))
+
+
+def _go_together(search: Search, at: int, end: int) -> bool:
+    """Tell whether two requests can be one client's, the second right after the first."""
+    _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START.size))
+    _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START.size))
+    if api_key == next_key and (version != next_version or correlation_id >= next_id):
+        return False
+    return _client_id(search, at) == _client_id(search, end)
+
+
+def _client_id(search: Search, at: int) -> bytes:
+    head = search.head(at + REQUEST_START.size, HEAD)
+    return head[: 2 + max(int.from_bytes(head[:2], signed=True), 0)]

@@ -1,0 +1,140 @@
+"""The broker's direction of a connection, cut into responses."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from proxy.protocol.primitives import Buffer
+from replay.capture.kafka.exchange import cut
+from replay.capture.kafka.framing import Conversation, Framing
+from replay.capture.kafka.plausible import RESPONSE_START, is_response_start
+from replay.capture.kafka.resync import Search, Verdict
+
+_LOOKED_AT: Final = 2048
+"""Bytes of a response by which is judged what it is, where not all of it has come."""
+_TOLD_BY: Final = 320
+"""Bytes in which a fetch response names its first topic."""
+_MAX_AWAITED: Final = 64
+_BLIND: Final = 8 << 20
+"""A response whose request was not seen yet is kept up to this size."""
+
+
+class ResponseFraming(Framing):
+    """The broker's direction."""
+
+    minimum = RESPONSE_START.size
+
+    def __init__(self, conversation: Conversation) -> None:
+        super().__init__(conversation)
+        self._correlation_id = 0
+
+    def open(self, view: memoryview, at: int, time: int) -> bool:
+        """See `Framing`."""
+        length, self._correlation_id = RESPONSE_START.unpack_from(view, at)
+        if not is_response_start(length):
+            return False
+        self._size = self._left = size = 4 + length
+        wants = self.conversation.wants_response(self._correlation_id)
+        self._wanted = size if wants or (wants is None and size <= _BLIND) else 0
+        self._time = time
+        return True
+
+    def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
+        """See `Framing`."""
+        self.conversation.response_seen(self._correlation_id, pieces, size, missing, self._end_time)
+        self.ignored = self.conversation.opaque_from_broker
+
+    def begin(self) -> None:
+        """See `Framing`: the first byte begins a frame."""
+        super().begin()
+        if self.search is not None and not len(self.search) and not self.search.dropped:
+            self.search = None
+
+    def start_at(self, place: int) -> None:
+        """See `Framing`; whole answers before that place, to requests that were not seen, count as well."""
+        search = self.search
+        if search is not None:
+            starts = (at for at in sorted(search.row_starts) if at < place)
+            place = next((at for at in starts if _leads_to(search, at, place)), place)
+        super().start_at(place)
+
+    def pass_over(self, size: int) -> None:
+        """See `Framing`: whether it matters shows when the request is known."""
+        size = min(size, self._wanted)
+        self._wanted -= size
+        self._pieces += cut(size)
+
+    def mark_broken(self) -> None:
+        """See `Framing`."""
+        self.conversation.response_broken = True
+
+    def adopt(self, other: Framing) -> None:
+        """Go on where another framing of this direction took its bytes for requests."""
+        self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
+        self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
+        search = other.search
+        if search is not None:
+            self.unframed_bytes = search.dropped
+            if other.from_start and not search.dropped:
+                self.begin()
+            self.turned = not other.seen_bytes
+            self.replay(search.held)
+        self.turned |= other.turned
+
+    def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
+        """See `resync.Judge`."""
+        for correlation_id in islice(self.conversation.awaited(), _MAX_AWAITED):
+            pattern = correlation_id.to_bytes(4, signed=True)
+            at = buffer.find(pattern, start + 4)
+            while at >= 0:
+                yield at - 4
+                at = buffer.find(pattern, at + 1)
+
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
+        """See `resync.Judge`.
+
+        A correlation id that is awaited is found by chance too (as a partition's number, in an offset), and a
+        length nested in a response ends where that one does. So either the content shows what it is, or the
+        frame begins where the broker began to speak, and ends where it stopped or the next one begins.
+        """
+        length, correlation_id = RESPONSE_START.unpack_from(search.buffer, at)
+        if not is_response_start(length):
+            return Verdict.NO
+        end = at + 4 + length
+        if search.is_whole(at, min(end, len(search))):
+            is_answer = self._is_answer(search, at, end, correlation_id)
+            if is_answer is not None:
+                return Verdict.HERE if is_answer else Verdict.NO
+        if at not in search.row_starts:
+            return Verdict.WAIT if len(search) < min(at + _TOLD_BY, end) else Verdict.NO
+        if end == len(search) and boundary:
+            return Verdict.HERE
+        return self._by_follower(search, end, correlation_id)
+
+    def _is_answer(self, search: Search, at: int, end: int, correlation_id: int) -> bool | None:
+        whole = end <= len(search)
+        frame = search.head(at, end - at if whole else _LOOKED_AT)
+        return self.conversation.is_answer(frame, correlation_id, whole=whole)
+
+    def _by_follower(self, search: Search, end: int, correlation_id: int) -> Verdict:
+        """Judge by the header that stands where the frame would end: that of the next request's answer."""
+        if end + RESPONSE_START.size > len(search):
+            return Verdict.WAIT
+        length, follower = RESPONSE_START.unpack_from(search.buffer, end)
+        awaited = list(islice(self.conversation.awaited(), _MAX_AWAITED))
+        place = awaited.index(correlation_id) if correlation_id in awaited else -1
+        follows = place >= 0 and awaited[place + 1 : place + 2] == [follower]
+        header_known = search.is_whole(end, end + RESPONSE_START.size)
+        return Verdict.HERE if follows and header_known and is_response_start(length) else Verdict.NO
+
+
+def _leads_to(search: Search, at: int, place: int) -> bool:
+    """Tell whether a chain of frames goes from one place exactly to another one."""
+    if not search.is_whole(at, place):
+        return False
+    while at + RESPONSE_START.size <= place:
+        length, _ = RESPONSE_START.unpack_from(search.buffer, at)
+        if not is_response_start(length):
+            return False
+        at += 4 + length
+    return at == place

@@ -1,0 +1,1 @@
+"""From records to segments of TCP, in columns. Sans-IO."""

@@ -1,0 +1,147 @@
+"""IP headers by columns: where TCP begins and where it ended on the wire, and between whom it went."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.window import Column, Records, Window
+from replay.capture.packets.links import IPV4, IPV6, network
+
+_TCP = 6
+_IPV4 = np.dtype(
+    {
+        "names": ["head", "total", "fragment", "protocol", "source", "destination"],
+        "formats": ["u1", ">u2", ">u2", "u1", ">u4", ">u4"],
+        "offsets": [0, 2, 6, 9, 12, 16],
+        "itemsize": 20,
+    }
+)
+_IPV6 = np.dtype(
+    {
+        "names": ["head", "payload", "next", "source", "destination"],
+        "formats": ["u1", ">u2", "u1", (">u8", 2), (">u8", 2)],
+        "offsets": [0, 4, 6, 8, 24],
+        "itemsize": 40,
+    }
+)
+_EXTENSION = np.dtype([("next", "u1"), ("length", "u1"), ("fragment", ">u2")])
+_FRAGMENT = 44
+_AUTHENTICATION = 51
+_EXTENSIONS = (0, 43, _FRAGMENT, _AUTHENTICATION, 60, 135, 139, 140)
+"""IPv6 headers that may precede TCP: hop-by-hop, routing, fragment, AH, destination, mobility, HIP, shim6."""
+_MOST_EXTENSIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """The network layer of each record."""
+
+    begin: Column
+    version: Column
+    end: Column
+    """Where the captured bytes end."""
+    wire_end: Column
+    """Where the packet ended on the wire, link layer's padding included."""
+
+
+class Transport:
+    """TCP headers and whose they are, a row a record; where it carries no TCP, `begin` is 0."""
+
+    def __init__(self, packets: int) -> None:
+        self.begin = np.zeros(packets, np.int64)
+        self.wire_end = np.zeros(packets, np.int64)
+        """Where the TCP segment ended on the wire; link layers pad short packets behind it."""
+        self.version = np.zeros(packets, np.uint64)
+        self.source = np.zeros((2, packets), np.uint64)
+        """Addresses in two halves; those of IPv4 are in the second."""
+        self.destination = np.zeros((2, packets), np.uint64)
+
+    def put(self, rows: Column, version: int, begin: Column, wire_end: Column) -> None:
+        """Set where TCP is in some records."""
+        self.version[rows] = version
+        self.begin[rows] = begin
+        self.wire_end[rows] = wire_end
+
+
+def transport(window: Window, records: Records, counts: FileCounts) -> Transport:
+    """Read link layers and IP headers; what carries no TCP, or can't be read, is counted."""
+    begin, version = network(window, records, counts)
+    end = records.at + records.captured
+    found = Transport(len(begin))
+    short = (version > 0) & (begin + np.where(version == IPV6, 40, 20) > end)
+    unreadable(records, short, counts)
+    packets = _Network(begin, version, end, records.at + np.maximum(records.length, records.captured))
+    _read_ipv4(window, packets, np.flatnonzero((version == IPV4) & ~short), found, counts)
+    _read_ipv6(window, packets, np.flatnonzero((version == IPV6) & ~short), found, counts)
+    return found
+
+
+def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
+    """Count packets that end within a header: cut by the snap length, or else malformed."""
+    cut = records.captured < records.length
+    counts.cut_headers += int(np.count_nonzero(rows & cut))
+    counts.malformed += int(np.count_nonzero(rows & ~cut))
+
+
+def _tcp(counts: FileCounts, sane: Column, fragment: Column, protocol: Column) -> Column:
+    """Tell which packets are whole and of TCP; count the others."""
+    tcp = protocol == _TCP
+    counts.malformed += int(np.count_nonzero(~sane))
+    counts.fragments += int(np.count_nonzero(sane & fragment))
+    counts.not_tcp += int(np.count_nonzero(sane & ~fragment & ~tcp))
+    found: Column = np.flatnonzero(sane & ~fragment & tcp)
+    return found
+
+
+def _read_ipv4(window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts) -> None:
+    begin = packets.begin[rows]
+    header = window.blocks(begin, _IPV4)
+    size = (header["head"] & 15).astype(np.int64) * 4
+    total = header["total"].astype(np.int64)
+    # Offloading leaves a total length of 0 in segments longer than the field can tell.
+    stop = np.where(total > 0, begin + total, packets.wire_end[rows])
+    sane = (header["head"] >> 4 == IPV4) & (size >= 20) & (begin + size <= stop)
+    good = _tcp(counts, sane, header["fragment"] & 0x3FFF != 0, header["protocol"])
+    found.put(rows[good], IPV4, (begin + size)[good], stop[good])
+    found.source[1, rows[good]] = header["source"][good]
+    found.destination[1, rows[good]] = header["destination"][good]
+
+
+def _read_ipv6(window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts) -> None:
+    if not len(rows):
+        return
+    begin = packets.begin[rows]
+    header = window.blocks(begin, _IPV6)
+    payload = header["payload"].astype(np.int64)
+    # RFC 2675: 0 stands for a jumbogram; and for what offloading leaves, as in IPv4.
+    stop = np.where(payload > 0, begin + 40 + payload, packets.wire_end[rows])
+    place, protocol, fragment = _extensions(window, begin + 40, packets.end[rows], header["next"])
+    sane = (header["head"] >> 4 == IPV6) & (place <= stop)
+    good = _tcp(counts, sane, fragment, protocol)
+    found.put(rows[good], IPV6, place[good], stop[good])
+    found.source[:, rows[good]] = header["source"][good].T
+    found.destination[:, rows[good]] = header["destination"][good].T
+
+
+def _extensions(
+    window: Window, place: Column, end: Column, protocol: Column
+) -> tuple[Column, Column, Column]:
+    """Step over IPv6 extension headers.
+
+    Returns:
+        Where what they carry begins, its protocol, and whether the packet is a fragment. An atomic fragment
+        (RFC 6946: a whole packet behind a fragment header) is none.
+    """
+    protocol, fragment = protocol.copy(), np.zeros(len(place), np.bool_)
+    for _ in range(_MOST_EXTENSIONS):
+        left = np.flatnonzero(np.isin(protocol, _EXTENSIONS) & ~fragment & (place + 8 <= end))
+        if not len(left):
+            break
+        header = window.blocks(place[left], _EXTENSION)
+        kind, length = protocol[left], header["length"].astype(np.int64)
+        fragment[left] = (kind == _FRAGMENT) & (header["fragment"] & 0xFFF9 != 0)
+        step = np.where(kind == _AUTHENTICATION, length * 4 + 8, length * 8 + 8)
+        place[left] += np.where(kind == _FRAGMENT, 8, step)
+        protocol[left] = header["next"]
+    return place, protocol, fragment

@@ -1,0 +1,92 @@
+"""Link layers: where the IP header of a packet begins, and of which IP it is."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.window import Column, Records, Window
+
+NEITHER, IPV4, IPV6 = 0, 4, 6
+NO_LINK = -1
+"""Link type of packets of an interface that a pcapng describes nowhere."""
+
+_ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
+_VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
+_MOST_TAGS = 2
+_FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
+"""AF_INET, and AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS."""
+
+_Layer = Callable[[Window, Column], tuple[Column, Column]]
+"""(window, where the packets begin) -> (where IP begins, IPV4, IPV6 or NEITHER)."""
+
+
+def _named(kinds: Column, names: dict[int, int]) -> Column:
+    found = np.full(len(kinds), NEITHER, np.int64)
+    for kind, version in names.items():
+        found[kinds == kind] = version
+    return found
+
+
+def _typed(header: int, ethertype: int) -> _Layer:
+    """Make the layer of `header` bytes with an EtherType at `ethertype`, and maybe VLAN tags behind."""
+
+    def layer(window: Window, at: Column) -> tuple[Column, Column]:
+        begin = at + header
+        kinds = window.blocks(at + ethertype, ">u2").astype(np.int64)
+        for _ in range(_MOST_TAGS):
+            tagged = np.flatnonzero(np.isin(kinds, _VLAN_TAGS))
+            if not len(tagged):
+                break
+            kinds[tagged] = window.blocks(begin[tagged] + 2, ">u2")
+            begin[tagged] += 4
+        return begin, _named(kinds, _ETHERTYPES)
+
+    return layer
+
+
+def _loopback(window: Window, at: Column) -> tuple[Column, Column]:
+    """Read BSD loopback: an address family in the byte order of whoever captured, here as either."""
+    family = window.blocks(at, ">u4").astype(np.int64)
+    swapped = window.blocks(at, "<u4").astype(np.int64)
+    return at + 4, _named(np.minimum(family, swapped), _FAMILIES)
+
+
+def _raw(window: Window, at: Column) -> tuple[Column, Column]:
+    return at, _named(window.blocks(at, "u1") >> 4, {4: IPV4, 6: IPV6})
+
+
+_LAYERS: dict[int, _Layer] = {
+    0: _loopback,
+    1: _typed(14, 12),
+    12: _raw,
+    14: _raw,
+    101: _raw,
+    108: _loopback,
+    113: _typed(16, 14),
+    228: _raw,
+    229: _raw,
+    276: _typed(20, 0),
+}
+"""By link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked, raw IPv4 and IPv6, cooked v2."""
+
+
+def network(window: Window, records: Records, counts: FileCounts) -> tuple[Column, Column]:
+    """Tell for each record where its IP header begins and which IP it is, NEITHER where it isn't any."""
+    begin, version = records.at.copy(), np.full(len(records.at), NEITHER, np.int64)
+    for link, packets in zip(
+        *(found.tolist() for found in np.unique(records.link, return_counts=True)), strict=True
+    ):
+        counts.link_types[link] = counts.link_types.get(link, 0) + packets
+        layer = _LAYERS.get(link)
+        if layer is None:
+            counts.unknown_link += packets
+            line = f"packets of link type {link}, which is not read"
+            if link == NO_LINK:
+                line = "packets of an interface that is described nowhere"
+            counts.note(line)
+            continue
+        mine = np.flatnonzero(records.link == link)
+        begin[mine], version[mine] = layer(window, records.at[mine])
+        counts.not_ip += int(np.count_nonzero(version[mine] == NEITHER))
+    return begin, version

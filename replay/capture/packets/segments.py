@@ -1,0 +1,217 @@
+"""TCP segments of captures as Arrow record batches: runs of payload, in capture order.
+
+A *run* is the payload of consecutive, contiguous TCP segments of one direction of one connection, between
+which no packet with payload of the other direction was captured. SYN, FIN and RST without payload make rows
+of their own. Retransmissions, overlaps and reordering are left in, and a run breaks at them. It may break
+anywhere else too (at the end of a file, share or window, at `MAX_RUN` bytes, where nothing came for
+`MAX_PAUSE`): adjacent rows that could be one mean the same as one.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.reading import windows
+from replay.capture.files.sources import Share
+from replay.capture.files.window import Column, Window
+from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
+
+MAX_RUN = 1 << 20
+"""Bytes of payload after which a run breaks."""
+MAX_PAUSE = 1_000_000
+"""ns between two packets at which a run breaks: frames take their times from runs, and where a packet was
+captured late, frames of both sides of a round trip would otherwise share one."""
+MAX_BATCH = 4 << 20
+"""Bytes of payload at which a batch ends."""
+_FILE_SHIFT = 40
+
+SEGMENTS = pa.schema(
+    [
+        # Both endpoints in canonical order, see `endpoints`; b"" in rows that carry FileCounts as JSON.
+        pa.field("connection", pa.binary(), nullable=False),
+        # The lower endpoint sent it.
+        pa.field("from_low", pa.bool_(), nullable=False),
+        # Nanoseconds since 1970 of the first and of the last packet of the run.
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("end_time", pa.int64(), nullable=False),
+        # (file number << 40) + offset of the first packet's record in the file; rows of a connection are
+        # to be consumed in this order.
+        pa.field("order", pa.int64(), nullable=False),
+        # Of the first byte of payload; of the SYN, FIN or RST itself where there is none.
+        pa.field("sequence", pa.uint32(), nullable=False),
+        # SYN belongs before the payload, FIN after it.
+        pa.field("flags", pa.uint8(), nullable=False),
+        # Bytes that followed the payload on the wire and were cut by the snap length.
+        pa.field("missing", pa.uint32(), nullable=False),
+        pa.field("packets", pa.uint32(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+
+
+def endpoints(connection: bytes) -> tuple[str, str]:
+    """Tell the two ends of a connection, the lower one first, as `host:port` or `[v6]:port`.
+
+    The key is a family byte (4 or 6), then address and port of the lower end and of the higher one, compared
+    as numbers, address first.
+    """
+    size = 4 if connection[0] == 4 else 16
+    middle = 1 + size + 2
+    return _endpoint(connection[1:middle]), _endpoint(connection[middle : middle + size + 2])
+
+
+def _endpoint(packed: bytes) -> str:
+    address, port = packed[:-2], int.from_bytes(packed[-2:])
+    host = ipaddress.ip_address(address)
+    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
+
+
+def read(share: Share, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
+    """Read what a share names, as batches of SEGMENTS, and after each file's part its FileCounts as a row."""
+    for piece in share.pieces:
+        counts = FileCounts(file=piece.source.name, number=piece.source.number)
+        base = piece.source.number << _FILE_SHIFT
+        for window, records in windows(piece, counts):
+            yield from split(runs(window, decode(window, records, keep, counts), base))
+        yield _counted(counts, base + piece.start)
+
+
+def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into some of at most MAX_BATCH bytes of payload each."""
+    ends = np.frombuffer(batch.column("payload").buffers()[1], np.int32)[: batch.num_rows + 1]
+    begin = 0
+    while begin < batch.num_rows:
+        end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + MAX_BATCH, "right")) - 1)
+        yield batch.slice(begin, end - begin)
+        begin = end
+
+
+def runs(window: Window, packets: Packets, base: int) -> pa.RecordBatch:
+    """Join the packets of one window into runs, grouped by connection.
+
+    Args:
+        window: Where the payload is.
+        packets: In the order of the capture.
+        base: What is added to each packet's offset to make `order`.
+    """
+    sort = _by_connection(packets.ends)
+    first = _breaks(packets, sort)
+    last = np.append(first[1:], len(sort))[: len(first)] - 1
+    opening, closing = sort[first], sort[last]
+    payload = _gather(window, packets, sort)
+    behind = np.cumsum(packets.size[sort])
+    edges = np.zeros(len(first) + 1, np.int32)
+    edges[1:] = behind[last]
+    ends = packets.ends[:, opening]
+    flags = np.bitwise_or.reduceat(packets.flags[sort], first) if len(first) else packets.flags
+    return pa.RecordBatch.from_arrays(
+        [
+            _keys(ends),
+            pa.array(packets.from_low[opening]),
+            pa.array(packets.time[opening]),
+            pa.array(packets.time[closing]),
+            pa.array(packets.order[opening] + base),
+            pa.array(packets.sequence[opening]),
+            pa.array(flags),
+            pa.array(packets.missing[closing].astype(np.uint32)),
+            pa.array((last - first + 1).astype(np.uint32)),
+            pa.Array.from_buffers(pa.binary(), len(first), [None, pa.py_buffer(edges), payload]),
+        ],
+        schema=SEGMENTS,
+    )
+
+
+def _by_connection(ends: Column) -> Column:
+    """Sort by a hash of the two ends, stable; where two hashes are equal, runs only break more often."""
+    mixed = np.zeros(ends.shape[1], np.uint64)
+    for part in ends:
+        mixed = (mixed ^ part) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    # 16 bits are sorted by radix, several times as fast.
+    order: Column = np.argsort((mixed >> np.uint64(48)).astype(np.uint16), kind="stable")
+    return order
+
+
+def _breaks(packets: Packets, sort: Column) -> Column:
+    """Tell where, in sorted order, each run begins."""
+    if not len(sort):
+        return sort
+    ends, from_low = packets.ends[:, sort], packets.from_low[sort]
+    sequence, flags = packets.sequence[sort], packets.flags[sort]
+    size, missing = packets.size[sort], packets.missing[sort]
+    alone = size == 0
+    new = np.ones(len(sort), np.bool_)
+    new[1:] = (ends[:, 1:] != ends[:, :-1]).any(axis=0) | (from_low[1:] != from_low[:-1])
+    new[1:] |= sequence[1:] != sequence[:-1] + size[:-1].astype(np.uint32)
+    new[1:] |= (missing[:-1] > 0) | (flags[:-1] & (FIN | RST) != 0) | (flags[1:] & SYN != 0)
+    new[1:] |= alone[1:] | alone[:-1]
+    new[1:] |= np.abs(np.diff(packets.time[sort])) > MAX_PAUSE
+    begin = np.cumsum(size) - size
+    since = begin - np.maximum.accumulate(np.where(new, begin, 0))
+    new[1:] |= since[1:] // MAX_RUN != since[:-1] // MAX_RUN
+    found: Column = np.flatnonzero(new)
+    return found
+
+
+def _gather(window: Window, packets: Packets, sort: Column) -> pa.Buffer:
+    """Copy the payloads of the packets, in sorted order, one behind the other.
+
+    The window itself serves as the values of an Arrow array whose elements are, in turn, a payload and what
+    lies between it and the next; `take` then copies the payloads at memory speed.
+    """
+    filled = np.flatnonzero(packets.size > 0)
+    edges = np.empty(2 * len(filled), np.int32)
+    edges[0::2] = packets.begin[filled]
+    edges[1::2] = packets.begin[filled] + packets.size[filled]
+    elements = max(len(edges) - 1, 0)
+    array = pa.Array.from_buffers(
+        pa.binary(), elements, [None, pa.py_buffer(edges), pa.py_buffer(window.data)]
+    )
+    element = np.cumsum(packets.size > 0) - 1
+    wanted = element[sort[packets.size[sort] > 0]] * 2
+    return array.take(pa.array(wanted)).buffers()[2] or pa.py_buffer(b"")
+
+
+_KEY4 = np.dtype(
+    [("version", "u1"), ("low", ">u4"), ("low_port", ">u2"), ("high", ">u4"), ("high_port", ">u2")]
+)
+_KEY6 = np.dtype(
+    [("version", "u1"), ("low", ">u8", 2), ("low_port", ">u2"), ("high", ">u8", 2), ("high_port", ">u2")]
+)
+
+
+def _keys(ends: Column) -> pa.Array:
+    """Make the `connection` column."""
+    version = ends[4] >> np.uint64(32)
+    short = _pack(_KEY4, ends, ends[1], ends[3])
+    if (version == 4).all():
+        return short
+    return pc.if_else(pa.array(version == 4), short, _pack(_KEY6, ends, ends[0:2].T, ends[2:4].T))
+
+
+def _pack(dtype: np.dtype[np.void], ends: Column, low: Column, high: Column) -> pa.Array:
+    key = np.empty(ends.shape[1], dtype)
+    key["version"] = ends[4] >> np.uint64(32)
+    key["low"], key["high"] = low, high
+    key["low_port"], key["high_port"] = (
+        ends[4] >> np.uint64(16) & np.uint64(0xFFFF),
+        ends[4] & np.uint64(0xFFFF),
+    )
+    edges = np.arange(len(key) + 1, dtype=np.int32) * dtype.itemsize
+    return pa.Array.from_buffers(pa.binary(), len(key), [None, pa.py_buffer(edges), pa.py_buffer(key)])
+
+
+def _counted(counts: FileCounts, order: int) -> pa.RecordBatch:
+    row = dict.fromkeys(SEGMENTS.names, 0) | {
+        "connection": b"",
+        "from_low": False,
+        "time": counts.first_time,
+        "end_time": counts.last_time,
+        "order": order,
+        "payload": counts.to_json().encode(),
+    }
+    return pa.RecordBatch.from_pylist([row], schema=SEGMENTS)

@@ -1,0 +1,160 @@
+"""The bytes of captured packets as columns of TCP fields, a row a packet and no object a packet.
+
+numpy gathers the headers of all packets in a window from where they begin. What is no TCP, or can't be read,
+is counted in FileCounts and left out.
+"""
+
+import ipaddress
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.window import Column, Records, Window
+from replay.capture.packets.ip import Transport, transport, unreadable
+
+FIN, SYN, RST = 1, 2, 4
+_HEADER = np.dtype(
+    {
+        "names": ["source", "destination", "sequence", "offset", "flags"],
+        "formats": [">u2", ">u2", ">u4", "u1", "u1"],
+        "offsets": [0, 2, 4, 12, 13],
+        "itemsize": 14,
+    }
+)
+_HALF = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which connections are wanted: one of its hosts and one of its ports must be among those named."""
+
+    hosts: frozenset[str] = frozenset()
+    """Addresses or networks (`10.0.0.0/8`); none: all."""
+    ports: frozenset[int] = frozenset()
+    """None: all."""
+
+
+EVERYTHING = Filter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packets:
+    """TCP packets that carry payload, SYN, FIN or RST, in the order of the capture."""
+
+    order: Column
+    """Where its record begins in the file."""
+    time: Column
+    """Nanoseconds since 1970."""
+    ends: Column
+    """(5, n): the lower address in two halves, the higher one in two; IP version, lower port, higher port."""
+    from_low: Column
+    sequence: Column
+    flags: Column
+    """FIN, SYN and RST, as above."""
+    begin: Column
+    """Where the payload begins in the window."""
+    size: Column
+    """Bytes of payload that there are."""
+    missing: Column
+    """Bytes of payload that were on the wire behind these, cut by the snap length."""
+
+
+def decode(window: Window, records: Records, keep: Filter, counts: FileCounts) -> Packets:
+    """Read the headers of captured packets."""
+    _count(records, counts)
+    found = transport(window, records, counts)
+    tcp = found.begin > 0
+    short = tcp & (found.begin + _HEADER.itemsize > records.at + records.captured)
+    unreadable(records, short, counts)
+    rows = np.flatnonzero(tcp & ~short)
+    rows = rows[_sane(window, rows, found, counts)]
+    wanted = _wanted(keep, window.blocks(found.begin[rows], _HEADER), found, rows)
+    counts.filtered += len(rows) - int(np.count_nonzero(wanted))
+    return _segments(window, records, rows[wanted], found)
+
+
+def _count(records: Records, counts: FileCounts) -> None:
+    counts.packets += len(records.at)
+    counts.captured_bytes += int(records.captured.sum())
+    counts.wire_bytes += int(records.length.sum())
+    counts.cut_packets += int(np.count_nonzero(records.captured < records.length))
+    if len(records.time):
+        counts.saw(int(records.time.min()), int(records.time.max()))
+
+
+def _sane(window: Window, rows: Column, found: Transport, counts: FileCounts) -> Column:
+    """Tell which TCP headers are within their IP packet."""
+    offset = (window.blocks(found.begin[rows], _HEADER)["offset"] >> 4).astype(np.int64) * 4
+    sane: Column = (offset >= 20) & (found.begin[rows] + offset <= found.wire_end[rows])
+    counts.malformed += int(np.count_nonzero(~sane))
+    return sane
+
+
+def _segments(window: Window, records: Records, rows: Column, found: Transport) -> Packets:
+    header = window.blocks(found.begin[rows], _HEADER)
+    begin = found.begin[rows] + (header["offset"] >> 4).astype(np.int64) * 4
+    wire = found.wire_end[rows] - begin
+    flags = header["flags"] & (FIN | SYN | RST)
+    # RFC 9293 3.5.3: what a RST carries is no part of the stream.
+    wire[flags & RST != 0] = 0
+    good = np.flatnonzero((wire > 0) | (flags != 0))
+    rows, wire, begin, flags, header = rows[good], wire[good], begin[good], flags[good], header[good]
+    size = np.clip(records.at[rows] + records.captured[rows] - begin, 0, wire)
+    ends, from_low = _ends(header, found, rows)
+    # RFC 9293 3.4: a SYN takes a number of its own, before the payload.
+    opening = (flags & SYN != 0) & (wire > 0)
+    return Packets(
+        order=records.offset[rows],
+        time=records.time[rows],
+        ends=ends,
+        from_low=from_low,
+        sequence=header["sequence"].astype(np.uint32) + opening.astype(np.uint32),
+        flags=flags,
+        begin=begin,
+        size=size,
+        missing=wire - size,
+    )
+
+
+def _ends(header: Column, found: Transport, rows: Column) -> tuple[Column, Column]:
+    """Put the two ends of each packet in canonical order: the columns of `Packets.ends`, and `from_low`."""
+    (high_a, low_a), (high_b, low_b) = found.source[:, rows], found.destination[:, rows]
+    port_a, port_b = header["source"].astype(np.uint64), header["destination"].astype(np.uint64)
+    less, same = low_a < low_b, low_a == low_b
+    from_low = (high_a < high_b) | ((high_a == high_b) & (less | (same & (port_a <= port_b))))
+    ports = np.where(from_low, port_a << 16 | port_b, port_b << 16 | port_a)
+    ends = np.stack(
+        [
+            np.where(from_low, high_a, high_b),
+            np.where(from_low, low_a, low_b),
+            np.where(from_low, high_b, high_a),
+            np.where(from_low, low_b, low_a),
+            found.version[rows] << 32 | ports,
+        ]
+    )
+    return ends, from_low
+
+
+def _wanted(keep: Filter, header: Column, found: Transport, rows: Column) -> Column:
+    wanted = np.ones(len(rows), np.bool_)
+    if keep.ports:
+        ports = sorted(keep.ports)
+        wanted &= np.isin(header["source"], ports) | np.isin(header["destination"], ports)
+    if keep.hosts:
+        version = found.version[rows]
+        source, destination = found.source[:, rows], found.destination[:, rows]
+        wanted &= _within(keep.hosts, version, source) | _within(keep.hosts, version, destination)
+    return wanted
+
+
+def _within(hosts: frozenset[str], version: Column, address: Column) -> Column:
+    inside = np.zeros(len(version), np.bool_)
+    for host in hosts:
+        wanted = ipaddress.ip_network(host, strict=False)
+        mask, prefix = int(wanted.netmask), int(wanted.network_address)
+        matches = version == wanted.version
+        for half, shift in enumerate((64, 0)):
+            matches &= address[half] & np.uint64(mask >> shift & _HALF) == np.uint64(prefix >> shift & _HALF)
+        inside |= matches
+    return inside

@@ -1,0 +1,1 @@
+"""``fetchgate replay inspect``: what captures hold."""

@@ -1,0 +1,136 @@
+"""``fetchgate replay inspect``: what captures hold, without Spark."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Self
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.sources import InputError, Share, Source, expand, plan
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchanges import Connections, payloads
+from replay.capture.packets.segments import read
+from replay.capture.packets.tcp import Filter
+from replay.inspect.counts import Inspection
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_PARTS_UNREAD: Final = 3
+PROGRAM: Final = "fetchgate replay inspect"
+_WHOLE: Final = 1 << 62
+_PATIENCE: Final = 1.0
+"""Seconds until progress is shown."""
+_EXAMPLES: Final = """\
+examples:
+  fetchgate replay inspect fetches.pcap
+  fetchgate replay inspect captures/ --json
+  zcat old.pcap.gz | fetchgate replay inspect -
+  fetchgate replay inspect any.pcap --port 9092
+      only what is on this port, and as Kafka, whatever its bytes look like
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.description = (
+        "Tell what captures hold: who speaks Kafka, what it asks, and what the capture lacks."
+    )
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "inputs", nargs="+", metavar="FILE|GLOB|DIR|-", help="pcap or pcapng, also .gz and .zst"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="a port on which brokers listen (again for more; default: Kafka is found by content)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and give the exit code."""
+    if any(not 0 < port < 1 << 16 for port in arguments.port):
+        return _usage("--port takes a number from 1 to 65535")
+    try:
+        sources = expand(arguments.inputs)
+    except InputError as error:
+        return _usage(str(error))
+    inspection = inspect(sources, frozenset(arguments.port))
+    if arguments.json:
+        sys.stdout.write(json.dumps(inspection.as_json(), indent=1) + "\n")
+    else:
+        from replay.inspect.render import show  # noqa: PLC0415 - rich takes time to import, and --json needs none
+
+        show(inspection)
+    if not any(True for _ in inspection.problems()):
+        return 0
+    return EXIT_PARTS_UNREAD if any(counts.packets for counts in inspection.files.values()) else EXIT_FAILED
+
+
+def inspect(sources: list[Source], ports: frozenset[int]) -> Inspection:
+    """Read captures and count."""
+    inspection = Inspection()
+    connections = Connections(ports=ports, read_responses=False)
+    with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
+        for share in plan(sources, _WHOLE):
+            for event in _events(share, connections, Filter(ports=ports), inspection, progress):
+                inspection.add(event)
+    for event in connections.end():
+        inspection.add(event)
+    return inspection
+
+
+def _events(
+    share: Share, connections: Connections, keep: Filter, inspection: Inspection, progress: "_Progress"
+) -> Iterator[Exchange | ConnectionEnd]:
+    for batch in read(share, keep):
+        yield from connections.feed(batch)
+        progress.advance(batch.nbytes)
+        for key, payload in zip(
+            batch.column("connection").to_pylist()[-1:], [*payloads(batch)][-1:], strict=True
+        ):
+            if not key:
+                inspection.add_file(FileCounts.from_json(bytes(payload)))
+
+
+class _Progress:
+    """A bar on stderr, from the moment on that one is missed."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._start = time.monotonic()
+        self._done = 0
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, size: int) -> None:
+        """Note that as many bytes were read."""
+        self._done += size
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=min(self._done, self._total))
+        elif time.monotonic() - self._start > _PATIENCE and sys.stderr.isatty():
+            from rich.console import Console  # noqa: PLC0415 - takes time to import, and most runs need none
+            from rich.progress import Progress  # noqa: PLC0415 - as above
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._bar.add_task("reading", total=self._total, completed=self._done)
+            self._bar.start()
+
+
+def _usage(problem: str) -> int:
+    sys.stderr.write(f"{PROGRAM}: {problem}; see {PROGRAM} --help\n")
+    return EXIT_USAGE

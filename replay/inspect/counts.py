@@ -1,0 +1,224 @@
+"""What is in captures: counts of files, of connections and of what they ask, added up event by event."""
+
+import dataclasses
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
+from proxy.protocol.fetch_request import parse_fetch_request
+from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count
+from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
+
+UNKNOWN: Final = "response to an unseen request"
+_SESSION: Final = struct.Struct(">ii")
+_NAMES: Final = {int(key): key.name.title().replace("_", "") for key in ApiKey}
+
+
+@dataclass(slots=True)
+class KeyCounts:
+    """What was asked with one API key."""
+
+    requests: int = 0
+    responses: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    unanswered: int = 0
+    versions: Counter[int] = field(default_factory=Counter)
+
+    def add(self, exchange: Exchange) -> None:
+        """Count an exchange."""
+        self.requests += exchange.request_bytes > 0
+        self.responses += exchange.response_bytes > 0
+        self.request_bytes += exchange.request_bytes
+        self.response_bytes += exchange.response_bytes
+        self.unanswered += not exchange.response_bytes and exchange.answer_due
+        if exchange.request_bytes:
+            self.versions[exchange.api_version] += 1
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What the fetches of a connection list."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    """full (epoch 0), incremental (above 0), sessionless (epoch -1 without an id), close (-1 with one)."""
+    least: int = -1
+    """Fewest partitions that a fetch listed."""
+    most: int = 0
+    partitions: int = 0
+    """All of them together."""
+    unread: int = 0
+    """Fetches of which not enough was captured, or that are not understood."""
+
+    def add(self, exchange: Exchange) -> None:
+        """Count a request."""
+        listed = _listed(exchange)
+        if listed is None:
+            self.unread += 1
+            return
+        partitions, kind = listed
+        self.kinds[kind] += 1
+        self.partitions += partitions
+        self.most = max(self.most, partitions)
+        self.least = partitions if self.least < 0 else min(self.least, partitions)
+
+
+@dataclass(slots=True)
+class ConnectionCounts:
+    """One connection."""
+
+    end: ConnectionEnd
+    keys: dict[int, KeyCounts] = field(default_factory=dict)
+    fetch: FetchCounts = field(default_factory=FetchCounts)
+
+    @property
+    def unpaired_responses(self) -> int:
+        """Responses whose requests were not seen."""
+        return self.keys[UNSEEN].responses if UNSEEN in self.keys else 0
+
+    @property
+    def sessions(self) -> str:
+        """Whether it uses fetch sessions: yes, no, or "" where it does not fetch."""
+        kinds = self.fetch.kinds
+        if not kinds:
+            return ""
+        return "yes" if kinds["incremental"] or kinds["close"] else "no"
+
+    def as_json(self) -> dict[str, Any]:
+        """Tell all."""
+        end = dataclasses.asdict(self.end)
+        end["topics"] = sorted(self.end.topics.values())
+        fetch = _plain(self.fetch)
+        return end | {
+            "apis": {name_of(key): _plain(counts) for key, counts in sorted(self.keys.items())},
+            "fetch": fetch | {"sessions": self.sessions} if ApiKey.FETCH in self.keys else None,
+            "unpaired_responses": self.unpaired_responses,
+        }
+
+
+class Inspection:
+    """Takes what `Connections` gives, and the counts of files."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, FileCounts] = {}
+        self.connections: list[ConnectionCounts] = []
+        self._open: dict[str, ConnectionCounts] = {}
+
+    def add(self, event: Exchange | ConnectionEnd) -> None:
+        """Count an event."""
+        counts = self._open.get(event.connection)
+        if isinstance(event, ConnectionEnd):
+            counts = self._open.pop(event.connection, None) or ConnectionCounts(event)
+            counts.end = event
+            self.connections.append(counts)
+            return
+        if counts is None:
+            end = ConnectionEnd(connection=event.connection, client=event.client, broker=event.broker)
+            counts = self._open[event.connection] = ConnectionCounts(end)
+        key = counts.keys.get(event.api_key)
+        if key is None:
+            key = counts.keys[event.api_key] = KeyCounts()
+        key.add(event)
+        if event.api_key == ApiKey.FETCH:
+            counts.fetch.add(event)
+
+    def add_file(self, counts: FileCounts) -> None:
+        """Count a file, or a part of one."""
+        if counts.file in self.files:
+            self.files[counts.file].add(counts)
+        else:
+            self.files[counts.file] = counts
+
+    def kafka(self) -> list[ConnectionCounts]:
+        """Give the connections that speak Kafka, those with the most bytes first."""
+        found = [counts for counts in self.connections if counts.keys]
+        return sorted(found, key=lambda counts: -counts.end.client_bytes - counts.end.broker_bytes)
+
+    def others(self) -> dict[str, list[ConnectionEnd]]:
+        """Give the other connections by why they were not read."""
+        found: dict[str, list[ConnectionEnd]] = {}
+        for counts in self.connections:
+            if not counts.keys:
+                found.setdefault(counts.end.reason or "no whole frame", []).append(counts.end)
+        return found
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Give file and text of what could not be read."""
+        for name, counts in self.files.items():
+            for problem in counts.problems:
+                yield name, problem
+
+    def as_json(self) -> dict[str, Any]:
+        """Tell all, as one object."""
+        kafka = self.kafka()
+        brokers = Counter(counts.end.broker for counts in kafka)
+        files = list(self.files.values())
+        return {
+            "files": [dataclasses.asdict(counts) for counts in files],
+            "packets": sum(counts.packets for counts in files),
+            "first_time": min((counts.first_time for counts in files if counts.first_time), default=0),
+            "last_time": max((counts.last_time for counts in files), default=0),
+            "brokers": dict(brokers.most_common()),
+            "ports": dict(Counter(int(broker.rpartition(":")[2]) for broker in brokers.elements())),
+            "connections": [counts.as_json() for counts in kafka],
+            "others": {
+                reason: {
+                    "connections": len(ends),
+                    "bytes": sum(end.client_bytes + end.broker_bytes for end in ends),
+                }
+                for reason, ends in self.others().items()
+            },
+            "problems": [{"file": name, "problem": problem} for name, problem in self.problems()],
+        }
+
+
+def name_of(api_key: int) -> str:
+    """Name an API key as Kafka does."""
+    return UNKNOWN if api_key == UNSEEN else _NAMES.get(api_key, f"key {api_key}")
+
+
+def _plain(counts: KeyCounts | FetchCounts) -> dict[str, Any]:
+    # Not asdict: it copies a Counter by handing it its items.
+    values = {one.name: getattr(counts, one.name) for one in dataclasses.fields(counts)}
+    return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
+
+
+def _listed(exchange: Exchange) -> tuple[int, str] | None:
+    """Read how many partitions a fetch lists, and its kind."""
+    frame, version = exchange.request, exchange.api_version
+    layout = LAYOUTS.get(version)
+    if exchange.request_missing or layout is None:
+        return None
+    try:
+        body = request_header(frame, 4)[-1]
+        at = body + layout.request_head
+        session_id, epoch = (0, -1) if version < SESSION_VERSION else _SESSION.unpack_from(frame, at - 8)
+        partitions = _count(frame, at, layout)
+        if partitions < 0:
+            partitions = parse_fetch_request(frame, version, body).partitions
+    except (ProtocolError, struct.error):
+        return None
+    if epoch == -1:
+        return partitions, "close" if session_id else "sessionless"
+    return partitions, "incremental" if epoch > 0 else "full"
+
+
+def _count(frame: bytes, at: int, layout: FetchLayout) -> int:
+    """Add up the partitions of a request whose topics have ids and no tags; -1: it is another kind."""
+    if not layout.topic_ids:
+        return -1
+    topics, at = read_compact_count(frame, at)
+    size, end, partitions = layout.request_entry, len(frame), 0
+    for _ in range(topics or 0):
+        count, at = read_compact_count(frame, at + UUID_BYTES)
+        stop = at + (count or 0) * size
+        if stop >= end or frame[stop] or frame[at + size - 1 : stop : size].count(0) != (count or 0):
+            return -1
+        partitions += count or 0
+        at = stop + 1
+    return partitions

@@ -1,0 +1,1 @@
+"""``fetchgate replay measure``: one row an exchange, summed up to a report."""

@@ -1,0 +1,217 @@
+"""``fetchgate replay measure``: what sessions would have saved, from captures, through Spark."""
+
+import argparse
+import dataclasses
+import ipaddress
+import json
+import sys
+import tempfile
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from replay.capture.files.sources import InputError, Source, expand, spool
+from replay.capture.packets.tcp import Filter
+from replay.measure.report import About, report
+from replay.measure.rows import Choice
+from replay.measure.spark.run import Work, run_on_spark
+from replay.measure.spark.session import NoJavaError, SparkFailedError
+from replay.report import anonymize, csv, html, terminal
+from replay.report.model import Filters, Report
+from replay.report.wording import printable
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_PARTLY: Final = 3
+_EXAMPLES: Final = """\
+examples:
+  fetchgate replay measure fetches.pcap
+  fetchgate replay measure captures/ '/var/captures/*.pcap.zst' --html report.html
+  tcpdump -i any -w - tcp port 9092 | fetchgate replay measure -
+  fetchgate replay measure s3://bucket/captures/ --master spark://host:7077 --parquet table/
+  fetchgate replay measure table/ --policy always --client billing --json
+      from what --parquet wrote, without reading the captures again
+
+Bytes are counted on whole Kafka frames. Predicted broker side = sessions + (actual - eligible).
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but parts of the input could not be read.
+"""
+
+
+class UsageError(Exception):
+    """The user's mistake; the message is one line that names the option or the file."""
+
+
+class NothingReadableError(Exception):
+    """None of the inputs can be read; the message says of each why, in one line."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.description = "Tell from captures what incremental fetch sessions would have saved."
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="FILE|GLOB|DIR|-", help="captures (pcap, pcapng, .gz, .zst), or a table")
+    add("--port", action="append", default=[], type=_port, metavar="N", help="ports of brokers alone")
+    add(
+        "--host",
+        action="append",
+        default=[],
+        type=_host,
+        metavar="H",
+        help="connections of this address or network alone",
+    )
+    add("--client", action="append", default=[], metavar="ID", help="fetches of this client id alone")
+    add("--topic", action="append", default=[], metavar="T", help="fetches that name this topic alone")
+    add(
+        "--policy",
+        choices=("gateway", "always"),
+        default="gateway",
+        help="who gets a session: as the gateway "
+        "decides, or every connection from its first eligible fetch (default: gateway)",
+    )
+    add("--master", default="local[*]", metavar="URL", help="where Spark runs (default: local[*])")
+    add("--json", action="store_true", help="print the report as one JSON object")
+    add("--csv", metavar="FILE", help="write the report as a CSV table as well")
+    add("--html", metavar="FILE", help="write the report as one HTML file as well")
+    add("--parquet", metavar="DIR", help="write the exchanges as a table, which can be measured again")
+    add(
+        "--price-per-gb",
+        type=_price,
+        metavar="X",
+        help="tell what the bytes cost at this price per 10^9 bytes",
+    )
+    add("--anonymize", action="store_true", help="replace names and addresses in the report by pseudonyms")
+    add(
+        "--anonymize-key",
+        type=_key,
+        metavar="KEY",
+        help="as --anonymize, with a secret that keeps guesses from being checked; best given as "
+        "FETCHGATE_ANONYMIZE_KEY",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and give the exit code."""
+    console = Console(stderr=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="fetchgate-measure-") as scratch:
+            made = _measured(arguments, console, scratch)
+        _write(arguments, made)
+    except (UsageError, InputError) as error:
+        return _complain(error, EXIT_USAGE)
+    except (NothingReadableError, NoJavaError, SparkFailedError, OSError) as error:
+        return _complain(error, EXIT_FAILED)
+    problems = made["input"]["problems"]
+    for problem in problems if arguments.json else ():  # the report in words tells of them itself
+        sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
+    return EXIT_PARTLY if problems else 0
+
+
+def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:
+    work = _work(arguments, scratch)
+    groups = run_on_spark(work, arguments.master, console)
+    about = About(
+        version=_version(),
+        policy=arguments.policy,
+        filters=Filters(
+            ports=arguments.port, hosts=arguments.host, clients=arguments.client, topics=arguments.topic
+        ),
+        price_per_gb=arguments.price_per_gb,
+    )
+    made = report(groups.to_pylist(), about)
+    key = arguments.anonymize_key
+    return anonymize.anonymize(made, key or b"") if arguments.anonymize or key else made
+
+
+def _work(arguments: argparse.Namespace, scratch: str) -> Work:
+    """Look at the inputs and outputs before Spark is started for them."""
+    for option in ("csv", "html"):
+        file = getattr(arguments, option)
+        if file and not Path(file).absolute().parent.is_dir():
+            raise UsageError(f"--{option} {file}: there is no such directory to write it in")
+    if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
+        raise UsageError("--parquet keeps the names that --anonymize takes out of the report: leave out one")
+    if arguments.parquet and Path(arguments.parquet).is_dir() and any(Path(arguments.parquet).iterdir()):
+        raise UsageError(
+            f"--parquet {arguments.parquet}: it is not empty; name a directory that is, or none yet"
+        )
+    work = Work(
+        keep=Filter(hosts=frozenset(arguments.host), ports=frozenset(arguments.port)),
+        choice=Choice(policy=arguments.policy, clients=frozenset(arguments.client)),
+        topics=frozenset(arguments.topic),
+        parquet=arguments.parquet,
+    )
+    tables = [text for text in arguments.inputs if _is_table(text)]
+    if not tables:
+        sources = [_readable(source, scratch) for source in expand(arguments.inputs)]
+        if all(source.problem for source in sources):
+            told = (printable(f"{source.name}: {source.problem}") for source in sources)
+            raise NothingReadableError("; ".join(told))
+        return dataclasses.replace(work, sources=tuple(sources))
+    if len(arguments.inputs) > 1:
+        raise UsageError(f"{tables[0]} is a table that --parquet wrote: it is measured alone")
+    return dataclasses.replace(work, table=tables[0])
+
+
+def _is_table(text: str) -> bool:
+    """Whether an input is a directory that --parquet wrote."""
+    return Path(text).is_dir() and any(Path(text).glob("*.parquet"))
+
+
+def _readable(source: Source, scratch: str) -> Source:
+    """Have standard input, or a pipe, where Spark's workers can read it."""
+    return spool(source, scratch) if source.once else source
+
+
+def _write(arguments: argparse.Namespace, made: Report) -> None:
+    """Print the report, and write the files that were asked for."""
+    for file, render in ((arguments.csv, csv.render), (arguments.html, html.render)):
+        if file:
+            # RFC 4180 wants CRLF, which the rendered table has already
+            Path(file).write_text(render(made), encoding="utf-8", newline="")
+    if arguments.json:
+        sys.stdout.write(json.dumps(made, indent=2) + "\n")
+    else:
+        Console().print(terminal.render(made))
+
+
+def _complain(error: Exception, code: int) -> int:
+    sys.stderr.write(f"fetchgate replay measure: {error}\n")
+    return code
+
+
+def _version() -> str:
+    with suppress(PackageNotFoundError):
+        return version("fetchgate")
+    return "unknown"
+
+
+def _port(text: str) -> int:
+    if text.isdecimal() and 0 < int(text) < 1 << 16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text} is no port: 1 to 65535")
+
+
+def _host(text: str) -> str:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no address or network, such as 10.0.0.0/8") from None
+    return text
+
+
+def _key(text: str) -> bytes:
+    key = text.encode(errors="surrogateescape")
+    if 0 < len(key) <= anonymize.MAX_KEY:
+        return key
+    raise argparse.ArgumentTypeError(f"a key has 1 to {anonymize.MAX_KEY} bytes")
+
+
+def _price(text: str) -> float:
+    with suppress(ValueError):
+        if (price := float(text)) >= 0 and price < float("inf"):
+            return price
+    raise argparse.ArgumentTypeError(f"{text} is no price, such as 0.02")

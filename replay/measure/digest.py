@@ -1,0 +1,148 @@
+"""What rows of exchanges can't tell of a connection: by topic, over time, its sessions. Sans-IO.
+
+One digest goes into the `detail` of each `connection` row; its size is bounded by topics, not by fetches.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, Final
+
+from replay.simulate.outcome import Outcome, TopicKey, TopicShare
+from replay.simulate.session_cache import SessionLog
+
+_SECOND: Final = 1_000_000_000
+WIDTHS: Final = tuple(
+    int(seconds * _SECOND)
+    for seconds in (0.1, 0.2, 1, 2, 10, 20, 60, 120, 600, 1200, 3600, 7200, 14400, 43200, 86400)
+)
+"""Widths of buckets, in ns; each divides the next, so that timelines of all connections fit together."""
+BUCKETS: Final = 120
+"""At most so many."""
+
+
+class Timeline:
+    """Fetch bytes over time, in buckets that widen as the time grows."""
+
+    def __init__(self) -> None:
+        self.width = WIDTHS[0]
+        self.buckets: dict[int, list[int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"
+
+    def add(self, time: int, actual: int, predicted: int) -> None:
+        """Add bytes at a time in ns."""
+        bucket = self.buckets.get(time // self.width)
+        if bucket is None:
+            self.buckets[time // self.width] = [actual, predicted]
+            self._fit()
+            return
+        bucket[0] += actual
+        bucket[1] += predicted
+
+    def merge(self, width: int, buckets: Iterable[tuple[int, int, int]]) -> None:
+        """Add another timeline's buckets: number, actual, predicted."""
+        if width > self.width:
+            self._widen(width)
+        for number, actual, predicted in buckets:
+            self.add(number * width, actual, predicted)
+
+    def _fit(self) -> None:
+        while max(self.buckets) - min(self.buckets) >= BUCKETS:
+            at = WIDTHS.index(self.width) + 1 if self.width in WIDTHS else len(WIDTHS)
+            self._widen(WIDTHS[at] if at < len(WIDTHS) else 2 * self.width)
+
+    def _widen(self, width: int) -> None:
+        factor = width // self.width
+        self.width, before, self.buckets = width, self.buckets, {}
+        for number, (actual, predicted) in before.items():
+            bucket = self.buckets.setdefault(number // factor, [0, 0])
+            bucket[0] += actual
+            bucket[1] += predicted
+
+
+_SHARE: Final = tuple(field.name for field in fields(TopicShare))
+_values_of: Final = attrgetter(*_SHARE)
+_ELIGIBLE: Final = ("request_bytes", "response_bytes", "record_bytes")
+
+
+class Digest:
+    """Sums up one connection's outcomes."""
+
+    def __init__(self, connection: str) -> None:
+        self._connection = connection
+        self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
+        self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
+        self._native: dict[str, int] = {}
+        self.timeline = Timeline()
+        self.log = SessionLog()
+
+    def add(self, outcome: Outcome) -> None:
+        """Take the outcome of a fetch that is counted."""
+        exchange = outcome.exchange
+        actual = exchange.request_bytes + exchange.response_bytes
+        through = outcome.session_request_bytes + outcome.session_response_bytes
+        self.timeline.add(exchange.request_time, actual, through + (0 if outcome.eligible else actual))
+        for key, share in outcome.topics.items():
+            values = _values_of(share)
+            _add(self._topics[key], values)
+            if outcome.eligible:
+                _add(self._eligible[key], values)
+        self._note_session(outcome)
+
+    def close(self, closing: Outcome) -> None:
+        """Take what ends the connection's own session."""
+        predicted = closing.session_request_bytes + closing.session_response_bytes
+        self.timeline.add(closing.exchange.request_time, 0, predicted)
+        self.log.close(closing.exchange.request_time, self._connection)
+
+    def detail(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        buckets = self.timeline.buckets.items()
+        return {
+            "topics": [self._topic_values(key) for key in self._topics],
+            "width": self.timeline.width,
+            "over_time": [[number, *values] for number, values in sorted(buckets)],
+            "sessions": self.log.take(),
+        }
+
+    def _topic_values(self, key: TopicKey) -> dict[str, Any]:
+        """Return a topic's sums with its name, or its id as hexadecimal digits."""
+        eligible = dict(zip(_SHARE, self._eligible[key], strict=True))
+        return {
+            **({"topic": key} if isinstance(key, str) else {"id": key.hex()}),
+            **dict(zip(_SHARE, self._topics[key], strict=True)),
+            **{f"eligible_{name}": eligible[name] for name in _ELIGIBLE},
+        }
+
+    def _note_session(self, outcome: Outcome) -> None:
+        time = outcome.exchange.response_time or outcome.exchange.request_time
+        if outcome.closes:
+            self.log.close(time, self._connection)
+        if not outcome.eligible:
+            self._note_native(outcome, time)
+        elif outcome.full:
+            self.log.make(time, self._connection, outcome.session_size)
+        elif outcome.incremental:
+            self.log.touch(time, self._connection, outcome.session_size)
+
+    def _note_native(self, outcome: Outcome, time: int) -> None:
+        """Note a session of the client's own; its id is the broker's, and any connection may use it.
+
+        What it grows or shrinks by later is not followed, for the answers of a session do not tell.
+        """
+        asked, given = str(outcome.session_id), str(outcome.answer_session_id)
+        if outcome.session_id > 0 and outcome.kind in {"full", "close"}:
+            self.log.close(time, asked)
+        elif outcome.kind == "incremental":
+            self.log.touch(time, asked, self._native.get(asked, 0))
+        if outcome.kind == "full" and outcome.answer_session_id:
+            self._native[given] = outcome.partitions_answered
+            self.log.make(time, given, outcome.partitions_answered)
+
+
+def _add(sums: list[int], values: Iterable[int]) -> None:
+    for at, value in enumerate(values):
+        sums[at] += value

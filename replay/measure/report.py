@@ -1,0 +1,317 @@
+"""The report object, from the table's rows summed up by connection. Sans-IO.
+
+`GROUPED` and `SUMMED` say what the one query over the table groups by and adds up. A single row of the table,
+with ``count`` 1, is a group as well: how finely rows were grouped before makes no difference.
+"""
+
+import base64
+import datetime as dt
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.exchanges import ConnectionEnd
+from replay.measure import sums
+from replay.measure.digest import BUCKETS, Timeline
+from replay.measure.modelled import modelled
+from replay.measure.sums import Tally
+from replay.measure.table import FETCH_COLUMNS, end_from_json
+from replay.report.model import (
+    BrokerRow,
+    Bucket,
+    ClientRow,
+    ConnectionRow,
+    Fetch,
+    Filters,
+    Input,
+    NotEligible,
+    Problem,
+    Readable,
+    Report,
+    SlotsRow,
+    Time,
+    TopicRow,
+    actual_bytes,
+)
+from replay.simulate.session_cache import SLOTS, Event, simulate
+
+GROUPED: Final = (
+    "row",
+    "connection",
+    "client",
+    "broker",
+    "client_id",
+    "software",
+    "api_version",
+    "answer_due",
+    "counted",
+    "eligible",
+    "reason",
+)
+SUMMED: Final = (
+    "request_bytes",
+    "response_bytes",
+    *(column.name for column in FETCH_COLUMNS if column.name in sums.SUMMED),
+)
+TOP: Final = 50
+"""Connections that are listed one by one."""
+_SECOND: Final = 1_000_000_000
+
+Group: TypeAlias = Mapping[str, Any]
+"""`GROUPED` and `SUMMED`, `count` (of rows), and `details` (a list of those that are not null)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a report says of itself."""
+
+    version: str
+    policy: str
+    filters: Filters
+    price_per_gb: float | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the groups hold, sorted out."""
+
+    whole: Tally = field(default_factory=Tally)
+    clients: dict[tuple[str, str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    brokers: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    connections: dict[tuple[str, str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    not_eligible: dict[str, NotEligible] = field(default_factory=dict)
+    rows: Counter[str] = field(default_factory=Counter)
+    files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
+    ends: list[ConnectionEnd] = field(default_factory=list)
+    digests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """With the broker of each."""
+
+    def add(self, group: Group) -> None:
+        """Sort a group in."""
+        row = group["row"]
+        if row == "file":
+            self._add_files(group["details"])
+        elif row == "connection":
+            self._add_connections(group["details"])
+        elif row == "request":
+            self.rows["request"] += group["count"] if group["answer_due"] else 0
+        else:
+            self.rows[row] += group["count"]
+        if group["counted"]:
+            self._add_fetches(group)
+
+    def _add_files(self, details: Iterable[str]) -> None:
+        for detail in details:
+            part = FileCounts.from_json(detail)
+            whole = self.files.setdefault((part.number, part.file), part)
+            if whole is not part:
+                whole.add(part)
+
+    def _add_connections(self, details: Iterable[str]) -> None:
+        for detail in map(json.loads, details):
+            end = end_from_json(detail["end"])
+            self.ends.append(end)
+            self.digests.append((end.broker, detail))
+
+    def _add_fetches(self, group: Group) -> None:
+        client = group["client_id"], group["software"]
+        connection = group["connection"]
+        for tally in (
+            self.whole,
+            self.clients[*client, group["api_version"]],
+            self.brokers[group["broker"]],
+            self.connections[connection, group["client"], group["broker"]],
+        ):
+            tally.add(group)
+        if not group["eligible"] and group["row"] != "closing":
+            reason = group["reason"] or "not understood"
+            left = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
+            left["exchanges"] += group["count"]
+            left["bytes"] += group["request_bytes"] + group["response_bytes"]
+
+
+def report(groups: Iterable[Group], about: About) -> Report:
+    """Make the report of a table's groups."""
+    found = _Found()
+    for group in groups:
+        found.add(group)
+    whole = found.whole.fetch()
+    timeline = _timeline(found)
+    first, last = _span(found)
+    return Report(
+        version=about.version,
+        policy=about.policy,
+        filters=about.filters,
+        time=Time(first=_iso(first), last=_iso(last)),
+        input=_input(found),
+        fetch=whole,
+        by_client=_by_client(found),
+        by_topic=_by_topic(found, whole),
+        by_broker=_by_broker(found),
+        connections=_connections(found),
+        over_time=_over_time(timeline),
+        where=found.whole.where(),
+        readable=_readable(found.ends),
+        not_eligible=dict(sorted(found.not_eligible.items())),
+        slots=_slots(found),
+        modelled=modelled(found.whole, (last - first) / _SECOND, about.price_per_gb),
+    )
+
+
+def _input(found: _Found) -> Input:
+    problems = [
+        Problem(file=counts.file, problem=line)
+        for _, counts in sorted(found.files.items())
+        for line in counts.problems
+    ]
+    return Input(
+        files=len(found.files),
+        bytes=sum(counts.file_bytes for counts in found.files.values()),
+        packets=sum(counts.packets for counts in found.files.values()),
+        connections=sum(1 for end in found.ends if not end.reason),
+        exchanges=found.rows["exchange"],
+        gaps=sum(end.gaps for end in found.ends),
+        unpaired_requests=found.rows["request"],
+        unpaired_responses=found.rows["response"],
+        problems=problems,
+    )
+
+
+def _by_client(found: _Found) -> list[ClientRow]:
+    return [
+        ClientRow(
+            client_id=client_id,
+            software=software,
+            fetch_version=version,
+            connections=len(tally.connections),
+            fetch=tally.fetch(),
+        )
+        for (client_id, software, version), tally in _largest(found.clients)
+    ]
+
+
+def _by_broker(found: _Found) -> list[BrokerRow]:
+    return [
+        BrokerRow(broker=broker, connections=len(tally.connections), fetch=tally.fetch())
+        for broker, tally in _largest(found.brokers)
+    ]
+
+
+def _connections(found: _Found) -> list[ConnectionRow]:
+    rows = []
+    told = {end.connection: (end.client_id, end.software) for end in found.ends}
+    for (connection, client, broker), tally in _largest(found.connections)[:TOP]:
+        client_id, software = told[connection]
+        rows.append(
+            ConnectionRow(
+                connection=connection,
+                client=client,
+                broker=broker,
+                client_id=client_id,
+                software=software,
+                fetch=tally.fetch(),
+            )
+        )
+    return rows
+
+
+def _largest(tallies_of: Mapping[Any, Tally]) -> list[tuple[Any, Tally]]:
+    return sorted(tallies_of.items(), key=lambda pair: (-pair[1].actual_bytes, pair[0]))
+
+
+def _by_topic(found: _Found, whole: Fetch) -> list[TopicRow]:
+    """Return a row for each topic, and one for what belongs to none: the whole less those."""
+    names = {topic_id: name for end in found.ends for topic_id, name in end.topics.items()}
+    topics: dict[str, Fetch] = defaultdict(sums.empty)
+    for _, digest in found.digests:
+        for totals in digest["topics"]:
+            name = totals["topic"] if "topic" in totals else _named(bytes.fromhex(totals["id"]), names)
+            sums.add_topic(topics[name], totals)
+    order = sorted(topics.items(), key=lambda pair: (-actual_bytes(pair[1]), pair[0]))
+    rows = [TopicRow(topic=name, fetch=sums.settled(fetch)) for name, fetch in order]
+    rest = sums.less(whole, [row["fetch"] for row in rows])
+    return [*rows, TopicRow(topic=None, fetch=rest)] if whole["actual"]["requests"] else rows
+
+
+def _named(topic_id: bytes, names: Mapping[bytes, str]) -> str:
+    """Return a topic's name, or its id as Kafka writes it (Uuid.toString)."""
+    return names.get(topic_id) or base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def _timeline(found: _Found) -> Timeline:
+    timeline = Timeline()
+    for _, digest in found.digests:
+        timeline.merge(digest["width"], ((at, actual, then) for at, actual, then in digest["over_time"]))
+    return timeline
+
+
+def _over_time(timeline: Timeline) -> list[Bucket]:
+    return [
+        Bucket(
+            time=_iso(number * timeline.width),
+            seconds=timeline.width / _SECOND,
+            actual_bytes=actual,
+            predicted_bytes=predicted,
+        )
+        for number, (actual, predicted) in sorted(timeline.buckets.items())[:BUCKETS]
+    ]
+
+
+def _span(found: _Found) -> tuple[int, int]:
+    """Return the first and the last packet's time in ns, 0 where there is none."""
+    seen = [counts for counts in found.files.values() if counts.first_time]
+    return min((one.first_time for one in seen), default=0), max((one.last_time for one in seen), default=0)
+
+
+def _iso(time: int) -> str:
+    if not time:
+        return ""
+    at = dt.datetime.fromtimestamp(time // _SECOND, dt.UTC)
+    return (
+        at.replace(microsecond=time % _SECOND // 1000)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+def _readable(ends: Iterable[ConnectionEnd]) -> Readable:
+    reasons: Counter[str] = Counter()
+    whole = 0
+    for end in ends:
+        whole += end.client_bytes + end.broker_bytes + end.gap_bytes
+        reasons["not in the capture"] += end.gap_bytes - end.cut_bytes
+        reasons["cut by the snap length"] += end.cut_bytes
+        reasons[end.reason or "no frame found after a gap"] += end.unframed_bytes
+        reasons["frames that begin and do not end"] += end.partial_bytes
+        reasons["frames without a header"] += end.headerless_bytes
+    unreadable = reasons.total()
+    return Readable(
+        readable_bytes=whole - unreadable,
+        unreadable_bytes=unreadable,
+        ratio=(whole - unreadable) / whole if whole else 1.0,
+        by_reason={reason: count for reason, count in sorted(reasons.items()) if count},
+    )
+
+
+def _slots(found: _Found) -> list[SlotsRow]:
+    events: dict[str, list[Event]] = defaultdict(list)
+    for broker, digest in found.digests:
+        events[broker] += [(time, act, name, size) for time, act, name, size in digest["sessions"]]
+    rows = []
+    for broker, of_broker in sorted(events.items()):
+        if of_broker:
+            use = simulate(of_broker)
+            rows.append(
+                SlotsRow(
+                    broker=broker,
+                    sessions_at_once=use.sessions_at_once,
+                    requested_at_once=use.requested_at_once,
+                    slots=SLOTS,
+                    evictions=use.evictions,
+                    refused=use.refused,
+                )
+            )
+    return rows

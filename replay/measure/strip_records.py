@@ -1,0 +1,229 @@
+"""Contents of records, cut out of segments before they are shuffled, and zeros put in their place after it.
+
+Nothing that is measured depends on what records hold, and they are most of the bytes. Contents are cut only
+where it is certain what they are: a run that is one whole fetch request, and after it runs that are one whole
+response to it, walked to its end. All else stays as it is. Sans-IO.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_response import _ENTRY_TAGS, FetchResponseWalk
+from proxy.protocol.primitives import ProtocolError
+from replay.capture.packets.segments import SEGMENTS
+
+_SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
+"""Spark has no unsigned numbers."""
+THIN: Final = pa.schema(
+    [
+        *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
+        # Offset in the payload and length of each stretch cut, in turn, as int32; empty if there is none.
+        pa.field("cuts", pa.binary(), nullable=False),
+    ]
+)
+_WORTH: Final = 4096
+"""Bytes of a response at which it is looked into."""
+_LEAST: Final = 512
+"""Bytes of records that are worth a cut."""
+_HEAD: Final = 12
+_NO_REPLICA_ID: Final = 15
+"""The first version whose request has none before max_wait_ms."""
+
+_Numbers: TypeAlias = npt.NDArray[np.int64]
+_Span: TypeAlias = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Where the payloads of a batch are."""
+
+    data: memoryview
+    """All of them, one after the other."""
+    edges: _Numbers
+    """Of row n: from `edges[n]` to `edges[n + 1]`."""
+    spans: dict[int, list[_Span]] = field(default_factory=dict)
+    """What is to be cut, by row: offsets in `data`."""
+
+    def head(self, row: int) -> bytes:
+        """Return the first bytes of a row."""
+        start = int(self.edges[row])
+        return bytes(self.data[start : start + _HEAD])
+
+
+class _Walk(FetchResponseWalk):
+    """A walk that takes note of where records are: offsets in the frame, of their first byte and after."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, version: int, isolation_level: int) -> None:
+        super().__init__(LAYOUTS[version], isolation_level, keep=False)
+        self.records: list[_Span] = []
+
+    def _entry(self, buffer: bytes, at: int, base: int) -> int:
+        before = self.record_bytes
+        at = super()._entry(buffer, at, base)
+        if (size := self.record_bytes - before) >= _LEAST:
+            # Behind the records of a flexible version are tags: gone over already, if there are none in it.
+            end = base + at - (1 if self._layout.flexible and self._at != _ENTRY_TAGS else 0)
+            self.records.append((end - size, end))
+        return at
+
+
+def thin(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Cut the contents of records out of a batch of SEGMENTS."""
+    payload = batch.column("payload")
+    found = _Batch(*_bytes_of(payload))
+    sides = _sides(batch)
+    for row in _requests(found, sides):
+        _look_into(found, row, sides)
+    columns = [batch.column(name).cast(THIN.field(name).type) for name in SEGMENTS.names]
+    cuts = pa.array([b""] * batch.num_rows, pa.binary())
+    if found.spans:
+        columns[-1], cuts = _without(found, batch.num_rows)
+    return pa.RecordBatch.from_arrays([*columns, cuts], schema=THIN)
+
+
+def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a thin batch as SEGMENTS, with zeros where contents were cut."""
+    columns = [batch.column(name).cast(SEGMENTS.field(name).type) for name in SEGMENTS.names]
+    lengths = pc.binary_length(batch.column("cuts"))
+    if pc.sum(lengths).as_py():
+        columns[-1] = _with_zeros(batch.column("payload"), batch.column("cuts").to_pylist())
+    return pa.RecordBatch.from_arrays(columns, schema=SEGMENTS)
+
+
+def _bytes_of(column: pa.Array) -> tuple[memoryview, _Numbers]:
+    """Return the bytes of a binary column, and the edges of its values among them."""
+    _, offsets, data = column.buffers()
+    edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return memoryview(data or b"").cast("B"), edges.astype(np.int64)
+
+
+def _sides(batch: pa.RecordBatch) -> _Numbers:
+    """Number the sides that sent the rows: those of one connection differ in the last bit alone."""
+    connections = batch.column("connection").dictionary_encode().indices.to_numpy()
+    low = batch.column("from_low").to_numpy(zero_copy_only=False)
+    sides: _Numbers = 2 * connections.astype(np.int64) + low
+    return sides
+
+
+def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
+    """Return the rows that are one whole fetch request, with something large of the other side behind."""
+    sizes = np.diff(found.edges)
+    rows = np.flatnonzero((sizes[:-1] > _HEAD) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1))
+    if not len(rows):
+        return []
+    data = np.frombuffer(found.data, np.uint8)
+    heads = data[found.edges[rows][:, None] + np.arange(6)]
+    lengths = heads[:, :4].copy().view(">u4")[:, 0].astype(np.int64)
+    fetch = (heads[:, 4] == 0) & (heads[:, 5] == ApiKey.FETCH)
+    whole: list[int] = rows[fetch & (lengths + 4 == sizes[rows])].tolist()
+    return whole
+
+
+def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
+    """Find what is to be cut from the response to the request in a row."""
+    start, end = int(found.edges[row]), int(found.edges[row + 1])
+    asked = found.head(row)
+    version = int.from_bytes(asked[6:8])
+    answered = found.head(row + 1)
+    last = _last_row(found, row + 1, 4 + int.from_bytes(answered[:4]))
+    if not last or (sides[row + 1 : last + 1] != sides[row + 1]).any():
+        return
+    if asked[8:12] != answered[4:8] or version not in LAYOUTS:
+        return
+    try:
+        walk = _Walk(version, _isolation(bytes(found.data[start:end]), version))
+        first = int(found.edges[row + 1])
+        walk.feed(bytes(found.data[first : int(found.edges[last + 1])]))
+    except (ProtocolError, IndexError):
+        return
+    if walk.done:
+        _spread(found, row + 1, [(first + begin, first + stop) for begin, stop in walk.records])
+
+
+def _last_row(found: _Batch, row: int, size: int) -> int:
+    """Return the row with which so many bytes end that begin with a row; 0 if none ends there."""
+    end = int(found.edges[row]) + size
+    last = int(np.searchsorted(found.edges, end)) - 1
+    return last if last + 1 < len(found.edges) and found.edges[last + 1] == end else 0
+
+
+def _isolation(request: bytes, version: int) -> int:
+    """Return a fetch request's isolation level."""
+    body = request_header(request, 4)[4]
+    return request[body + (12 if version >= _NO_REPLICA_ID else 16)]
+
+
+def _spread(found: _Batch, row: int, spans: Sequence[_Span]) -> None:
+    """Sort spans under the rows that hold them."""
+    for start, stop in spans:
+        at = start
+        while at < stop:
+            while found.edges[row + 1] <= at:
+                row += 1
+            end = min(stop, int(found.edges[row + 1]))
+            found.spans.setdefault(row, []).append((at, end))
+            at = end
+
+
+def _without(found: _Batch, rows: int) -> tuple[pa.Array, pa.Array]:
+    """Return payloads without the spans, and the cuts."""
+    kept: list[memoryview] = []
+    sizes = np.diff(found.edges)
+    cuts = [b""] * rows
+    at = int(found.edges[0])
+    for row in sorted(found.spans):
+        base = int(found.edges[row])
+        pairs: list[int] = []
+        for start, stop in found.spans[row]:
+            kept.append(found.data[at:start])
+            pairs += (start - base, stop - start)
+            at = stop
+        cuts[row] = np.array(pairs, np.int32).tobytes()
+        sizes[row] -= sum(pairs[1::2])
+    kept.append(found.data[at : int(found.edges[-1])])
+    return _column(b"".join(kept), sizes), pa.array(cuts, pa.binary())
+
+
+def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
+    """Return payloads with zeros where they were cut."""
+    data, edges = _bytes_of(payload)
+    pieces: list[memoryview] = []
+    sizes = np.diff(edges)
+    at = int(edges[0])
+    for row, packed in enumerate(cuts):
+        if not packed:
+            continue
+        place = int(edges[row])
+        pairs = np.frombuffer(packed, np.int32).tolist()
+        gone = 0
+        for offset, length in zip(pairs[::2], pairs[1::2], strict=True):
+            until = place + offset - gone
+            pieces += (data[at:until], _zeros(length))
+            at, gone = until, gone + length
+        sizes[row] += gone
+    pieces.append(data[at : int(edges[-1])])
+    return _column(b"".join(pieces), sizes)
+
+
+def _zeros(length: int) -> memoryview:
+    return memoryview(_ZEROS)[:length] if length <= len(_ZEROS) else memoryview(bytes(length))
+
+
+_ZEROS: Final = bytes(1 << 20)
+
+
+def _column(data: bytes, sizes: _Numbers) -> pa.Array:
+    """Return a binary column of values that stand one after the other."""
+    edges = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=edges[1:])
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(edges), pa.py_buffer(data)])

@@ -1,0 +1,256 @@
+"""The exchanges of a capture as a table, one row an exchange; every report is a query over it. Sans-IO.
+
+`COLUMNS` documents it column by column, and is what `measure --parquet` writes. A connection's rows carry its
+own fetches and what the session engine made of them; its last row, of the kind `connection`, carries what can
+only be told of the whole connection (`replay.measure.digest`). `file` rows tell what was found in a
+capture file.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from proxy.protocol.primitives import Buffer
+from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, is_cut
+from replay.simulate.outcome import Outcome
+
+FETCH: Final = 1
+"""The API key."""
+LAST: Final = (1 << 31) - 1
+"""The `place` of a connection's last row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, and what it holds."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+
+
+_EXCHANGE_COLUMNS: Final = (
+    Column(
+        "row",
+        pa.string(),
+        "exchange (request and response), request (no response seen), response (its request was not seen), "
+        "closing (not captured: the close that the gateway sends when the client has gone), "
+        "connection (what is known of the whole connection), file (what was found in a capture file)",
+    ),
+    Column("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
+    Column("place", pa.int32(), "place in the connection, by completion; 2147483647 in its `connection` row"),
+    Column("client", pa.string(), "host:port"),
+    Column("broker", pa.string(), "host:port"),
+    Column("number", pa.int32(), "place in the connection, by request"),
+    Column("client_id", pa.string(), "as the request header has it"),
+    Column("software", pa.string(), "name and version as told in ApiVersions v3 or later, else empty"),
+    Column("api_key", pa.int16(), "-1 where the request was not seen"),
+    Column("api_version", pa.int16(), "-1 where the request was not seen"),
+    Column("correlation_id", pa.int32(), "-1 in rows that are no exchange"),
+    Column("request_time", pa.int64(), "ns since 1970 of the request's first packet, 0 if unseen"),
+    Column("response_time", pa.int64(), "ns since 1970 of the response's last packet, 0 if unseen"),
+    Column("request_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
+    Column("response_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
+    Column("request_missing", pa.int64(), "of request_bytes, those that the capture lacks"),
+    Column("response_missing", pa.int64(), "of response_bytes, those that the capture lacks"),
+    Column("answer_due", pa.bool_(), "false for what brokers do not answer: Produce with acks=0"),
+)
+FETCH_COLUMNS: Final = (
+    Column("kind", pa.string(), "full (epoch 0), incremental, sessionless (0, -1), close (id, -1)"),
+    Column("session_id", pa.int32(), "in the request"),
+    Column("session_epoch", pa.int32(), "in the request"),
+    Column("answer_session_id", pa.int32(), "in the response; 0: no session"),
+    Column("error_code", pa.int16(), "of the whole response"),
+    Column("partitions_requested", pa.int64(), "entries listed; forgotten ones are not counted"),
+    Column("partitions_answered", pa.int64(), "entries in the response"),
+    Column("record_bytes", pa.int64(), "contents of the `records` fields"),
+    Column(
+        "listing_bytes", pa.int64(), "request: partition entries, topic elements, forgotten ones included"
+    ),
+    Column("empty_entry_bytes", pa.int64(), "response: entries that told nothing new"),
+    Column("entry_bytes", pa.int64(), "response: the other entries, without their records"),
+    Column("eligible", pa.bool_(), "the session engine took it; what follows is then what it cost, else 0"),
+    Column("reason", pa.string(), "why it is not eligible, or why it passed as it was"),
+    Column("session_kind", pa.string(), "what it was first sent as; null where it is not eligible"),
+    Column("session_request_bytes", pa.int64(), "through the engine, closes and repairs included"),
+    Column("session_response_bytes", pa.int64(), "through the engine, closes and repairs included"),
+    Column("close_bytes", pa.int64(), "of both: what closing a session cost"),
+    Column("repair_bytes", pa.int64(), "of both: what was asked again after a session was lost"),
+    Column("full", pa.int64(), "requests with epoch 0 that the engine sent"),
+    Column("incremental", pa.int64(), "requests within a session that the engine sent"),
+    Column("sessionless", pa.int64(), "requests without a session that the engine sent"),
+    Column("closes", pa.int64(), "requests that close a session"),
+    Column("added", pa.int64(), "partitions that deltas add"),
+    Column("altered", pa.int64(), "partitions whose entries deltas change"),
+    Column("forgotten", pa.int64(), "partitions that deltas drop"),
+    Column("session_partitions_requested", pa.int64(), "entries listed through the engine"),
+    Column("session_partitions_answered", pa.int64(), "entries answered through the engine"),
+    Column("session_listing_bytes", pa.int64(), "part of session_request_bytes, as listing_bytes"),
+    Column("session_empty_entry_bytes", pa.int64(), "part of session_response_bytes, as empty_entry_bytes"),
+    Column("session_entry_bytes", pa.int64(), "part of session_response_bytes, as entry_bytes"),
+    Column("session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes"),
+    Column("session_size", pa.int64(), "partitions that the session holds afterwards"),
+)
+"""Null in rows that are no fetch; attributes of `Outcome`."""
+_OTHER_COLUMNS: Final = (
+    Column(
+        "counted", pa.bool_(), "a fetch that --client and --topic let pass; null in rows that are no fetch"
+    ),
+    Column("detail", pa.string(), "JSON, in `connection` and `file` rows"),
+)
+RAW_COLUMNS: Final = (
+    Column("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
+    Column("response", pa.binary(), "the frame without what was cut from it: contents of records"),
+    Column("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
+)
+"""Written with --parquet alone; from these the engine can run again."""
+COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, *_OTHER_COLUMNS, *RAW_COLUMNS)
+
+
+def schema(columns: Iterable[Column]) -> pa.Schema:
+    """Return columns as an Arrow schema that carries what they mean."""
+    return pa.schema([pa.field(one.name, one.type, metadata={"meaning": one.meaning}) for one in columns])
+
+
+EXCHANGES: Final = schema((*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, *_OTHER_COLUMNS))
+"""Without the raw columns."""
+EXCHANGES_RAW: Final = schema(COLUMNS)
+
+
+class Writer:
+    """Rows of the table, as record batches of a bounded size.
+
+    Args:
+        raw: keep the frames.
+    """
+
+    _ROWS: Final = 4096
+    _BYTES: Final = 4 << 20
+
+    def __init__(self, *, raw: bool) -> None:
+        self.schema = EXCHANGES_RAW if raw else EXCHANGES
+        self._raw = raw
+        self._rows: list[tuple[Any, ...]] = []
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to take a batch."""
+        return len(self._rows) >= self._ROWS or self._bytes >= self._BYTES
+
+    def take(self) -> pa.RecordBatch:
+        """Return the rows so far, and begin anew."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
+        return pa.record_batch(
+            [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)],
+            schema=self.schema,
+        )
+
+    def exchange(
+        self,
+        exchange: Exchange,
+        place: int,
+        outcome: Outcome | None = None,
+        *,
+        counted: bool | None = None,
+        row: str = "",
+    ) -> None:
+        """Add an exchange; a fetch with what the engine made of it.
+
+        Args:
+            exchange: the exchange.
+            place: in the connection, in the order in which the engine took them.
+            outcome: of a fetch.
+            counted: whether --client and --topic let a fetch pass.
+            row: the kind of the row, where the exchange itself does not tell.
+        """
+        fetch = _fetch_values(outcome) if outcome else _NO_FETCH
+        plain = _plain_values(exchange)
+        self._append(
+            (row or _kind(exchange), exchange.connection, place, *plain, *fetch, counted, None), exchange
+        )
+
+    def detail(self, kind: str, connection: str, end: ConnectionEnd | None, detail: str) -> None:
+        """Add the row of a whole connection, or of a file."""
+        told = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
+        self._append((kind, connection, LAST, *told, *_NO_EXCHANGE, *_NO_FETCH, None, detail), None)
+
+    def _append(self, row: tuple[Any, ...], exchange: Exchange | None) -> None:
+        if self._raw:
+            frames = _frames(exchange) if exchange else (None, None, None)
+            self._bytes += sum(map(len, filter(None, frames[:2])))
+            row = (*row, *frames)
+        self._rows.append(row)
+
+
+_PLAIN: Final = tuple(column.name for column in _EXCHANGE_COLUMNS[3:])
+_plain_values: Final = attrgetter(*_PLAIN)
+_fetch_values: Final = attrgetter(*(column.name for column in FETCH_COLUMNS))
+_NO_FETCH: Final = (None,) * len(FETCH_COLUMNS)
+_NO_EXCHANGE: Final = (-1, -1, -1, 0, 0, 0, 0, 0, 0, False)
+
+
+def _kind(exchange: Exchange) -> str:
+    if not exchange.request_bytes:
+        return "response"
+    return "exchange" if exchange.response_bytes else "request"
+
+
+def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
+    """Return request and response as they are stored: without stretches that were cut."""
+    kept, cuts, at = [], [], 0
+    for piece in exchange.response:
+        if is_cut(piece):
+            cuts += [at, len(piece)]
+        else:
+            kept.append(piece)
+        at += len(piece)
+    return exchange.request, b"".join(kept), cuts
+
+
+def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
+    """Read a connection's rows again, of a table with the raw columns."""
+    names = batch.schema.names
+    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        row = dict(zip(names, values, strict=True))
+        if row["row"] == "connection":
+            yield end_from_json(json.loads(row["detail"])["end"])
+        elif row["row"] in {"exchange", "request", "response"}:
+            response: list[Buffer] = [*_restored(row["response"] or b"", row["cuts"] or [])]
+            plain = {name: row[name] for name in _PLAIN}
+            yield Exchange(
+                connection=row["connection"], **plain, request=row["request"] or b"", response=response
+            )
+
+
+def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
+    """Put stretches of zeros back where contents were cut."""
+    view, taken, at = memoryview(kept), 0, 0
+    for place, length in zip(cuts[::2], cuts[1::2], strict=True):
+        if place > at:
+            yield view[taken : taken + place - at]
+            taken += place - at
+        for start in range(0, length, len(CUT)):
+            yield CUT[: min(len(CUT), length - start)]
+        at = place + length
+    if taken < len(view):
+        yield view[taken:]
+
+
+def end_to_json(end: ConnectionEnd) -> dict[str, Any]:
+    """Return a connection's end as plain values."""
+    values = dataclasses.asdict(end)
+    values["topics"] = {topic_id.hex(): name for topic_id, name in end.topics.items()}
+    return values
+
+
+def end_from_json(values: dict[str, Any]) -> ConnectionEnd:
+    """Read what `end_to_json` returned."""
+    topics = {bytes.fromhex(topic_id): name for topic_id, name in values["topics"].items()}
+    return ConnectionEnd(**{**values, "topics": topics})

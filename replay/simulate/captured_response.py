@@ -1,0 +1,139 @@
+"""One fetch response as captured: whole, walked once, and as v7 has it. Sans-IO."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from proxy.core.in_flight import Buffer
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries
+from proxy.protocol.fetch_response import Answered, FetchResponseWalk, slices
+from proxy.protocol.primitives import Malformed
+from replay.capture.kafka.exchange import is_cut
+
+_ABORTED_SIZE: Final = 16
+
+
+class CapturedAnswer:
+    """One fetch response as captured, walked to its end.
+
+    Args:
+        pieces: the whole frame, its length included; stretches of record contents may be cut, as long as
+            their length is kept.
+        version: that of the request.
+        isolation_level: that of the request.
+
+    Raises:
+        ProtocolError: the bytes are no fetch response of that version.
+    """
+
+    def __init__(self, pieces: Sequence[Buffer], version: int, isolation_level: int) -> None:
+        self.pieces = joined(pieces)
+        self.cut = len(self.pieces) > 1
+        """Whether contents of records were cut."""
+        self.layout = LAYOUTS[version]
+        self.isolation_level = isolation_level
+        self.size = sum(map(len, pieces))
+        self.walk = FetchResponseWalk(self.layout, isolation_level, keep=True)
+        for piece in self.pieces:
+            self.walk.feed(piece)  # type: ignore[arg-type]  # a cut stretch is hopped over, never looked into
+        if not self.walk.done:
+            raise Malformed("a fetch response that ends early")
+
+    def part(self, start: int, end: int) -> list[memoryview]:
+        """Return bytes of the frame, uncopied."""
+        if len(self.pieces) == 1:
+            return [memoryview(self.pieces[0])[start:end]]
+        return slices(self.pieces, start, end)  # type: ignore[arg-type]  # as above
+
+    @cached_property
+    def raised(self) -> "CapturedAnswer":
+        """The same answer as v7 has it; that of v7 and later is as it is."""
+        if self.layout.version >= SESSION_VERSION:
+            return self
+        return CapturedAnswer([_raised(self)], SESSION_VERSION, self.isolation_level)
+
+    @property
+    def correlation_id(self) -> bytes:
+        """The correlation id, 4 bytes."""
+        return b"".join(self.part(4, 8))
+
+    @property
+    def tags(self) -> list[memoryview]:
+        """The body's tags, from v12 on."""
+        return self.part(self.walk.tags_at, self.size) if self.walk.tags_at >= 0 else []
+
+    @property
+    def empty_entry_bytes(self) -> int:
+        """Bytes of entries that say nothing but where a partition's log begins and ends."""
+        return self.layout.answer_entry * (self.walk.partitions - len(self.news))
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of all other entries, without their records."""
+        return sum(entry.end - entry.start for entry in self.news) - self.walk.record_bytes
+
+    @cached_property
+    def news(self) -> list[Answered]:
+        """The entries that say more than where a partition's log begins and ends."""
+        return [entry for entry in self.walk.answered if not entry.ends_empty or entry.error_code]
+
+    def quiet(self) -> Iterator[tuple[bytes, Entries]]:
+        """Give the entries that say no more, by topic."""
+        found: dict[bytes, list[bytes]] = {}
+        end = self.layout.empty_ends[1 if self.isolation_level else 0]
+        for run in self.walk.runs:
+            found.setdefault(run.key, []).append(run.entries.tobytes())
+        for entry in self.walk.answered:
+            if entry.ends_empty and not entry.error_code:
+                found.setdefault(entry.key, []).append(entry.fixed + end)
+        for key, entries in found.items():
+            yield key, np.frombuffer(b"".join(entries), self.layout.answer_item)
+
+    def with_session(self, session_id: int) -> list[Buffer]:
+        """Return the frame with another session id (v7 and later)."""
+        at = self.walk.session_id_at
+        return [*self.part(0, at), session_id.to_bytes(4), *self.part(at + 4, self.size)]
+
+
+def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
+    """Return a frame in as few pieces as a walk can hold on to: bytes, and cut stretches as they are."""
+    if len(pieces) == 1 and isinstance(pieces[0], bytes):
+        return list(pieces)
+    whole: list[Buffer] = []
+    for cut, group in groupby(pieces, is_cut):
+        stretch = list(group)
+        whole += stretch if cut else [b"".join(stretch)]
+    return whole
+
+
+def _raised(answer: CapturedAnswer) -> bytes:
+    """Return a v4 to v6 answer as v7 has it: a top-level error, a session id, in v4 a log start offset."""
+    frame = b"".join(answer.pieces)
+    head = frame[4:12] + bytes(6)
+    body = frame[12:]
+    if answer.layout.version == 4:
+        # An entry stands where its topic's count or the entry before it ended; runs have no offsets of their
+        # own, so the whole is walked again, entry by entry.
+        body = b"".join(_widened(body))
+    content = head + body
+    return len(content).to_bytes(4) + content
+
+
+def _widened(body: bytes) -> Iterator[bytes]:
+    topics, at = int.from_bytes(body[:4]), 4
+    yield body[:4]
+    for _ in range(topics):
+        name = int.from_bytes(body[at : at + 2])
+        count = int.from_bytes(body[at + 2 + name : at + 6 + name])
+        yield body[at : at + 6 + name]
+        at += 6 + name
+        for _ in range(count):
+            aborted = max(int.from_bytes(body[at + 22 : at + 26], signed=True), 0)
+            records_at = at + 26 + aborted * _ABORTED_SIZE
+            end = records_at + 4 + max(int.from_bytes(body[records_at : records_at + 4], signed=True), 0)
+            yield body[at : at + 22] + bytes(8)
+            yield body[at + 22 : end]
+            at = end

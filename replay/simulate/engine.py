@@ -1,0 +1,75 @@
+"""What sessions would have cost: a connection's exchanges, played through the session engine. Sans-IO."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from proxy.core.last_seen import Repeated
+from proxy.protocol.api import ApiKey
+from proxy.protocol.primitives import ProtocolError
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.simulate.outcome import UNPAIRED, Fetch, Outcome, read_fetch, share_captured
+from replay.simulate.policies import AlwaysPolicy, GatewayPolicy
+
+Policy: TypeAlias = Literal["gateway", "always"]
+
+
+@dataclass(slots=True)
+class Ending:
+    """What is known of a connection when all of it was taken."""
+
+    end: ConnectionEnd
+    closing: Outcome | None
+    """The close of its session, as an exchange of its own; None if there was none."""
+    differing: int
+    """Answers that the core would not have expanded to the size that was captured."""
+
+
+class Engine:
+    """One connection's exchanges in, their outcomes out; exchanges come in the order of their requests.
+
+    Args:
+        policy: ``gateway`` or ``always``.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy: AlwaysPolicy | GatewayPolicy = AlwaysPolicy() if policy == "always" else GatewayPolicy()
+        self._unanswered: list[Fetch] = []
+        self._repeated = Repeated()
+
+    def take(self, exchange: Exchange) -> list[Outcome]:
+        """Take an exchange; return the outcomes of fetches that are settled by now."""
+        if exchange.api_key == ApiKey.API_VERSIONS:
+            with suppress(ProtocolError):
+                return self._policy.versions(exchange)
+        if exchange.api_key != ApiKey.FETCH:
+            return []
+        outcome = Outcome(exchange)
+        fetch = read_fetch(outcome, self._repeated)
+        if fetch is None:
+            return [outcome]
+        if fetch.answer is None:
+            self._unanswered.append(fetch)
+            return []
+        settled = [self._left_out(earlier) for earlier in self._unanswered]
+        self._unanswered.clear()
+        share_captured(fetch)
+        return settled + self._policy.take(fetch)
+
+    def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Ending]:
+        """Take the connection's end; return the outcomes of all fetches not yet told, and the ending."""
+        last = self._policy.number
+        settled = [self._left_out(f) for f in self._unanswered if f.outcome.exchange.number < last]
+        trailing = [f for f in self._unanswered if f.outcome.exchange.number >= last]
+        for fetch in trailing:
+            share_captured(fetch)
+            settled += self._policy.take(fetch)
+        outcomes, closing = self._policy.end(end)
+        ending = Ending(end, closing, self._policy.differing)
+        return settled + outcomes, ending
+
+    def _left_out(self, fetch: Fetch) -> Outcome:
+        """Leave out a fetch of which the capture lost the answer: what the session learnt is not known."""
+        share_captured(fetch)
+        fetch.outcome.reason = UNPAIRED
+        return fetch.outcome

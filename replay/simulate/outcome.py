@@ -1,0 +1,293 @@
+"""One captured fetch and what it costs with sessions: read, and each topic told its share. Sans-IO."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final, Literal, TypeAlias
+
+from proxy.core.events import FetchKind, fetch_kind
+from proxy.core.last_seen import Repeated
+from proxy.protocol.api import request_header
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION, FetchLayout
+from proxy.protocol.fetch_request import (
+    SESSIONLESS_EPOCH,
+    FetchRequest,
+    Listing,
+    parse_fetch_request,
+    raised,
+)
+from proxy.protocol.fetch_response import answer_head
+from proxy.protocol.primitives import ProtocolError
+from replay.capture.kafka.exchange import Exchange
+from replay.simulate.captured_broker import Element
+from replay.simulate.captured_response import CapturedAnswer
+
+Kind: TypeAlias = Literal["full", "incremental", "sessionless", "close"]
+_KINDS: Final[dict[FetchKind, Kind]] = {
+    FetchKind.FULL: "full",
+    FetchKind.INCREMENTAL: "incremental",
+    FetchKind.SESSIONLESS: "sessionless",
+    FetchKind.CLOSE: "close",
+}
+TopicKey: TypeAlias = str | bytes
+"""A topic's name, or its 16-byte id (v13 and later)."""
+Listed: TypeAlias = tuple[bytes, int, int]
+"""A topic element of a request: key, partitions, bytes."""
+
+NOT_UNDERSTOOD: Final = "not understood"
+UNPAIRED: Final = "unpaired"
+CUT: Final = "bytes missing"
+
+
+@dataclass(slots=True)
+class TopicShare:
+    """What of one fetch belongs to a topic: entries and topic elements, in bytes."""
+
+    partitions_requested: int = 0
+    partitions_answered: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    """Records included."""
+    record_bytes: int = 0
+    session_request_bytes: int = 0
+    session_response_bytes: int = 0
+    session_partitions_requested: int = 0
+    session_partitions_answered: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One captured fetch, and what it costs with sessions. Bytes are whole frames, length included."""
+
+    exchange: Exchange
+    kind: Kind | None = None
+    """What it is on the client's wire; None where it could not be read."""
+    topics: dict[TopicKey, TopicShare] = field(default_factory=dict)
+    session_id: int = 0
+    session_epoch: int = SESSIONLESS_EPOCH
+    answer_session_id: int = 0
+    error_code: int = 0
+    """The answer's top-level error."""
+    partitions_requested: int = 0
+    partitions_answered: int = 0
+    record_bytes: int = 0
+    listing_bytes: int = 0
+    """Topic elements of the request."""
+    empty_entry_bytes: int = 0
+    """Entries of the answer without news."""
+    entry_bytes: int = 0
+    """All other entries of the answer, without their records."""
+    eligible: bool = False
+    """The engine took it; what follows is then what it cost, and zero otherwise."""
+    reason: str = ""
+    """Why it was not eligible, or why the engine sent it as it came."""
+    session_kind: Kind | None = None
+    """What it was first sent as; None where it was not eligible."""
+    session_request_bytes: int = 0
+    """With closes and repairs, as `session_response_bytes`."""
+    session_response_bytes: int = 0
+    close_bytes: int = 0
+    """Of both: sessions closed, requests and answers."""
+    repair_bytes: int = 0
+    """Of both: what was asked again."""
+    full: int = 0
+    incremental: int = 0
+    sessionless: int = 0
+    closes: int = 0
+    added: int = 0
+    altered: int = 0
+    forgotten: int = 0
+    session_partitions_requested: int = 0
+    session_partitions_answered: int = 0
+    session_listing_bytes: int = 0
+    session_empty_entry_bytes: int = 0
+    session_entry_bytes: int = 0
+    session_record_bytes: int = 0
+    session_size: int = 0
+    """Partitions that the session holds afterwards."""
+
+    def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
+        """Return the share of a topic."""
+        name = key if layout.topic_ids else key.decode(errors="replace")
+        share = self.topics.get(name)
+        if share is None:
+            share = self.topics[name] = TopicShare()
+        return share
+
+    def sent(self, kind: Kind, size: int, partitions: int) -> None:
+        """Add a request that goes to the broker."""
+        if kind == "close":
+            self.closes += 1
+            self.close_bytes += size
+        elif self.session_kind is None:
+            self.session_kind = kind
+        else:
+            self.repair_bytes += size
+        if kind == "full":
+            self.full += 1
+        elif kind == "incremental":
+            self.incremental += 1
+        elif kind == "sessionless":
+            self.sessionless += 1
+        self.session_request_bytes += size
+        self.session_partitions_requested += partitions
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """A fetch and its answer, read; what both policies work on."""
+
+    outcome: Outcome
+    request: FetchRequest
+    elements: list[Listed]
+    """Topic elements of the request."""
+    answer: CapturedAnswer | None
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is a plain consumer's and names all its partitions."""
+        return self.request.session_id <= 0 >= self.request.session_epoch and not self.request.odd
+
+    @property
+    def listing(self) -> Listing:
+        """What it lists, v4 to v6 as v7."""
+        listing = self.request.listing
+        if listing is None:
+            raise RuntimeError("only a plain consumer's fetch has a listing")
+        return raised(listing) if listing.layout.version < SESSION_VERSION else listing
+
+
+def read_fetch(outcome: Outcome, repeated: Repeated) -> Fetch | None:
+    """Read a fetch and its answer into the outcome; None if there is nothing to go on with.
+
+    Args:
+        outcome: of the fetch.
+        repeated: what the connection's fetches before it were like.
+    """
+    exchange = outcome.exchange
+    version = exchange.api_version
+    if not exchange.request or exchange.request_missing or exchange.response_missing:
+        outcome.reason = CUT if exchange.request else UNPAIRED
+        return None
+    if not MIN_VERSION <= version <= MAX_VERSION:
+        outcome.reason = f"fetch v{version}"
+        return None
+    try:
+        request = repeated.request(exchange.request)
+        if request is None:
+            body = request_header(exchange.request, 4)[4]
+            request = parse_fetch_request(exchange.request, version, body)
+            repeated.note_request(request)
+        elements = [*_listed(request)]
+        _note_request(outcome, request, elements)
+        answer = None
+        if exchange.response:
+            answer = CapturedAnswer(exchange.response, version, request.isolation_level)
+            _note_answer(outcome, answer)
+    except ProtocolError:
+        outcome.reason = NOT_UNDERSTOOD
+        return None
+    return Fetch(outcome, request, elements, answer)
+
+
+def _note_request(outcome: Outcome, request: FetchRequest, elements: list[Listed]) -> None:
+    outcome.kind = kind_of(request.session_id, request.session_epoch)
+    outcome.session_id, outcome.session_epoch = request.session_id, request.session_epoch
+    outcome.partitions_requested = request.partitions
+    outcome.listing_bytes = sum(size for _, _, size in elements)
+
+
+def _note_answer(outcome: Outcome, answer: CapturedAnswer) -> None:
+    outcome.answer_session_id = answer.walk.session_id
+    outcome.error_code = answer.walk.error_code
+    outcome.partitions_answered = answer.walk.partitions
+    outcome.record_bytes = answer.walk.record_bytes
+    outcome.empty_entry_bytes = answer.empty_entry_bytes
+    outcome.entry_bytes = answer.entry_bytes
+
+
+def kind_of(session_id: int, epoch: int) -> Kind:
+    """Return what a fetch is on the wire, by its pair of session id and epoch (KIP-227)."""
+    return _KINDS[fetch_kind(session_id, epoch)]
+
+
+def share_captured(fetch: Fetch) -> None:
+    """Tell each topic its share of what was captured."""
+    outcome, layout = fetch.outcome, fetch.request.layout
+    for key, count, size in fetch.elements:
+        share = outcome.topic(key, layout)
+        share.request_bytes += size
+        share.partitions_requested += count
+    if fetch.answer is not None:
+        for key, count, size, records in _answered(fetch.answer):
+            share = outcome.topic(key, layout)
+            share.response_bytes += size
+            share.record_bytes += records
+            share.partitions_answered += count
+
+
+def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
+    """Tell each topic its share of a request that goes to the broker."""
+    for key, count, size in _listed(sent):
+        outcome.session_listing_bytes += size
+        share = outcome.topic(key, sent.layout)
+        share.session_request_bytes += size
+        share.session_partitions_requested += count
+
+
+def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element]) -> None:
+    """Tell each topic its share of an incremental answer."""
+    for element in elements:
+        size = sum(map(len, element.pieces))
+        outcome.session_partitions_answered += element.partitions
+        outcome.session_entry_bytes += size - element.records
+        outcome.session_record_bytes += element.records
+        share = outcome.topic(element.key, layout)
+        share.session_response_bytes += size
+        share.session_partitions_answered += element.partitions
+
+
+def share_whole(outcome: Outcome, answer: CapturedAnswer) -> None:
+    """Tell each topic its share of a full answer."""
+    outcome.session_partitions_answered += answer.walk.partitions
+    outcome.session_empty_entry_bytes += answer.empty_entry_bytes
+    outcome.session_entry_bytes += answer.entry_bytes
+    outcome.session_record_bytes += answer.walk.record_bytes
+    for key, count, size, _ in _answered(answer):
+        share = outcome.topic(key, answer.layout)
+        share.session_response_bytes += size
+        share.session_partitions_answered += count
+
+
+def _listed(request: FetchRequest) -> Iterator[Listed]:
+    """Give each element of a request."""
+    topics, layout = request.topics, request.layout
+    if request.odd:
+        return
+    end = 1 if layout.flexible else 0
+    for key, count in zip(topics.keys, topics.counts, strict=True):
+        yield key, count, layout.prefix_size(key, count) + count * layout.request_entry + end
+
+
+@cache
+def _head_size(layout: FetchLayout) -> int:
+    """Return the bytes before the only topic element of an answer."""
+    return len(answer_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
+
+
+def _answered(answer: CapturedAnswer) -> Iterator[tuple[bytes, int, int, int]]:
+    """Give each topic of an answer: key, partitions, bytes, record bytes among them."""
+    layout, walk = answer.layout, answer.walk
+    end = 1 if layout.flexible else 0
+    if len(walk.elements) == 1:
+        key, count = walk.elements[0]
+        head = _head_size(layout)
+        tail = answer.size - walk.tags_at if walk.tags_at >= 0 else 0
+        yield key, count, answer.size - head - tail, walk.record_bytes
+        return
+    for key, count in walk.elements:
+        yield key, 0, layout.prefix_size(key, count) + end, 0
+    for run in walk.runs:
+        yield run.key, len(run.entries), len(run.entries) * layout.answer_entry, 0
+    for entry in walk.answered:
+        yield entry.key, 1, entry.end - entry.start, entry.records

@@ -1,0 +1,355 @@
+"""The two ways in which captured fetches go through sessions. Sans-IO.
+
+``gateway``: each fetch goes through `proxy.core.connection.Connection`, with the captured answers told by
+`CapturedBroker`: it decides as a live gateway does. ``always``: a session is made for every connection at its
+first eligible fetch and kept, a definition of what sessions can save.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.core.connection import Connection
+from proxy.core.eligibility import Sessions
+from proxy.core.in_flight import Buffer
+from proxy.core.responses import clamped
+from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.fetch_layout import FetchLayout
+from proxy.protocol.fetch_request import (
+    SESSIONLESS_EPOCH,
+    FetchRequest,
+    build_fetch_request,
+    parse_fetch_request,
+)
+from proxy.protocol.fetch_response import answer_head
+from proxy.protocol.primitives import encode_count
+from proxy.session.handler import Delta, FetchSessionHandler
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.simulate.captured_broker import SESSION_ID, CapturedBroker
+from replay.simulate.captured_response import CapturedAnswer, joined
+from replay.simulate.outcome import (
+    NOT_UNDERSTOOD,
+    UNPAIRED,
+    Fetch,
+    Kind,
+    Outcome,
+    kind_of,
+    share_elements,
+    share_sent,
+    share_whole,
+)
+
+NATIVE: Final = "native session"
+_NO_SLOT_LIMIT: Final = 1 << 30
+_SECOND: Final = 1_000_000_000
+_CLIENT_ID: Final = 12
+"""Where a request's header goes on behind its correlation id."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A request on its way to the broker."""
+
+    correlation_id: bytes
+    request: FetchRequest | None
+    """None for the core's own question what the broker can."""
+    outcome: Outcome
+    ours: bool
+    """No fetch of the client waits for its answer."""
+
+
+class GatewayPolicy:
+    """The gateway's own core, with the time of the capture."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        """Number of the last exchange taken."""
+        self.differing = 0
+        self._connection = Connection(sessions=Sessions(max_sessions=_NO_SLOT_LIMIT), resolve=None)
+        self._broker = CapturedBroker()
+        self._open: deque[Fetch] = deque()
+        self._asked: deque[_Asked] = deque()
+        self._passed: dict[str, int] = {}
+        self._header = (b"none", b"")
+        """Of the last fetch: key and version, and what stands behind the correlation id."""
+
+    def versions(self, exchange: Exchange) -> list[Outcome]:
+        """Have the core learn what the broker can, as it does from the client's own question."""
+        if not (exchange.request and exchange.response):
+            return []
+        settled = self._settle(exchange.request_time)
+        self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
+        if self._connection.take_broker():
+            answer = b"".join(exchange.response)
+            _, features = clamped(answer, exchange.api_version)
+            self._broker.moves_all = features is not None and not features.moves_records_only
+            self._connection.receive_broker(answer, exchange.response_time / _SECOND)
+        self._connection.take_client()
+        return settled
+
+    def take(self, fetch: Fetch) -> list[Outcome]:
+        """Take the next fetch; without an answer it is sent and stays open."""
+        exchange, outcome = fetch.outcome.exchange, fetch.outcome
+        settled = self._settle(exchange.request_time)
+        self.number = exchange.number
+        self._header = exchange.request[4:8], exchange.request[_CLIENT_ID : fetch.request.body]
+        self._open.append(fetch)
+        self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
+        outcome.reason = self._reason()
+        outcome.eligible = fetch.listed and outcome.reason != NATIVE
+        self._forward(outcome)
+        if outcome.eligible and outcome.session_kind is None:  # the core gave the connection up
+            outcome.eligible, outcome.reason = False, NOT_UNDERSTOOD
+        return settled
+
+    def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
+        """Settle what is open; the client leaves, if it was seen to: that changes what answers lead to."""
+        settled = []
+        closing = Outcome(_no_exchange(end))
+        if end.closed:
+            settled += self._settle(end.closed_time)
+            self._connection.close_session(end.closed_time / _SECOND)
+            self._forward(closing)
+        settled += self._settle(None)
+        settled += [fetch.outcome for fetch in self._open]
+        return settled, closing if closing.closes else None
+
+    def _reason(self) -> str:
+        """Return why the core sent the last fetch as it came, or nothing."""
+        passed = self._connection.tally.passthrough
+        for reason, count in passed.items():
+            if self._passed.get(reason) != count:
+                self._passed[reason] = count
+                return reason
+        return ""
+
+    def _forward(self, outcome: Outcome) -> None:
+        """Take what the core sends, and count it for the fetch that made it send."""
+        data = b"".join(self._connection.take_broker())
+        while data:
+            size = 4 + int.from_bytes(data[:4])
+            frame, data = data[:size], data[size:]
+            api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
+            if api_key != ApiKey.FETCH:
+                self._asked.append(_Asked(frame[8:12], None, outcome, ours=True))
+                continue
+            sent = parse_fetch_request(frame, version, self._body(frame))
+            kind = kind_of(sent.session_id, sent.session_epoch)
+            ours = kind == "close" and frame != outcome.exchange.request
+            self._asked.append(_Asked(frame[8:12], sent, outcome, ours=ours))
+            if ours or outcome.eligible:
+                self._count(outcome, sent, kind)
+        self._answer_ours()
+
+    def _body(self, frame: bytes) -> int:
+        """Return where the body of a frame begins; the core keeps the client's header."""
+        kind, header = self._header
+        if frame.startswith(kind, 4) and frame.startswith(header, _CLIENT_ID):
+            return _CLIENT_ID + len(header)
+        return request_header(frame, 4)[4]
+
+    def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
+        outcome.sent(kind, len(sent.frame), sent.partitions)
+        share_sent(outcome, sent)
+        if kind != "incremental" or sent.odd or self._connection.session_table is None:
+            return
+        added, forgotten = self._broker.follow(sent)
+        outcome.forgotten += forgotten
+        outcome.added += added
+        outcome.altered += sent.partitions - added
+
+    def _settle(self, until: int | None) -> list[Outcome]:
+        """Have all answers come that came before a time (ns); all of them with None.
+
+        The broker answers what it is asked in that order: a fetch that is had again comes behind those that
+        were sent meanwhile.
+        """
+        settled = []
+        while self._open:
+            if not self._is_asked(self._open[0].outcome):
+                settled.append(self._open.popleft().outcome)
+                continue
+            fetch = next(fetch for fetch in self._open if fetch.outcome is self._asked[0].outcome)
+            answer = fetch.answer
+            if answer is None or (until is not None and fetch.outcome.exchange.response_time > until):
+                break
+            self._answer(fetch, answer)
+        return settled
+
+    def _is_asked(self, outcome: Outcome) -> bool:
+        """Whether the broker has yet to answer a fetch."""
+        return any(asked.outcome is outcome and not asked.ours for asked in self._asked)
+
+    def _answer(self, fetch: Fetch, answer: CapturedAnswer) -> None:
+        """Answer what the broker was asked first, which is for this fetch; the core may ask once more."""
+        exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
+        held = connection.held
+        pieces = self._modelled(fetch, self._asked.popleft().request, answer)
+        size = sum(map(len, pieces))
+        if outcome.eligible:
+            outcome.session_response_bytes += size
+            outcome.repair_bytes += size if outcome.repair_bytes else 0
+        for piece in joined(pieces) if answer.cut else [b"".join(pieces)]:
+            connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
+        self._forward(outcome)
+        came = sum(map(len, connection.take_client()))
+        if self._is_asked(outcome):
+            return
+        outcome.session_size = connection.session_partitions
+        # What waits for an earlier answer that is had again is held until then.
+        if came + connection.held - held != exchange.response_bytes and outcome.eligible:
+            self.differing += 1
+
+    def _modelled(self, fetch: Fetch, sent: FetchRequest | None, answer: CapturedAnswer) -> list[Buffer]:
+        """Return what the broker would have answered."""
+        if sent is None:
+            raise RuntimeError("the core's own questions are answered at once")
+        outcome = fetch.outcome
+        kind = kind_of(sent.session_id, sent.session_epoch)
+        if kind == "incremental" and outcome.eligible:
+            pieces, elements = self._broker.answer(answer.raised)
+            share_elements(outcome, sent.layout, elements)
+            return pieces
+        if sent.layout.version != answer.layout.version:
+            answer = answer.raised
+        if outcome.eligible:
+            share_whole(outcome, answer)
+        table = self._connection.session_table
+        asks = kind == "full" and outcome.eligible and not outcome.reason
+        if asks and table is not None and self._broker.make(table, fetch.listing, answer):
+            return answer.with_session(SESSION_ID)
+        return list(answer.pieces)
+
+    def _answer_ours(self) -> None:
+        """Answer what the core asks on its own account: closes, and what the broker can."""
+        while self._asked and self._asked[0].ours:
+            asked = self._asked.popleft()
+            if asked.request is None:
+                answer = _modern(asked.correlation_id)
+            else:
+                answer = _closed(asked.request.layout, asked.correlation_id)
+                asked.outcome.session_response_bytes += len(answer)
+                asked.outcome.close_bytes += len(answer)
+            self._connection.receive_broker(answer, 0.0)
+
+
+class AlwaysPolicy:
+    """A session for every connection, from its first eligible fetch on; never lost."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.differing = 0
+        self._handler = FetchSessionHandler()
+        self._broker = CapturedBroker()
+
+    def versions(self, exchange: Exchange) -> list[Outcome]:
+        """Learn in which order the broker keeps a session's partitions."""
+        if exchange.request and exchange.response:
+            _, features = clamped(b"".join(exchange.response), exchange.api_version)
+            self._broker.moves_all = features is not None and not features.moves_records_only
+        return []
+
+    def take(self, fetch: Fetch) -> list[Outcome]:
+        """Take the next fetch; without an answer it is left as it is."""
+        outcome, answer = fetch.outcome, fetch.answer
+        self.number = outcome.exchange.number
+        if answer is None:
+            outcome.reason = UNPAIRED
+        elif not fetch.listed or answer.walk.session_id:
+            outcome.reason = NATIVE
+        elif answer.walk.error_code:
+            outcome.reason = f"error {answer.walk.error_code}"
+        else:
+            self._take(fetch, answer)
+            outcome.session_size = self._handler.table.size if self._handler.table is not None else 0
+        return [outcome]
+
+    def end(self, _: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
+        """Nothing is left open, and nothing closed."""
+        return [], None
+
+    def _take(self, fetch: Fetch, answer: CapturedAnswer) -> None:
+        outcome, handler, listing = fetch.outcome, self._handler, fetch.listing
+        isolation = fetch.request.isolation_level
+        outcome.eligible = True
+        table = handler.table
+        held = table is not None and table.isolation_level == isolation
+        delta = handler.compare(listing) if held else None
+        if delta is not None and handler.apply(listing, delta):
+            self._incremental(fetch, answer, delta)
+            return
+        made = handler.learn_listing(listing, isolation)
+        sent = _whole(fetch, (0, 0 if made else SESSIONLESS_EPOCH))
+        outcome.sent("full" if made else "sessionless", len(sent.frame), sent.partitions)
+        share_sent(outcome, sent)
+        if made:
+            answer = answer.raised
+        if handler.table is not None and not self._broker.make(handler.table, listing, answer):
+            handler.drop()
+        share_whole(outcome, answer)
+        outcome.session_response_bytes = answer.size
+
+    def _incremental(self, fetch: Fetch, answer: CapturedAnswer, delta: Delta) -> None:
+        outcome, listing, request = fetch.outcome, fetch.listing, fetch.request
+        frame = build_fetch_request(
+            request, listing.layout, (SESSION_ID, 1), delta.topics, delta.forgotten_topics
+        )
+        sent = parse_fetch_request(frame, listing.layout.version, request.body)
+        outcome.sent("incremental", len(frame), sent.partitions)
+        outcome.added, outcome.altered = len(delta.added), len(delta.altered)
+        outcome.forgotten = len(delta.forgotten)
+        share_sent(outcome, sent)
+        if outcome.forgotten:
+            self._broker.forget()
+        if outcome.added:
+            self._broker.add(delta.rows[delta.added])
+        pieces, elements = self._broker.answer(answer.raised)
+        outcome.session_response_bytes = sum(map(len, pieces))
+        share_elements(outcome, listing.layout, elements)
+
+
+def _whole(fetch: Fetch, session: tuple[int, int]) -> FetchRequest:
+    """Return a fetch that lists everything, v4 to v6 as v7."""
+    request, listing = fetch.request, fetch.listing
+    if listing.layout is request.layout:
+        return request
+    frame = build_fetch_request(request, listing.layout, session, listing.topics())
+    return parse_fetch_request(frame, listing.layout.version, request.body)
+
+
+def _modern(correlation_id: bytes) -> bytes:
+    """Return what a broker of today says it can, to a capture that began after the client had asked."""
+    ranges = b"".join(key.to_bytes(2) + least.to_bytes(2) + most.to_bytes(2) for key, least, most in _MODERN)
+    body = correlation_id + bytes(2) + encode_count(len(_MODERN)) + ranges
+    return len(body).to_bytes(4) + body
+
+
+_MODERN: Final = ((ApiKey.FETCH, 4, 17), (ApiKey.OFFSET_FETCH, 1, 9), (ApiKey.FIND_COORDINATOR, 0, 6))
+
+
+def _closed(layout: FetchLayout, correlation_id: bytes) -> bytes:
+    """Return the answer to a session's close."""
+    tags = b"\x00" if layout.flexible else b""
+    content = answer_head(layout, correlation_id, 0) + layout.count(0) + tags
+    return len(content).to_bytes(4) + content
+
+
+def _no_exchange(end: ConnectionEnd) -> Exchange:
+    """Return what stands for the close that the gateway sends when the client has gone."""
+    return Exchange(
+        connection=end.connection,
+        client=end.client,
+        broker=end.broker,
+        number=-1,
+        client_id=end.client_id,
+        software=end.software,
+        api_key=ApiKey.FETCH,
+        api_version=-1,
+        correlation_id=-1,
+        request_time=end.closed_time,
+        response_time=end.closed_time,
+        request_bytes=0,
+        response_bytes=0,
+        request=b"",
+        response=[],
+    )

@@ -1,0 +1,180 @@
+"""``--capture-records no``: contents are left out, what is needed to measure stays, however bytes come."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.capture.pcap import BROKER, CLIENT, Piece
+from proxy.capture.redact import KEPT, Cutter
+from proxy.protocol.api import ApiKey
+from tests.frames import SESSION_VERSIONS, VERSIONS, Exchange, entry, fetch, framed, live, response
+from tests.model import wire
+from tests.playbook import answer, request
+
+SECRET = b"\xc3SECRET\xc3"
+
+
+def _cut(cutter: Cutter, by: int, chunks: Iterable[bytes]) -> bytes:
+    """What a reader of the capture sees: zeros where bytes were left out."""
+    pieces: list[Piece] = [piece for chunk in chunks for piece in cutter.cut(by, chunk)]
+    return b"".join(bytes(kept) + bytes(cut) for kept, cut in pieces)
+
+
+def _whole(by: int, frame: bytes, cutter: Cutter | None = None) -> bytes:
+    return _cut(cutter or Cutter(), by, [frame])
+
+
+def _with_records(version: int) -> bytes:
+    return response(
+        version,
+        ("a", [entry(0, 5), entry(1, 7, records=SECRET), entry(2, 5)] + [entry(n) for n in range(3, 40)]),
+        ("b", [entry(0, 9, records=SECRET * 40_000), entry(1, 9, records=SECRET)]),
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_fetch_answer_is_without_its_records_and_else_as_it_was(version: int) -> None:
+    cutter, frame = Cutter(), _with_records(version)
+    asked = fetch(version, ("a", 0), correlation=1)
+
+    assert _whole(CLIENT, asked, cutter) == asked
+    assert _whole(BROKER, frame, cutter) == frame.replace(SECRET, bytes(len(SECRET)))
+
+
+@given(
+    st.sampled_from(SESSION_VERSIONS),
+    st.lists(st.binary(max_size=3).map(SECRET.join([b"", b""]).__add__), max_size=6),
+    st.data(),
+)
+def test_it_does_not_matter_how_the_bytes_come(
+    version: int, records: list[bytes], data: st.DataObject
+) -> None:
+    entries = [entry(number, 5, records=some) for number, some in enumerate(records)]
+    frames = [response(version, ("a", entries), ("b", entries), correlation_id=n) for n in (1, 2)]
+    asked = [fetch(version, ("a", 0), correlation=n) for n in (1, 2)]
+    cutter, by_chunks = Cutter(), Cutter()
+    for some in (cutter, by_chunks):
+        _cut(some, CLIENT, asked)
+    stream = b"".join(frames)
+    at = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    chunks = [stream[start:end] for start, end in zip([0, *at], [*at, len(stream)], strict=True)]
+
+    assert _cut(by_chunks, BROKER, chunks) == _cut(cutter, BROKER, frames)
+
+
+@pytest.mark.parametrize("exchange", live(), ids=str)
+def test_live_fetches_keep_all_but_their_records(exchange: Exchange) -> None:
+    cutter = Cutter()
+    correlation = exchange.request[8:12]
+
+    assert _whole(CLIENT, exchange.request, cutter) == exchange.request
+    frame = correlation.join([exchange.response[:4], exchange.response[8:]])
+    seen = _cut(cutter, BROKER, [frame[n : n + 7] for n in range(0, len(frame), 7)])
+    expected = frame
+    for topic in wire.decode_response(frame[4:], exchange.version).topics:
+        for data in topic.partitions:
+            if data.records:
+                expected = expected.replace(data.records, bytes(len(data.records)))
+    assert seen == expected
+
+
+@pytest.mark.parametrize("version", [0, 3, 19])
+def test_an_answer_of_a_version_that_is_not_understood_has_its_head_alone(version: int) -> None:
+    cutter, frame = Cutter(), answer(1, SECRET * 9)
+    _whole(CLIENT, request(ApiKey.FETCH, version, 1), cutter)
+
+    assert _whole(BROKER, frame, cutter) == frame[:8] + bytes(len(frame) - 8)
+
+
+def test_from_where_an_answer_is_not_understood_it_is_left_out() -> None:
+    cutter = Cutter()
+    _whole(CLIENT, fetch(12, ("a", 0), correlation=1), cutter)
+    frame = response(12, ("a", [entry(0, 5)]))
+    bad = framed(frame[4:] + SECRET)  # bytes after the end of the answer
+
+    assert SECRET not in _cut(cutter, BROKER, [bad[:30], bad[30:]])
+    following = answer(2, b"kept")
+    _whole(CLIENT, request(ApiKey.METADATA, 1, 2), cutter)
+    assert _whole(BROKER, following, cutter) == following
+
+
+@pytest.mark.parametrize("api_key", sorted(KEPT - {ApiKey.FETCH, ApiKey.SASL_HANDSHAKE}))
+def test_bodies_that_hold_no_records_stay(api_key: ApiKey) -> None:
+    cutter = Cutter()
+    asked, answered = request(api_key, 1, 7, b"body" * 9), answer(7, b"body" * 9)
+
+    assert _whole(CLIENT, asked, cutter) == asked
+    assert _whole(BROKER, answered, cutter) == answered
+
+
+@pytest.mark.parametrize(
+    "api_key",
+    [
+        ApiKey.PRODUCE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.SHARE_FETCH,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        9_999,
+    ],
+)
+def test_other_bodies_are_left_out_and_headers_stay(api_key: int) -> None:
+    cutter = Cutter()
+    asked, answered = request(api_key, 1, 7, SECRET, client=b"who"), answer(7, SECRET)
+
+    chunks = [asked[:3], asked[3:13], asked[13:16], asked[16:20], asked[20:]]
+    assert _cut(cutter, CLIENT, chunks) == asked[: -len(SECRET)] + bytes(len(SECRET))
+    assert _whole(BROKER, answered, cutter) == answered[:8] + bytes(len(SECRET))
+
+
+def test_requests_that_are_never_answered_take_no_memory() -> None:
+    cutter = Cutter()
+    for correlation in range(1_000):
+        _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, SECRET), cutter)
+
+    assert not cutter._streams[CLIENT]._asked
+
+
+def test_an_answer_that_nothing_asked_for_is_left_out() -> None:
+    frame = answer(5, SECRET)
+
+    assert _whole(BROKER, frame) == frame[:8] + bytes(len(SECRET))
+
+
+def test_tokens_after_sasl_handshake_v0_are_left_out() -> None:
+    cutter = Cutter()
+    handshake, shaken = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\5PLAIN"), answer(1, b"\0\0\0\0\0\0")
+    token = framed(b"\0user\0" + SECRET)
+
+    assert _cut(cutter, CLIENT, [handshake + token, token]) == handshake + bytes(2 * len(token))
+    assert _cut(cutter, BROKER, [shaken, token]) == shaken + bytes(len(token))
+
+
+@pytest.mark.parametrize("by", [CLIENT, BROKER])
+@pytest.mark.parametrize("first", [b"\x60\x82\x02\x00", b"\xff\xff\xff\xff", b"\0\0\0\3"])
+def test_what_is_no_frame_is_left_out_but_for_its_length(by: int, first: bytes) -> None:
+    assert _cut(Cutter(), by, [first + SECRET, SECRET]) == first + bytes(2 * len(SECRET))
+
+
+def test_a_request_without_a_client_id() -> None:
+    frame = framed(b"\0\0\0\3\0\0\0\1\xff\xff" + SECRET)
+
+    assert _whole(CLIENT, frame) == frame[:14] + bytes(len(SECRET))
+
+
+def test_the_shortest_request_there_is_stays() -> None:
+    frame = framed(b"\0\7\0\0\0\0\0\1")  # ControlledShutdown v0 has header v0
+
+    assert _cut(Cutter(), CLIENT, [frame[:5], frame[5:] + frame]) == frame + frame
+
+
+def test_pieces_are_few() -> None:
+    cutter = Cutter()
+    _whole(CLIENT, fetch(12, ("a", 0), correlation=1), cutter)
+
+    frame = _with_records(12)
+
+    assert len(cutter.cut(BROKER, frame + frame)) == 4  # one for each stretch left out, the second frame one

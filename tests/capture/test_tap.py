@@ -1,0 +1,312 @@
+"""``--capture``: files, the tap between sockets and protocols, and what happens when a disk has enough."""
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from proxy.capture import tap
+from proxy.capture.pcap import file_header
+from proxy.capture.tap import FLUSH_BYTES, Capture, Files
+from proxy.server.gateway import Gateway
+from tests.captured import ACK, FIN, RST, SYN, Packet, read, read_directory, streams
+from tests.shell import BOTH_LOOPS, WireGateway, answer, client, gateway, request, run, stub_broker, until
+
+HEADER = len(file_header())
+
+
+def _files(directory: Path, most_bytes: int = 1 << 20, most_files: int = 4) -> Files:
+    return Files(directory, most_bytes=most_bytes, most_files=most_files)
+
+
+def _content(size: int) -> bytes:
+    """Bytes of any kind but the one that the core of these tests takes for a fault."""
+    return os.urandom(size).replace(b"\xff", b"\0")
+
+
+def _sizes(directory: Path) -> list[int]:
+    return [path.stat().st_size for path in sorted(directory.glob("*"))]
+
+
+class _Blocked(Files):
+    """A disk that takes nothing until it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, most_bytes=1 << 30, most_files=2)
+        self.go_on = Event()
+
+    def write(self, records: bytes) -> None:
+        self.go_on.wait(30)
+        super().write(records)
+
+
+class _Full(Files):
+    """A disk without room."""
+
+    def write(self, _records: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@asynccontextmanager
+async def _capturing(broker: str, files: Files, *, records: bool = True) -> AsyncIterator[Gateway]:
+    """A gateway that passes bytes and captures them; afterwards everything is on the disk."""
+    async with gateway(broker) as gate:
+        capture = Capture(files, records=records, loop=gate.loop, log=structlog.get_logger())
+        gate.tap = capture
+        try:
+            yield gate
+        finally:
+            capture.close()
+
+
+def _of(packets: list[Packet], port: int) -> list[Packet]:
+    return [packet for packet in packets if any(end.endswith(f":{port}") for end in packet.ends)]
+
+
+def test_files_are_filled_one_after_the_other_and_the_oldest_goes(tmp_path: Path) -> None:
+    files = _files(tmp_path / "new" / "deeper", most_bytes=HEADER + 10, most_files=3)
+    for letter in b"abcdefg":
+        files.write(bytes([letter]) * 6)
+    files.close()
+
+    written = [path.read_bytes()[HEADER:] for path in sorted((tmp_path / "new" / "deeper").iterdir())]
+    assert written == [b"e" * 6, b"f" * 6, b"g" * 6]
+
+
+def test_a_file_is_as_full_as_it_may_be(tmp_path: Path) -> None:
+    files = _files(tmp_path, most_bytes=HEADER + 10)
+    for size in (6, 4, 1, 100, 1):
+        files.write(bytes(size))
+    files.close()
+
+    assert _sizes(tmp_path) == [HEADER + 10, HEADER + 1, HEADER + 100, HEADER + 1]
+
+
+def test_files_of_earlier_runs_count_and_others_are_left_alone(tmp_path: Path) -> None:
+    for number, name in enumerate(["fetchgate-b.pcap", "fetchgate-a.pcap", "notes.txt", "other.pcap"]):
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (number, number))
+
+    _files(tmp_path, most_files=2).close()
+
+    _new, *rest = sorted(path.name for path in tmp_path.iterdir())
+    assert rest == ["fetchgate-a.pcap", "notes.txt", "other.pcap"]
+
+
+def test_two_of_the_same_second_and_number_do_not_write_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tap, "strftime", lambda *_: "now")
+    first, second = _files(tmp_path), _files(tmp_path)
+    first.write(b"first")
+    second.write(b"second")
+    first.close()
+    second.close()
+
+    assert [path.read_bytes()[HEADER:] for path in sorted(tmp_path.iterdir())] == [b"first", b"second"]
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    _files(tmp_path).close()
+
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_ends_with_the_last_whole_record_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = _files(tmp_path)
+    files.write(b"whole")
+    room = iter([3])
+
+    def write(file: int, data: memoryview) -> int:
+        return real(file, data[: next(room, 0)]) or _full()
+
+    def _full() -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    real = os.write
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="No space"):
+        files.write(b"broken")
+    files.close()
+
+    (path,) = tmp_path.iterdir()
+    assert path.read_bytes()[HEADER:] == b"whole"
+
+
+@BOTH_LOOPS
+def test_what_passes_is_written_from_both_sides(tmp_path: Path, plain: bool) -> None:
+    sent = _content(768_000)
+    ports: dict[str, int] = {}
+
+    async def scene() -> None:
+        async with stub_broker() as broker, _capturing(broker.address, _files(tmp_path)) as gate:
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(sent)
+                assert await reader.readexactly(len(sent)) == sent
+                ports["client"] = writer.get_extra_info("sockname")[1]
+                ports["listener"], ports["broker"] = gate.listen.port, broker.port
+                writer.write_eof()
+                assert await reader.read() == b""
+            await until(lambda: not gate.links)
+
+    run(scene(), plain=plain)
+
+    packets = read_directory(tmp_path)
+    whole = streams(packets)
+    assert sorted(whole.values()) == [sent] * 4
+    at_client = (f"127.0.0.1:{ports['client']}", f"127.0.0.1:{ports['listener']}")
+    assert whole[at_client] == whole[at_client[::-1]] == sent
+    (at_broker,) = {packet.ends for packet in packets if packet.ends[1] == f"127.0.0.1:{ports['broker']}"}
+    for there in (at_client, at_broker):
+        flags = [(packet.ends == there, packet.flags) for packet in packets if there[0] in packet.ends]
+        assert flags[:3] == [(True, SYN), (False, SYN | ACK), (True, ACK)]
+        assert flags.count((True, FIN | ACK)) == 1
+        assert not any(flag & RST for _, flag in flags)
+    assert [packet.time for packet in packets] == sorted(packet.time for packet in packets)
+
+
+def test_a_client_that_breaks_off_is_told_by_a_reset(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, _capturing(broker.address, _files(tmp_path)) as gate:
+            sock = socket.create_connection(("127.0.0.1", gate.listen.port))
+            sock.sendall(b"x")
+            await until(lambda: broker.received)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            sock.close()
+            await until(lambda: not gate.links)
+
+    run(scene())
+
+    resets = [packet for packet in read_directory(tmp_path) if packet.flags & RST]
+    assert len(resets) >= 1
+    first = read_directory(tmp_path)[0]
+    assert resets[0].ends == first.ends
+
+
+def test_what_the_gateway_cuts_off_is_told_by_a_reset_of_its_own(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            _capturing(broker.address, _files(tmp_path)) as gate,
+            client(gate.listen.port) as (_, writer),
+        ):
+            writer.write(b"x")
+            await until(lambda: broker.received)
+            gate.close()
+            await until(lambda: not gate.links)
+
+    run(scene())
+
+    packets = read_directory(tmp_path)
+    resets = [packet.ends for packet in packets if packet.flags & RST]
+    opened = [packet.ends for packet in packets if packet.flags == SYN]
+    assert sorted(resets) == sorted([opened[0][::-1], opened[1]])
+
+
+def test_without_records_their_bytes_are_nowhere_in_the_files(tmp_path: Path) -> None:
+    secret = b"SECRET" * 1_000
+    asked = request(0, 2, 1, b"\0\1\0\0\0\0" + secret)
+
+    async def scene() -> None:
+        replies = iter([answer(1, secret)])
+        async with (
+            stub_broker(lambda _: next(replies, b"")) as broker,
+            _capturing(broker.address, _files(tmp_path), records=False) as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(asked)
+            assert secret in await reader.readexactly(8 + len(secret))
+
+    run(scene())
+
+    assert b"SECRET" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert sorted(map(len, streams(read_directory(tmp_path)).values())) == sorted(
+        [len(asked), 8 + len(secret)] * 2
+    )
+
+
+def test_a_connection_goes_on_over_files(tmp_path: Path) -> None:
+    sent = _content(3 * FLUSH_BYTES)
+
+    async def scene() -> None:
+        files = _files(tmp_path, most_bytes=FLUSH_BYTES, most_files=1_000)
+        async with (
+            stub_broker() as broker,
+            _capturing(broker.address, files) as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(sent)
+            assert await reader.readexactly(len(sent)) == sent
+
+    run(scene())
+
+    assert len(list(tmp_path.iterdir())) > 3
+    for path in tmp_path.iterdir():
+        read(path.read_bytes())  # each for itself
+    assert list(streams(read_directory(tmp_path)).values()) == [sent] * 4
+
+
+def _still_passes(tmp_path: Path, make: Callable[[Path], Files], then: Callable[[Files], Any]) -> list[Any]:
+    """Pass bytes through a gateway of which the capture comes to an end; give its log lines."""
+    sent = _content(FLUSH_BYTES)
+
+    async def scene() -> None:
+        files = make(tmp_path)
+        async with stub_broker() as broker, _capturing(broker.address, files) as gate:
+            async with client(gate.listen.port) as (reader, writer):
+                assert not gate.standing().capture_stopped
+                for _ in range(8):
+                    writer.write(sent)
+                    assert await reader.readexactly(len(sent)) == sent
+                    await asyncio.sleep(0)
+                await until(lambda: gate.standing().capture_stopped)
+                writer.write(b"after")
+                assert await reader.readexactly(5) == b"after"
+            then(files)
+
+    with capture_logs() as lines:
+        run(scene())
+    return [line for line in lines if "capture" in line["event"]]
+
+
+def test_a_full_disk_stops_the_capture_and_nothing_else(tmp_path: Path) -> None:
+    def make(path: Path) -> Files:
+        return _Full(path, most_bytes=1 << 30, most_files=2)
+
+    (line,) = _still_passes(tmp_path, make, lambda _: None)
+
+    assert line["event"] == "capture stopped, the gateway goes on"
+    assert line["reason"] == "No space left on device"
+    assert line["log_level"] == "error"
+
+
+def test_a_slow_disk_stops_the_capture_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tap, "BACKLOG_BYTES", 4 * FLUSH_BYTES)
+
+    (line,) = _still_passes(tmp_path, _Blocked, lambda files: files.go_on.set())  # type: ignore[attr-defined]
+
+    assert line["reason"].startswith("the disk is too slow: ")
+    assert b"after" not in b"".join(streams(read_directory(tmp_path)).values())
+
+
+def test_without_capture_nothing_stands_between(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address, WireGateway) as gate:
+            protocol: Any = object()
+            assert gate.tap(protocol, 0) is protocol
+
+    run(scene())

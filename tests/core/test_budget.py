@@ -1,0 +1,150 @@
+from proxy.core.budget import STALL_SECONDS, Budget, Collecting
+
+
+class Holder:
+    def __init__(self, budget: Budget, name: str) -> None:
+        self.name = name
+        self.held_changed_at = 0.0
+        self.can_go_on = True
+        self.waits = False
+        self.held = 0
+        self._budget = budget
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def wait_for_budget(self, waits: bool) -> None:
+        assert waits is not self.waits, "told twice"
+        self.waits = waits
+
+    def count_held(self) -> None:
+        pass
+
+    def holds(self, held: int) -> None:
+        self.held = held
+        self._budget.update(self, held)
+
+
+def _three(limit: int = 100) -> tuple[Budget, Holder, Holder, Holder]:
+    budget = Budget(limit)
+    return budget, Holder(budget, "a"), Holder(budget, "b"), Holder(budget, "c")
+
+
+def test_below_the_limit_nobody_waits() -> None:
+    budget, a, b, c = _three()
+    a.holds(50)
+    b.holds(50)
+
+    assert budget.total == 100
+    assert not budget.over
+    assert [a.waits, b.waits, c.waits] == [False, False, False]
+
+
+def test_over_the_limit_the_longest_holder_goes_on_and_the_others_wait() -> None:
+    budget, a, b, c = _three()
+    a.holds(10)
+    b.holds(80)
+    c.holds(20)
+
+    assert budget.over
+    assert [a.waits, b.waits, c.waits] == [False, True, True]
+
+
+def test_the_next_goes_on_when_the_first_is_through() -> None:
+    budget, a, b, c = _three()
+    a.holds(10)
+    b.holds(100)
+    c.holds(20)
+    a.holds(0)
+
+    assert budget.total == 120
+    assert [a.waits, b.waits, c.waits] == [False, False, True]
+
+
+def test_all_go_on_when_enough_is_free() -> None:
+    budget, a, b, c = _three()
+    a.holds(90)
+    b.holds(10)
+    c.holds(10)
+    assert b.waits
+    assert c.waits
+
+    a.holds(0)
+
+    assert (budget.total, budget.waiting) == (20, 0)
+    assert [a.waits, b.waits, c.waits] == [False, False, False]
+
+
+def test_a_holder_whose_client_does_not_read_is_not_the_one_that_goes_on() -> None:
+    budget, a, b, c = _three()
+    a.can_go_on = False
+    a.holds(90)
+    b.holds(20)
+    c.holds(10)
+
+    assert budget.waiting == 1
+    assert [a.waits, b.waits, c.waits] == [False, False, True]
+
+    a.can_go_on = True
+    budget.settle()
+
+    assert [a.waits, b.waits, c.waits] == [False, True, True]
+
+
+def test_answers_that_lie_until_the_limit_let_no_other_be_completed() -> None:
+    """Each that went on would add its own to them: clients that do not read would fill the memory."""
+    budget, a, b, c = _three()
+    a.can_go_on = False
+    a.holds(200)
+    b.holds(10)
+    c.holds(10)
+
+    assert budget.waiting == 2
+    assert [a.waits, b.waits, c.waits] == [False, True, True]
+
+    a.holds(0)
+
+    assert [b.waits, c.waits] == [False, False]
+
+
+def test_one_that_lies_still_while_others_wait_is_named() -> None:
+    budget, a, b, c = _three()
+    a.can_go_on = False
+    a.holds(200)
+    b.holds(10)
+    c.holds(10)
+    b.held_changed_at = c.held_changed_at = 5.0
+
+    assert budget.stalled(STALL_SECONDS - 0.1) is None
+    assert budget.stalled(STALL_SECONDS) is a
+    assert repr(budget) == "<Budget 220 of 100, 3 hold, 2 wait>"
+
+
+def test_nobody_is_named_while_nobody_waits() -> None:
+    budget, a, _, _ = _three()
+    a.holds(100)
+
+    assert budget.stalled(1e9) is None
+
+
+def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
+    budget, a, b, _ = _three()
+    a.holds(100)
+    b.holds(10)
+    a.held_changed_at = STALL_SECONDS
+
+    assert budget.stalled(STALL_SECONDS) is None
+
+
+# Requests that are not whole
+
+
+def test_what_is_collected_has_a_limit_of_its_own() -> None:
+    collecting = Collecting(100)
+    assert collecting.take(60)
+    assert not collecting.take(41)
+    assert collecting.total == 60
+    assert collecting.take(40)
+    collecting.give_back(60)
+    assert collecting.take(60)
+    assert repr(collecting) == "<Collecting 100 of 100>"

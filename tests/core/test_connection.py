@@ -1,0 +1,694 @@
+"""One client connection in transcripts: order, what passes, what is cut, and how it ends."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.core.budget import Collecting
+from proxy.core.connection import MAX_IN_FLIGHT, Connection
+from proxy.core.events import ClientNamed, Fault, Passthrough, SessionClosed
+from proxy.core.requests import READ_WITHIN
+from proxy.protocol.api import ApiKey
+from tests.frames import Want, entry, fetch, framed, response
+from tests.playbook import SESSION_ID, Playbook, answer, api_versions, asks, full, request, split
+
+T: list[Want] = [("t", 0), ("t", 1), ("u", 0)]
+METADATA = 3
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+
+
+def produce(correlation: int, acks: int, size: int = 40) -> bytes:
+    """Produce v3 without a transaction."""
+    return request(0, 3, correlation, b"\xff\xff" + acks.to_bytes(2, signed=True) + bytes(size))
+
+
+# --- what its limits of time ask ------------------------------------------------------------------
+
+
+HALVES = {
+    "fetch": fetch(11, *T, correlation=2),
+    "metadata": request(METADATA, 9, 2, bytes(100)),
+    "produce": produce(2, -1),
+    "unanswered produce": produce(2, 0),
+    "old handshake": request(SASL_HANDSHAKE, 0, 2, b"\x00\x05PLAIN"),
+    "GSSAPI": b"\x00\x00\x02\x5c" + b"\x60\x82" + bytes(602),
+}
+
+
+def seen(connection: Connection) -> tuple[bool, bool]:
+    """Whether a first request has come, and whether the client waits for an answer."""
+    return connection.begun, connection.busy
+
+
+@pytest.mark.parametrize("said", HALVES)
+@pytest.mark.parametrize("size", [3, 4, 11, 12, 14])
+def test_half_a_request_is_none_that_a_client_waits_for(said: str, size: int) -> None:
+    connection = Playbook().connection
+    connection.receive_client(HALVES[said][:size], 0.0)
+    assert seen(connection) == (False, False)
+    connection.receive_client(HALVES[said][size:], 0.0)
+    assert seen(connection) == (True, said in {"fetch", "metadata", "produce", "old handshake"})
+
+
+def test_half_a_request_behind_a_whole_one_leaves_the_client_waiting_for_that() -> None:
+    play = Playbook()
+    first, half = request(12, 0, 1), request(METADATA, 9, 2, bytes(100))[:50]
+    play.client(first + half).to_broker(first + half)
+    assert seen(play.connection) == (True, True)
+    play.broker(answer(1, b"one")).to_client(answer(1, b"one"))
+    assert seen(play.connection) == (True, False)
+
+
+def test_half_a_request_that_is_answered_is_none_to_wait_for() -> None:
+    play = Playbook()
+    half = request(METADATA, 9, 2, bytes(100))[:50]
+    play.client(half).to_broker(half)
+    play.broker(answer(2, b"no")).to_client(answer(2, b"no"))
+    assert seen(play.connection) == (False, False)
+
+
+def test_of_a_large_first_request_a_part_will_do() -> None:
+    """A Produce of many megabytes takes its time on a slow line; a fetch is in memory until it is whole."""
+    play = Playbook()
+    sent = produce(1, -1, 10_000_000)[: READ_WITHIN + 1]
+    play.client(sent).to_broker(sent)
+    assert seen(play.connection) == (True, False)
+    collected = Playbook().connection
+    collected.receive_client((1_000_000).to_bytes(4) + b"\0\1\0\x0b" + bytes(READ_WITHIN), 0.0)
+    assert seen(collected) == (False, False)
+
+
+# --- what is kept of half a fetch -----------------------------------------------------------------
+
+
+MANY: list[Want] = [("t", number) for number in range(1000)]
+
+
+def test_a_fetch_for_which_there_is_no_room_until_it_is_whole_passes_as_it_comes() -> None:
+    collecting = Collecting(1000)
+    asked = fetch(11, *MANY, correlation=4)
+    play = Playbook(collecting=collecting).knows()
+    play.client(asked[:300]).nothing()
+    assert collecting.total == 600
+    play.client(asked[300:599]).nothing()
+    play.client(asked[599:700]).to_broker(asked[:700])
+    assert collecting.total == 0
+    play.client(asked[700:]).to_broker(asked[700:])
+    told = response(11, correlation_id=4)
+    play.broker(told).to_client(told)
+    assert play.connection.tally.passthrough["not looked into"] == 1
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 300])
+def test_what_was_kept_of_a_fetch_is_given_back_when_it_is_whole(chunk: int) -> None:
+    collecting = Collecting(100_000)
+    asked = fetch(11, *MANY, correlation=4)
+    play = Playbook(collecting=collecting).knows()
+    for at in range(0, len(asked), chunk):
+        play.client(asked[at : at + chunk])
+        assert collecting.total <= 2 * (at + chunk)
+    play.to_broker(asked)
+    assert collecting.total == 0
+
+
+def test_what_was_kept_of_a_fetch_is_given_back_with_its_client() -> None:
+    collecting = Collecting(100_000)
+    play = Playbook(collecting=collecting).knows()
+    play.client(fetch(11, *MANY, correlation=4)[:300]).nothing()
+    assert collecting.total == 600
+    play.connection.ended()
+    assert collecting.total == 0
+
+
+# --- what is not a fetch passes, in order ---------------------------------------------------------
+
+
+PASSING = set(ApiKey) - {ApiKey.API_VERSIONS, ApiKey.CONTROLLED_SHUTDOWN}
+
+
+@pytest.mark.parametrize("api_key", sorted(PASSING | {93, 500, 0x7FFF}))
+def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
+    asked = request(api_key, 99, 7, b"anything at all, whatever")
+    Playbook().exchange(asked, answer(7, b"as it came"))
+
+
+@pytest.mark.parametrize("correlation", [0, 1, -1, 2**31 - 1, 2**31 - 8, -(2**31)])
+def test_trap_17_correlation_ids_stay(correlation: int) -> None:
+    """Those from 2^31-8 on are Java's own for re-authentication."""
+    Playbook().exchange(request(METADATA, 9, correlation), answer(correlation, b"x"))
+
+
+@pytest.mark.parametrize("correlation", [0, -5, 2**31 - 1])
+@pytest.mark.parametrize("version", [4, 7, 12, 16])
+def test_trap_17_fetches_through_a_session_keep_theirs(version: int, correlation: int) -> None:
+    play = Playbook().established(version, T)
+    play.client(fetch(version, *T, correlation=correlation))
+    play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=correlation))
+    told = response(max(version, 7), session_id=SESSION_ID, correlation_id=correlation)
+    play.broker(told).to_client(full(version, T, correlation_id=correlation))
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    play = Playbook()
+    asked = [request(METADATA, 9, 5), produce(6, -1), request(12, 0, 7)]
+    play.client(*asked).to_broker(*asked)
+    told = [answer(5, b"one"), answer(6, b"two"), answer(7, b"three")]
+    play.broker(*told).to_client(*told)
+
+
+def test_case_86_produce_without_acks_is_not_waited_for() -> None:
+    play = Playbook()
+    frames = [produce(1, 0), produce(2, 1), produce(3, 0), produce(4, 0), produce(5, -1)]
+    play.client(*frames).to_broker(*frames)
+    play.broker(answer(2, b"two"), answer(5, b"five")).to_client(answer(2, b"two"), answer(5, b"five"))
+    play.close()
+    assert play.connection.done
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 13])
+@pytest.mark.parametrize("chunk", [1, 5, 17, 1000])
+def test_case_86_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None:
+    transactional = b"" if version < 3 else b"\xff\xff" if version < 9 else b"\x00"
+    tags = b"\0" if version >= 9 else b""
+    frames = [
+        request(0, version, number, tags + transactional + acks.to_bytes(2, signed=True) + bytes(30))
+        for number, acks in ((1, 0), (2, -1), (3, 0), (4, 1))
+    ]
+    play = Playbook().client(*frames, chunk=chunk)
+    assert play.takes_broker() == b"".join(frames)
+    play.broker(answer(2, b"two"), answer(4, b"four")).to_client(answer(2, b"two"), answer(4, b"four"))
+
+
+def test_case_86_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
+    """What tells acks lies within the first 128 KiB, or it passes as answered."""
+    head = request(0, 3, 1, b"\x7f\xff" + bytes(40_000))[4:]
+    play = Playbook().client(framed(head), chunk=1000)
+    assert play.takes_broker() == framed(head)
+
+
+def test_case_84_metadata_behind_a_parked_fetch() -> None:
+    play = Playbook().established(16, T)
+    metadata = request(METADATA, 8, 11)
+    play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
+    play.client(metadata).to_broker(metadata).nothing()
+    play.broker(response(16, session_id=SESSION_ID, correlation_id=10))
+    play.to_client(full(16, T, correlation_id=10))
+    play.broker(answer(11, b"brokers")).to_client(answer(11, b"brokers"))
+
+
+@pytest.mark.parametrize("code", [70, 71, 106])
+def test_case_84_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
+    """Case 71, too: the answers to later requests wait for the repeated fetch, in its place."""
+    play = Playbook().established(16, T)
+    later = [request(METADATA, 8, 11), request(2, 3, 12)]
+    play.client(fetch(16, *T, correlation=10), *later)
+    play.to_broker(asks(16, [], (SESSION_ID, 1), correlation=10), *later)
+    play.broker(response(16, error_code=code, correlation_id=10))
+    play.to_broker(asks(16, T, (0 if code == 70 else SESSION_ID, 0), correlation=10))
+    play.broker(answer(11, b"brokers"), answer(12, b"offsets")).nothing()
+    waiting = len(answer(11, b"brokers") + answer(12, b"offsets"))
+    assert (play.connection.held, play.connection.reads_client) == (waiting, False)
+    play.broker(full(16, T, hw=6, session_id=78, correlation_id=10))
+    play.to_client(full(16, T, hw=6, correlation_id=10), answer(11, b"brokers"), answer(12, b"offsets"))
+    assert (play.connection.held, play.connection.reads_client) == (0, True)
+    assert (play.connection.session_id, play.connection.session_epoch) == (78, 1)
+
+
+def test_a_repeated_answer_streams_past_what_waits() -> None:
+    """The answer that was waited for goes on chunk by chunk; a later one that has begun follows it."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=10), request(METADATA, 8, 11)).takes_broker()
+    play.broker(response(16, error_code=70, correlation_id=10)).takes_broker()
+    later = answer(11, bytes(100))
+    play.broker(later[:50]).nothing()
+    play.broker(later[50:])
+    told = full(16, T, hw=6, session_id=78, correlation_id=10)
+    play.broker(told[:40])
+    first = play.takes_client()
+    play.broker(told[40:])
+    assert first + play.takes_client() == full(16, T, hw=6, correlation_id=10) + later
+
+
+def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> None:
+    """A fetch is repeated while half a Produce has gone: the broker would take it for the other half."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
+    whole = produce(11, -1, 500)
+    play.client(whole[:100]).to_broker(whole[:100])
+    play.broker(response(16, error_code=70, correlation_id=10)).nothing()
+    assert play.connection.reads_client
+    play.client(whole[100:300]).to_broker(whole[100:300])
+    play.client(whole[300:]).to_broker(whole[300:], asks(16, T, (0, 0), correlation=10))
+    play.broker(answer(11, b"written")).nothing()
+    play.broker(full(16, T, session_id=78, correlation_id=10))
+    play.to_client(full(16, T, correlation_id=10), answer(11, b"written"))
+
+
+def test_a_client_with_too_much_in_flight_is_not_read() -> None:
+    play = Playbook()
+    for number in range(MAX_IN_FLIGHT):
+        assert play.connection.reads_client
+        play.client(request(12, 0, number)).takes_broker()
+    assert not play.connection.reads_client
+    play.broker(answer(0)).takes_client()
+    assert play.connection.reads_client
+
+
+# --- bytes cut anywhere ---------------------------------------------------------------------------
+
+
+def script(version: int) -> list[tuple[bytes, bytes]]:
+    """Requests of a client with a session, and the broker's answers to what the gateway makes of them."""
+    spoken = max(version, 7)
+    news = response(spoken, ("t", [entry(1, 9, records=b"r" * 90)]), correlation_id=10, session_id=SESSION_ID)
+    return [
+        (fetch(version, *T, correlation=10), news),
+        (request(METADATA, 5, 11, b"topics"), answer(11, b"brokers")),
+        (produce(12, 0), b""),
+        (fetch(version, *T[:2], correlation=13), response(spoken, correlation_id=13, session_id=SESSION_ID)),
+        (produce(14, 1), answer(14, b"written")),
+    ]
+
+
+def played(version: int, client_chunk: int, broker_chunk: int) -> tuple[bytes, bytes]:
+    play = Playbook().established(version, T)
+    to_broker = to_client = b""
+    for asked, told in script(version):
+        play.client(asked, chunk=client_chunk)
+        to_broker += play.takes_broker()
+        if told:
+            play.broker(told, chunk=broker_chunk)
+            to_client += play.takes_client()
+    assert play.connection.held == 0
+    assert play.connection.fault is None
+    return to_broker, to_client
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
+def test_either_sides_bytes_may_be_cut_anywhere(version: int) -> None:
+    expected = played(version, 1 << 20, 1 << 20)
+    assert len(split(expected[0])) == 5
+    for chunk in (1, 2, 3, 5, 7, 11, 13, 29, 64, 97):
+        assert played(version, chunk, 1 << 20) == expected
+        assert played(version, 1 << 20, chunk) == expected
+
+
+PASSED = st.tuples(
+    st.sampled_from([2, 3, 8, 9, 12, 36, 75, 1000]), st.binary(max_size=60), st.binary(max_size=90)
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PASSED, min_size=1, max_size=8), st.integers(1, 40), st.integers(1, 40))
+def test_frames_pass_whatever_they_hold_and_however_they_come(
+    frames: list[tuple[int, bytes, bytes]], client_chunk: int, broker_chunk: int
+) -> None:
+    asked = b"".join(request(key, 1, number, body) for number, (key, body, _) in enumerate(frames))
+    told = b"".join(answer(number, body) for number, (_, _, body) in enumerate(frames))
+    play = Playbook().client(asked, chunk=client_chunk)
+    assert play.takes_broker() == asked
+    play.broker(told, chunk=broker_chunk)
+    assert play.takes_client() == told
+    tally = play.connection.tally
+    assert (tally.client.bytes_in, tally.broker.bytes_out) == (len(asked), len(asked))
+    assert (tally.broker.bytes_in, tally.client.bytes_out) == (len(told), len(told))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_noise_from_the_client_ends_at_worst_the_connection(seed: int) -> None:
+    noise = random.Random(seed).randbytes(400)
+    play = Playbook().established(16, T)
+    good = fetch(16, *T, correlation=9)
+    at = seed * 3 % len(good)
+    play.client(good[:at] + noise, chunk=1 + seed).takes_broker()
+    play.takes_client()
+    play.close().takes_broker()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_noise_from_the_broker_ends_at_worst_the_connection(seed: int) -> None:
+    """An answer of the right length and correlation id with anything in it, to each kind of fetch."""
+    chance = random.Random(seed)
+    play = Playbook().established(16, T)
+    if seed % 3 == 0:
+        play.client(fetch(16, *T, correlation=9))  # incremental
+    elif seed % 3 == 1:
+        play.client(fetch(16, *T, correlation=9, isolation_level=1))  # sessionless: another isolation
+    else:
+        play.client(fetch(16, ("x", 0), correlation=9))  # one partition
+    play.takes_broker()
+    good = full(16, T, session_id=SESSION_ID, correlation_id=9)
+    content = bytearray(good[8:])
+    for _ in range(5):
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    play.broker(framed(good[4:8] + bytes(content)), chunk=1 + seed)
+    play.takes_client()
+    play.takes_broker()
+    play.close().takes_broker()
+
+
+# --- hostile lengths ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "reason"),
+    [
+        (0, "a request of 0 bytes"),
+        (7, "a request of 7 bytes"),
+        (-1, "a request of -1 bytes"),
+        (1001, "a request of 1001 bytes; max_request_bytes is 1000"),
+        (2**31 - 1, "a request of 2147483647 bytes; max_request_bytes is 1000"),
+    ],
+)
+def test_a_length_that_no_broker_takes(length: int, reason: str) -> None:
+    data = length.to_bytes(4, signed=True) + bytes(20)
+    for sent in (data[:4], data):
+        play = Playbook(max_request_bytes=1000).client(sent).nothing()
+        assert play.connection.fault == Fault(side="client", reason=reason)
+        assert play.events(Fault) == [play.connection.fault]
+        play.client(request(METADATA, 1, 1)).nothing()
+
+
+def test_the_longest_frame_that_is_taken() -> None:
+    frame = request(METADATA, 1, 1, bytes(1000 - 11))
+    assert len(frame) == 4 + 1000
+    Playbook(max_request_bytes=1000).client(frame).to_broker(frame)
+
+
+def test_tls_on_a_plaintext_port_is_named() -> None:
+    play = Playbook().client(bytes.fromhex("16030100f5010000f10303")).nothing()
+    assert play.connection.fault == Fault(side="client", reason="TLS on a plaintext listener")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (answer(9), "an answer to request 9 where 5 is due"),
+        (bytes(8), "an answer of 0 bytes"),
+        (b"\xff\xff\xff\xff" + bytes(4), "an answer of -1 bytes"),
+    ],
+)
+def test_a_broker_that_answers_nonsense(data: bytes, reason: str) -> None:
+    asked = request(METADATA, 1, 5)
+    play = Playbook().client(asked).to_broker(asked).broker(data).nothing()
+    assert play.connection.fault == Fault(side="broker", reason=reason)
+    play.broker(answer(5)).nothing()
+
+
+def test_a_broker_that_answers_what_nobody_asked() -> None:
+    play = Playbook().broker(answer(5)).nothing()
+    assert play.connection.fault == Fault(side="broker", reason="an answer that nothing asked for")
+
+
+def test_a_fault_lets_earlier_answers_go() -> None:
+    asked = [request(METADATA, 1, 5), request(METADATA, 1, 6)]
+    play = Playbook().client(*asked).to_broker(*asked).broker(answer(5, b"good"), answer(9))
+    play.to_client(answer(5, b"good"))
+    assert play.connection.fault is not None
+
+
+def test_what_a_fetch_header_lacks() -> None:
+    """A fetch whose client id goes beyond it: the broker says what it thinks of it."""
+    frame = framed(b"\0\1\0\x10" + bytes(4) + b"\x7f\xff" + bytes(10))
+    Playbook().exchange(frame, answer(0, b"closed"))
+
+
+# --- ApiVersions ----------------------------------------------------------------------------------
+
+
+def test_api_versions_is_cut_to_what_is_understood() -> None:
+    body = bytes.fromhex("0000 00000003 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
+    less = bytes.fromhex("0000 00000003 0001 0004 0012 0063 0000 7fff 0012 0000 0004")
+    asked = request(18, 0, 1)
+    play = Playbook().client(asked).to_broker(asked)
+    play.broker(answer(1, body), chunk=3).to_client(answer(1, less))
+
+
+def test_case_85_an_unknown_version_is_refused_as_brokers_do() -> None:
+    """v5 is none that the gateway could cut: error 35 in v0 form, and the client asks again."""
+    play = Playbook()
+    play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
+    own = bytes.fromhex("0023 00000001 0012 0000 0004")
+    play.to_client(answer(1, own))
+    play.knows()
+
+
+def test_case_85_a_brokers_own_refusal_passes() -> None:
+    asked = request(18, 4, 1, b"\0\x02a\x02b\0")
+    told = answer(1, bytes.fromhex("0023 00000001 0012 0000 0003"))
+    Playbook().exchange(asked, told).knows()
+
+
+def test_case_85_a_refusal_keeps_its_place() -> None:
+    first = request(METADATA, 1, 1)
+    play = Playbook().client(first, request(18, 9, 2, b"\0\x01\x01\0")).to_broker(first)
+    play.broker(answer(1, b"brokers"))
+    play.to_client(answer(1, b"brokers"), answer(2, bytes.fromhex("0023 00000001 0012 0000 0004")))
+
+
+def test_the_client_names_its_software() -> None:
+    asked = request(18, 3, 1, b"\0" + b"\x0blibrdkafka" + b"\x062.5.0" + b"\0", client=b"rdkafka")
+    play = Playbook().client(asked).to_broker(asked)
+    named = ClientNamed(client_id="rdkafka", software_name="librdkafka", software_version="2.5.0")
+    assert play.events(ClientNamed) == [named]
+    assert play.connection.software_name == "librdkafka"
+    assert play.connection.software_version == "2.5.0"
+
+
+def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
+    """KafkaJS asks, kafka-go's Conn may not: what the broker can is asked for once, under its client id."""
+    play = Playbook()
+    first = fetch(11, *T, correlation=1)
+    probe = framed(b"\0\x12\0\0" + b"fgat" + b"\0\1c")
+    play.client(first).to_broker(probe, first)
+    told = api_versions("4.3", 0)[1]
+    play.broker(framed(b"fgat" + told[8:])).nothing()
+    play.broker(full(11, T)).to_client(full(11, T))
+    for number in (2, 3):
+        asked = fetch(11, *T, correlation=number)
+        play.exchange(asked, full(11, T, correlation_id=number))
+    play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, T, (0, 0), correlation=4))
+
+
+# --- SASL -----------------------------------------------------------------------------------------
+
+
+def test_case_87_handshake_v0_goes_opaque() -> None:
+    """Tokens follow without Kafka's header, in both directions; a fetch after them passes as it is."""
+    asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN")
+    play = Playbook().client(asked).to_broker(asked)
+    token = framed(b"\0user\0password")
+    play.client(token, chunk=3).to_broker(token)
+    play.broker(answer(1, b"\0\0")).to_client(answer(1, b"\0\0"))
+    play.broker(b"\0\0\0\0").to_client(b"\0\0\0\0")
+    for number in (2, 3, 4, 5):
+        frame = fetch(11, *T, correlation=number)
+        play.exchange(frame, full(11, T, correlation_id=number))
+    assert play.events(Passthrough) == [Passthrough(reason="SASL handshake v0")]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 50])
+def test_case_87_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
+    asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN") + framed(b"\0user\0password")
+    play = Playbook().client(asked, chunk=chunk)
+    assert play.takes_broker() == asked
+    told = answer(1, b"\0\0") + framed(b"") + b"rest"
+    play.broker(told, chunk=chunk)
+    assert play.takes_client() == told
+
+
+def test_case_87_handshake_v1_keeps_its_frames() -> None:
+    """Re-authentication in mid-stream as well, with Java's reserved correlation ids."""
+    play = Playbook()
+    for base in (1, 2**31 - 8):
+        play.exchange(request(SASL_HANDSHAKE, 1, base, b"\0\x05PLAIN"), answer(base, b"\0\0"))
+        play.exchange(request(SASL_AUTHENTICATE, 1, base + 1, b"token"), answer(base + 1, b"\0\0ok"))
+        play.knows()
+    assert play.events(Passthrough) == []
+
+
+def test_trap_33_a_bare_gssapi_token_goes_opaque() -> None:
+    token = framed(bytes.fromhex("6082011006092a864886f71201020201006e"))
+    play = Playbook().client(token).to_broker(token)
+    play.broker(framed(b"\x60reply")).to_client(framed(b"\x60reply"))
+    assert play.events(Passthrough) == [Passthrough(reason="GSSAPI token")]
+
+
+# --- how it ends ----------------------------------------------------------------------------------
+
+
+def test_closing_without_a_session() -> None:
+    play = Playbook().knows().close().nothing()
+    assert play.connection.done
+    assert play.events(SessionClosed) == []
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_case_88_a_session_is_closed_at_the_broker(version: int) -> None:
+    play = Playbook().established(version, T)
+    play.events()
+    play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))
+    assert (play.connection.done, play.sessions.held) == (False, 0)
+    play.broker(response(max(version, 7), correlation_id=3)).nothing()
+    assert (play.connection.done, play.sessions.held) == (True, 0)
+    assert play.events() == [SessionClosed(session_id=SESSION_ID, reason="the connection ends")]
+
+
+def test_closing_twice_says_it_once() -> None:
+    play = Playbook().established(16, T)
+    play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+    play.close().nothing()
+
+
+def test_after_closing_nothing_is_taken_from_the_client() -> None:
+    play = Playbook().established(16, T)
+    play.close().takes_broker()
+    assert not play.connection.reads_client
+    play.client(fetch(16, *T, correlation=9)).nothing()
+
+
+def test_closing_with_a_fetch_parked() -> None:
+    """What is in flight is finished: its answer is still completed from the session."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
+    play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+    play.broker(response(16, session_id=SESSION_ID, correlation_id=9)).to_client(
+        full(16, T, correlation_id=9)
+    )
+    assert not play.connection.done
+    play.broker(response(16, correlation_id=3)).nothing()
+    assert (play.connection.done, play.sessions.held) == (True, 0)
+
+
+def test_closing_while_a_session_is_asked_for() -> None:
+    """It is closed when it comes."""
+    play = Playbook().knows()
+    for number in (1, 2):
+        play.exchange(fetch(16, *T, correlation=number), full(16, T, correlation_id=number))
+    play.client(fetch(16, *T, correlation=3)).to_broker(asks(16, T, (0, 0), correlation=3))
+    play.close().nothing()
+    play.broker(full(16, T, session_id=78, correlation_id=3)).to_client(
+        full(16, T, correlation_id=3), more=True
+    )
+    play.to_broker(asks(16, [], (78, -1), correlation=3))
+    play.broker(response(16, correlation_id=3)).nothing()
+    assert (play.connection.done, play.sessions.held) == (True, 0)
+
+
+@pytest.mark.parametrize("code", [70, 71, 106])
+def test_closing_with_a_fetch_parked_that_fails(code: int) -> None:
+    """The client gets its answer, without another session."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
+    play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+    play.broker(response(16, error_code=code, correlation_id=9)).to_broker(fetch(16, *T, correlation=9))
+    play.broker(response(16, correlation_id=3)).nothing()
+    assert not play.connection.done
+    play.broker(full(16, T, correlation_id=9)).to_client(full(16, T, correlation_id=9))
+    assert (play.connection.done, play.sessions.held) == (True, 0)
+
+
+def test_closing_with_a_full_fetch_parked_that_fails() -> None:
+    play = Playbook().knows()
+    for number in (1, 2):
+        play.exchange(fetch(16, *T, correlation=number), full(16, T, correlation_id=number))
+    play.client(fetch(16, *T, correlation=3)).to_broker(asks(16, T, (0, 0), correlation=3))
+    play.close().nothing()
+    play.broker(response(16, error_code=70, correlation_id=3)).to_broker(fetch(16, *T, correlation=3))
+    play.broker(full(16, T, hw=6, correlation_id=3)).to_client(full(16, T, hw=6, correlation_id=3))
+    assert (play.connection.done, play.sessions.held) == (True, 0)
+
+
+def test_closing_in_the_middle_of_a_request_says_nothing() -> None:
+    """The broker would take (id, -1) for the rest of it. There is nothing to wait for."""
+    play = Playbook().established(16, T)
+    whole = produce(9, -1)
+    play.client(whole[:30]).to_broker(whole[:30])
+    play.close().nothing()
+    assert play.connection.done
+    assert play.events(SessionClosed) == []
+
+
+def test_closing_in_the_middle_of_a_request_waits_for_earlier_answers() -> None:
+    play = Playbook().established(16, T)
+    metadata, whole = request(METADATA, 8, 8), produce(9, -1)
+    play.client(metadata, whole[:30]).to_broker(metadata, whole[:30])
+    play.close().nothing()
+    assert not play.connection.done
+    play.broker(answer(8, b"brokers")).to_client(answer(8, b"brokers"))
+    assert play.connection.done
+
+
+def test_closing_in_the_middle_of_a_produce_without_acks_waits_for_earlier_answers() -> None:
+    play = Playbook().established(16, T)
+    metadata, whole = request(METADATA, 8, 8), produce(9, 0)
+    play.client(metadata, whole[:30]).to_broker(metadata, whole[:30])
+    play.close().nothing()
+    assert not play.connection.done
+
+
+def test_closing_in_the_middle_of_a_fetch_that_has_not_been_sent() -> None:
+    """Of a fetch nothing goes before it is whole: its beginning is dropped, and the session closed."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=9)[:50]).nothing()
+    play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+
+
+def test_a_connection_that_is_gone_gives_its_slot_back() -> None:
+    play = Playbook().established(16, T)
+    assert play.sessions.held == 1
+    play.connection.ended()
+    play.connection.ended()
+    assert play.sessions.held == 0
+
+
+def test_it_tells_how_it_is() -> None:
+    play = Playbook().established(16, T)
+    state = (play.connection.session_id, play.connection.session_epoch, play.connection.session_partitions)
+    assert (*state, play.connection.fetch_version) == (SESSION_ID, 1, 3, 16)
+    assert repr(play.connection) == (
+        "<Connection 'c' in_flight=0 <FetchSessionHandler 77 epoch=1 partitions=3>>"
+    )
+    new = Playbook().connection
+    assert (new.session_id, new.session_epoch, new.session_partitions, new.fetch_version) == (0, 0, 0, -1)
+
+
+def test_bytes_are_counted_on_both_sides() -> None:
+    play = Playbook().established(16, T)
+    tally = play.connection.tally
+    before = (tally.client.bytes_in, tally.client.bytes_out, tally.broker.bytes_in, tally.broker.bytes_out)
+    asked, told = fetch(16, *T, correlation=9), response(16, session_id=SESSION_ID, correlation_id=9)
+    play.client(asked).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
+    play.broker(told).to_client(full(16, T, correlation_id=9))
+    after = (tally.client.bytes_in, tally.client.bytes_out, tally.broker.bytes_in, tally.broker.bytes_out)
+    grown = [now - then for then, now in zip(before, after, strict=True)]
+    sent = len(asks(16, [], (SESSION_ID, 1), correlation=9))
+    assert grown == [len(asked), len(full(16, T)), len(told), sent]
+
+
+# --- addresses in other answers -------------------------------------------------------------------
+
+
+def metadata(correlation: int, host: bytes, port: int) -> bytes:
+    """Metadata v0 that names broker 2 and no topic."""
+    body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
+    return answer(correlation, body)
+
+
+@pytest.mark.parametrize("chunk", [1, 9, 1000])
+def test_addresses_lead_through_the_gateway(chunk: int) -> None:
+    play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
+    asked = request(METADATA, 0, 5, b"\0\0\0\0")
+    play.client(asked).to_broker(asked)
+    play.broker(metadata(5, b"broker-2.example", 9092), chunk=chunk).to_client(metadata(5, b"gw", 19_094))
+    assert play.connection.held == 0
+
+
+def test_addresses_that_are_not_understood_pass_and_are_told() -> None:
+    play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
+    asked = request(METADATA, 0, 5, b"\0\0\0\0")
+    told = answer(5, b"\0\0\0\1nonsense")
+    play.exchange(asked, told)
+    assert play.events(Passthrough) == [Passthrough(reason="an answer with addresses was not understood")]

@@ -1,0 +1,320 @@
+"""Which fetches go through the session, and what becomes of their answers: transcripts of one connection."""
+
+from typing import Any
+
+import pytest
+
+from proxy.core.eligibility import Sessions
+from proxy.core.events import FetchKind, SessionMade
+from proxy.protocol.fetch_request import Listing
+from proxy.session.handler import Delta, FetchSessionHandler
+from tests.frames import Want, entry, fetch, response
+from tests.model import wire
+from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
+
+NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
+"""In entries of v4."""
+
+
+# --- a session from its beginning to its next fetches ---------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
+    play = Playbook().established(version, T)
+    assert play.events(SessionMade) == [SessionMade(session_id=SESSION_ID, partitions=3)]
+    spoken = max(version, 7)
+    records = entry(1, 9, records=b"r" * 20)
+    play.client(fetch(version, *T, correlation=4)).to_broker(
+        asks(version, [], (SESSION_ID, 1), correlation=4)
+    )
+    play.broker(response(spoken, ("t", [records]), session_id=SESSION_ID, correlation_id=4))
+    shown = records if version >= 5 else entry(1, 9, records=b"r" * 20, log_start_offset=-1)
+    rest = [entry(0, 5, **({} if version >= 5 else NO_LOG_START))]
+    play.to_client(response(version, ("t", [*rest, shown]), ("u", rest), correlation_id=4))
+    play.client(fetch(version, *HOT, correlation=5)).to_broker(
+        asks(version, [HOT[1]], (SESSION_ID, 2), correlation=5)
+    )
+    play.broker(response(spoken, session_id=SESSION_ID, correlation_id=5))
+    shown = entry(1, 9) if version >= 5 else entry(1, 9, log_start_offset=-1)
+    play.to_client(response(version, ("t", [*rest, shown]), ("u", rest), correlation_id=5))
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_a_rotated_list_is_the_same_list(version: int) -> None:
+    play = Playbook().established(version, T)
+    for number, wants in enumerate(([T[1], T[2], T[0]], [T[2], T[0], T[1]], T), 1):
+        turn(
+            play,
+            version,
+            wants,
+            asks(version, [], (SESSION_ID, number), correlation=9),
+            response(version, session_id=SESSION_ID, correlation_id=9),
+            full(version, wants, correlation_id=9),
+            correlation=9,
+        )
+
+
+ONE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
+"""A list of one topic: its rotations go the short way."""
+
+
+@pytest.mark.parametrize("version", [7, 11, 12, 16])
+def test_rotations_of_one_topic_are_not_compared_column_by_column(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Playbook().established(version, ONE)
+    compared: list[Listing] = []
+    compare = FetchSessionHandler.compare
+
+    def noted(handler: FetchSessionHandler, listing: Listing) -> Delta | None:
+        compared.append(listing)
+        return compare(handler, listing)
+
+    monkeypatch.setattr(FetchSessionHandler, "compare", noted)
+    hot: Want = ("t", 1, 9)
+    records = entry(1, 9, records=b"r" * 20)
+    script: list[tuple[list[Want], list[Want], list[wire.PartitionData]]] = [
+        ([ONE[0], ONE[1], ONE[2]], [], []),
+        ([ONE[1], ONE[2], ONE[0]], [], [records]),
+        ([ONE[2], ONE[0], hot], [hot], []),
+        ([ONE[0], hot, ONE[2]], [], []),
+    ]
+    high = {0: 5, 1: 5, 2: 5}
+    for number, (wants, altered, news) in enumerate(script, 1):
+        high[1] = 9 if number > 1 else 5
+        rest = {index: entry(index, high[index]) for index in high} | {
+            each.partition_index: each for each in news
+        }
+        turn(
+            play,
+            version,
+            wants,
+            asks(version, altered, (SESSION_ID, number), correlation=number),
+            response(version, *([("t", news)] if news else []), session_id=SESSION_ID, correlation_id=number),
+            response(version, ("t", [rest[index] for _, index, *_ in wants]), correlation_id=number),
+            correlation=number,
+        )
+    assert len(compared) == 1
+
+
+def test_a_rotation_is_left_where_an_answer_has_another_order() -> None:
+    play = Playbook().established(11, ONE)
+    play.client(fetch(11, *ONE)).to_broker(asks(11, [], (SESSION_ID, 1)))
+    play.broker(response(11, session_id=SESSION_ID)).to_client(full(11, ONE))
+    turned = [ONE[2], ONE[0], ONE[1]]
+    play.client(fetch(11, *turned)).to_broker(asks(11, [], (SESSION_ID, 2)))
+    gone = entry(0, error=3)
+    play.broker(response(11, ("t", [gone]), session_id=SESSION_ID))
+    play.to_client(response(11, ("t", [entry(2, 5), entry(1, 5), gone])))
+
+
+@pytest.mark.parametrize("code", [70, 71])
+def test_a_rotation_survives_the_loss_of_its_session(code: int) -> None:
+    play = Playbook().established(16, ONE)
+    for epoch in (1, 2):
+        play.client(fetch(16, *ONE)).to_broker(asks(16, [], (SESSION_ID, epoch)))
+        play.broker(response(16, session_id=SESSION_ID)).to_client(full(16, ONE))
+    turned = [ONE[2], ONE[0], ONE[1]]
+    play.client(fetch(16, *turned)).to_broker(asks(16, [], (SESSION_ID, 3)))
+    named = 0 if code == 70 else SESSION_ID
+    play.broker(response(16, error_code=code)).to_broker(fetch(16, *turned, session=(named, 0)))
+    play.broker(full(16, turned, session_id=9)).to_client(full(16, turned))
+    play.client(fetch(16, *ONE)).to_broker(asks(16, [], (9, 1)))
+    play.broker(response(16, session_id=9)).to_client(full(16, ONE))
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_a_rotation_is_left_when_its_rows_become_others(version: int) -> None:
+    old: list[Want] = [("t", number) for number in range(9)]
+    new: list[Want] = [*old[1:], ("t", 9)]
+    back = [*old[1:], old[0]]
+    play = Playbook().established(version, old)
+    play.client(fetch(version, *old)).to_broker(asks(version, [], (SESSION_ID, 1)))
+    play.broker(response(version)).to_client(full(version, old))  # id 0: the session is gone
+    play.client(fetch(version, *new)).to_broker(asks(version, new, (0, 0)))
+    play.broker(full(version, new, session_id=9)).to_client(full(version, new))
+    # The table's freed row still has the bytes of t-0.
+    play.client(fetch(version, *back)).to_broker(asks(version, [("t", 0)], (9, 1), forget=[("t", 9)]))
+
+
+@pytest.mark.parametrize("version", [7, 16])
+def test_an_answer_that_was_not_understood_is_not_known_again(version: int) -> None:
+    play = Playbook().established(version, T)
+    good = response(version, session_id=SESSION_ID)
+    longer = (len(good) - 3).to_bytes(4) + good[4:] + b"\0"
+    for _ in range(2):
+        play.client(fetch(version, *T)).to_broker(asks(version, [], (SESSION_ID, 1)))
+        play.broker(longer).to_broker(fetch(version, *T))
+        play.broker(full(version, T)).to_client(full(version, T))
+        for _ in range(2):
+            play.exchange(fetch(version, *T), full(version, T))
+        play.client(fetch(version, *T)).to_broker(asks(version, T, (SESSION_ID, 0)))
+        play.broker(full(version, T, session_id=SESSION_ID)).to_client(full(version, T))
+
+
+def test_added_altered_and_forgotten() -> None:
+    play = Playbook().established(16, T)
+    wants: list[Want] = [("v", 0), ("t", 1, 7), ("t", 0)]
+    told = response(16, ("v", [entry(0, 2)]), session_id=SESSION_ID, correlation_id=9)
+    turn(
+        play,
+        16,
+        wants,
+        asks(16, [("v", 0), ("t", 1, 7)], (SESSION_ID, 1), forget=[("u", 0)], correlation=9),
+        told,
+        response(16, ("v", [entry(0, 2)]), ("t", [entry(1, 5), entry(0, 5)]), correlation_id=9),
+        correlation=9,
+    )
+    assert play.connection.session_partitions == 3
+
+
+def test_trap_26_limits_rack_and_isolation_are_this_requests_own() -> None:
+    play = Playbook().established(16, T)
+    fields: dict[str, Any] = {
+        "max_wait_ms": 7,
+        "min_bytes": 8,
+        "max_bytes": 9,
+        "rack_id": "r2",
+        "client": "other",
+    }
+    play.client(fetch(16, *T, correlation=9, **fields))
+    play.to_broker(asks(16, [], (SESSION_ID, 1), correlation=9, **fields))
+
+
+def test_trap_26_another_isolation_makes_another_session() -> None:
+    """What an entry without news looks like depends on it; the session that was is given up by name."""
+    play = Playbook().established(16, T)
+    committed: dict[str, Any] = {"isolation_level": 1}
+    passes(play, 16, T, 10, **committed)
+    passes(play, 16, T, 11, **committed)
+    play.client(fetch(16, *T, correlation=12, **committed))
+    play.to_broker(asks(16, T, (SESSION_ID, 0), correlation=12, **committed))
+    assert play.sessions.held == 1
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_trap_27_another_version_makes_another_session(version: int) -> None:
+    play = Playbook().established(16, T)
+    passes(play, version, T, 10)
+    passes(play, version, T, 11)
+    play.client(fetch(version, *T, correlation=12)).to_broker(
+        asks(version, T, (SESSION_ID, 0), correlation=12)
+    )
+
+
+# --- two at a time --------------------------------------------------------------------------------
+
+
+def test_trap_18_a_second_fetch_in_flight_goes_without_the_session() -> None:
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    second = fetch(16, *HOT, correlation=5)
+    play.client(second).to_broker(second)
+    play.broker(response(16, session_id=SESSION_ID, correlation_id=4)).to_client(
+        full(16, T, correlation_id=4)
+    )
+    play.broker(full(16, HOT, hw=8, correlation_id=5)).to_client(full(16, HOT, hw=8, correlation_id=5))
+    # The table is as it was: the delta is against what was last sent in the session.
+    play.client(fetch(16, *HOT, correlation=6)).to_broker(asks(16, [HOT[1]], (SESSION_ID, 2), correlation=6))
+    play.broker(response(16, session_id=SESSION_ID, correlation_id=6)).to_client(
+        full(16, HOT, correlation_id=6)
+    )
+
+
+# --- case 74 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56), (7, 56)])
+def test_case_74_storage_errors_in_a_session(version: int, told: int) -> None:
+    play = Playbook().established(version, T)
+    play.client(fetch(version, *T, correlation=4)).to_broker(
+        asks(version, [], (SESSION_ID, 1), correlation=4)
+    )
+    play.broker(response(7, ("u", [entry(0, error=56)]), session_id=SESSION_ID, correlation_id=4))
+    rest = [entry(index, 5, **({} if version >= 5 else NO_LOG_START)) for index in (0, 1)]
+    play.to_client(response(version, ("t", rest), ("u", [entry(0, error=told)]), correlation_id=4))
+
+
+def test_trap_4_the_raised_request_to_the_byte() -> None:
+    """v4 gains log_start_offset -1, session id, epoch and an empty list of forgotten topics."""
+    play = Playbook().knows()
+    for number in (1, 2):
+        passes(play, 4, T[:2], number)
+    play.client(fetch(4, *T[:2], correlation=3))
+    assert play.takes_broker().hex() == (
+        "00000063"
+        "0001" "0007" "00000003" "000163"
+        "ffffffff" "000001f4" "00000001" "03200000" "00" "00000000" "00000000"
+        "00000001" "000174" "00000002"
+        "00000000" "0000000000000000" "ffffffffffffffff" "00100000"
+        "00000001" "0000000000000000" "ffffffffffffffff" "00100000"
+        "00000000"
+    )  # fmt: skip
+
+
+# --- what is counted ------------------------------------------------------------------------------
+
+
+def test_fetches_are_counted_by_kind_on_both_sides() -> None:
+    play = Playbook().established(16, T)
+    for number in (1, 2):
+        play.client(fetch(16, *HOT, correlation=9)).takes_broker()
+        told = response(16, ("t", [entry(1, 9, records=b"12345")]), session_id=SESSION_ID, correlation_id=9)
+        play.broker(told).takes_client()
+        assert play.connection.session_epoch == 1 + number
+    play.close().takes_broker()
+    client, broker = play.connection.tally.client, play.connection.tally.broker
+    kinds = (FetchKind.FULL, FetchKind.INCREMENTAL, FetchKind.SESSIONLESS, FetchKind.CLOSE)
+    assert [client.fetches[kind] for kind in kinds] == [0, 0, 5, 0]
+    assert [broker.fetches[kind] for kind in kinds] == [1, 2, 2, 1]
+    assert (client.partitions_requested, broker.partitions_requested) == (15, 3 * 3 + 1)
+    assert (client.partitions_answered, broker.partitions_answered) == (15, 9 + 2)
+    assert (client.fetch_record_bytes, broker.fetch_record_bytes) == (10, 10)
+
+
+def test_bytes_are_counted_as_whole_frames() -> None:
+    play = Playbook().knows()
+    sizes = {"client_out": 0, "client_in": 0, "broker_in": 0, "broker_out": 0}
+    for number in range(1, 7):
+        asked = fetch(16, *T, correlation=number)
+        play.client(asked)
+        sent = play.takes_broker()
+        spoken = wire.decode_request(sent[4:])
+        session_id = SESSION_ID if spoken.session_epoch >= 0 else 0
+        told = (
+            full(16, T, session_id=session_id, correlation_id=number)
+            if spoken.session_epoch < 1
+            else response(16, session_id=session_id, correlation_id=number)
+        )
+        play.broker(told)
+        given = play.takes_client()
+        for side, size in (
+            ("client_in", asked),
+            ("broker_out", sent),
+            ("broker_in", told),
+            ("client_out", given),
+        ):
+            sizes[side] += len(size)
+    tally = play.connection.tally
+    assert tally.client.fetch_request_bytes == sizes["client_in"]
+    assert tally.client.fetch_response_bytes == sizes["client_out"]
+    assert tally.broker.fetch_request_bytes == sizes["broker_out"]
+    assert tally.broker.fetch_response_bytes == sizes["broker_in"]
+
+
+# --- case 73 --------------------------------------------------------------------------------------
+
+
+def test_case_73_two_clients_do_not_mix() -> None:
+    """One has its session lost and made again; the other goes on with its own."""
+    sessions = Sessions(max_sessions=5)
+    one = Playbook(sessions).established(16, T, session_id=71)
+    two = Playbook(sessions).established(16, T, session_id=72)
+    one.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (71, 1), correlation=4))
+    two.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (72, 1), correlation=4))
+    one.broker(response(16, error_code=70, correlation_id=4)).to_broker(asks(16, T, (0, 0), correlation=4))
+    two.broker(response(16, session_id=72, correlation_id=4)).to_client(full(16, T, correlation_id=4))
+    one.broker(full(16, T, session_id=73, correlation_id=4)).to_client(full(16, T, correlation_id=4))
+    one.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (73, 1), correlation=5))
+    two.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (72, 2), correlation=5))

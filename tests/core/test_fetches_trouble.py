@@ -1,0 +1,196 @@
+"""What becomes of a session that the broker loses, refuses or throttles: the client never sees it."""
+
+import pytest
+
+from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
+from tests.frames import Want, entry, fetch, response
+from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
+
+# --- the broker loses or refuses sessions ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@pytest.mark.parametrize("code", [70, 71, 106])
+def test_case_71_session_errors_are_not_for_the_client(version: int, code: int) -> None:
+    play = Playbook().established(version, T)
+    play.events()
+    spoken = max(version, 7)
+    play.client(fetch(version, *HOT, correlation=4)).to_broker(
+        asks(version, [HOT[1]], (SESSION_ID, 1), correlation=4)
+    )
+    play.broker(response(spoken, error_code=code, correlation_id=4))
+    play.to_broker(asks(version, HOT, (0 if code == 70 else SESSION_ID, 0), correlation=4))
+    play.broker(full(spoken, HOT, hw=6, session_id=78, correlation_id=4))
+    play.to_client(full(version, HOT, hw=6, correlation_id=4))
+    assert play.events() == [
+        SessionLost(session_id=SESSION_ID, error_code=code, reason=f"error {code}"),
+        SessionMade(session_id=78, partitions=3),
+    ]
+    assert play.connection.tally.session_errors == {code: 1}
+    play.client(fetch(version, *HOT, correlation=5)).to_broker(asks(version, [], (78, 1), correlation=5))
+    assert play.sessions.held == 1
+
+
+@pytest.mark.parametrize("second", [70, 71, 106, -1])
+def test_trap_6_a_second_failure_goes_without_a_session(second: int) -> None:
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    play.broker(response(16, error_code=71, correlation_id=4))
+    play.to_broker(asks(16, T, (SESSION_ID, 0), correlation=4))
+    play.broker(response(16, error_code=second, correlation_id=4)).to_broker(fetch(16, *T, correlation=4))
+    play.broker(full(16, T, hw=6, correlation_id=4)).to_client(full(16, T, hw=6, correlation_id=4))
+    assert play.sessions.held == 0
+    play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
+
+
+def test_a_slot_is_given_back_after_an_answer_that_repeats_the_last() -> None:
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).takes_broker()
+    play.broker(response(16, error_code=71, correlation_id=4)).takes_broker()
+    play.broker(response(16, error_code=71, correlation_id=4)).takes_broker()
+    play.broker(full(16, T, correlation_id=4)).to_client(full(16, T, correlation_id=4))
+    assert play.sessions.held == 0
+
+
+@pytest.mark.parametrize("code", [-1, 2, 42])
+def test_trap_11_another_error_is_told_as_without_a_session(code: int) -> None:
+    """The fetch is repeated sessionless; whatever the broker says then is the client's."""
+    play = Playbook().established(11, T)
+    play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
+    play.broker(response(11, error_code=code, session_id=SESSION_ID, correlation_id=4))
+    play.to_broker(fetch(11, *T, correlation=4))
+    failed = [entry(index, error=code, aborted=()) for index in (0, 1)]
+    told = response(11, ("t", failed), ("u", failed[:1]), error_code=code, correlation_id=4)
+    play.broker(told).to_client(told)
+
+
+def test_case_96_an_id_outside_the_shards() -> None:
+    play = Playbook().established(16, T, session_id=2147483640)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (2147483640, 1), correlation=4))
+    play.broker(response(16, error_code=-1, session_id=2147483640, correlation_id=4))
+    play.to_broker(fetch(16, *T, correlation=4))
+    play.broker(full(16, T, correlation_id=4)).to_client(full(16, T, correlation_id=4))
+    play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
+
+
+def test_case_95_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
+    play = Playbook().knows()
+    for number in (1, 2):
+        passes(play, 16, T, number)
+    for number in (3, 4, 5):
+        play.client(fetch(16, *T, correlation=number)).to_broker(asks(16, T, (0, 0), correlation=number))
+        play.broker(full(16, T, correlation_id=number)).to_client(full(16, T, correlation_id=number))
+        assert play.sessions.held == 0
+    assert play.events(SessionRefused, SessionMade) == [SessionRefused()]
+
+
+def test_trap_10_an_answer_with_id_0_ends_the_session() -> None:
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    play.broker(response(16, ("t", [entry(0, 6)]), correlation_id=4))
+    play.to_client(response(16, ("t", [entry(0, 6), entry(1, 5)]), ("u", [entry(0, 5)]), correlation_id=4))
+    assert play.connection.session_id == 0
+    play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
+
+
+def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:
+    play = Playbook().established(16, T)
+    wants: list[Want] = [*T, ("v", 0)]
+    play.client(fetch(16, *wants, correlation=4))
+    play.to_broker(asks(16, [("v", 0)], (SESSION_ID, 1), correlation=4))
+    play.broker(response(16, session_id=SESSION_ID, correlation_id=4))
+    play.to_broker(asks(16, wants, (SESSION_ID, 0), correlation=4))
+    play.broker(full(16, wants, session_id=78, correlation_id=4)).to_client(full(16, wants, correlation_id=4))
+
+
+@pytest.mark.parametrize("code", [3, 103])
+def test_case_80_a_recreated_topic_is_had_again_in_full(code: int) -> None:
+    """Trap 8: without a session the broker says 100, and 103 never reaches the client."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    play.broker(response(16, ("u", [entry(0, error=code)]), session_id=SESSION_ID, correlation_id=4))
+    play.to_broker(asks(16, T, (SESSION_ID, 0), correlation=4))
+    gone = entry(0, error=100, aborted=())
+    elements = (("t", [entry(0, 5), entry(1, 5)]), ("u", [gone]))
+    play.broker(response(16, *elements, session_id=78, correlation_id=4))
+    play.to_client(response(16, *elements, correlation_id=4))
+    play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (78, 1), correlation=5))
+    play.broker(response(16, ("u", [gone]), session_id=78, correlation_id=5))
+    play.to_client(response(16, *elements, correlation_id=5))
+
+
+@pytest.mark.parametrize("code", [76, 35])
+def test_trap_7_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
+    play = Playbook().knows("3.9")
+    for number in (1, 2):
+        passes(play, 9, T, number)
+    play.client(fetch(9, *T, correlation=3)).to_broker(asks(9, T, (0, 0), correlation=3))
+    bad = entry(0, error=code, records=None, aborted=())
+    elements = (("t", [bad, entry(1, 5)]), ("u", [entry(0, 5)]))
+    play.broker(response(9, *elements, session_id=SESSION_ID, correlation_id=3))
+    play.to_client(response(9, *elements, correlation_id=3))
+    asked = fetch(9, *T, correlation=4)
+    close = asks(9, [], (SESSION_ID, -1), correlation=3)
+    play.client(asked).to_broker(close, asked)
+    play.broker(response(9, correlation_id=3), full(9, T, correlation_id=4)).to_client(
+        full(9, T, correlation_id=4)
+    )
+    for number in range(5, 9):
+        passes(play, 9, T, number)
+    assert play.events(Passthrough) == [Passthrough(reason="errors that a session forgets")]
+
+
+# --- throttling -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [8, 11, 12, 16])
+def test_case_81_a_throttled_answer_is_handed_on_empty(version: int) -> None:
+    """Trap 13; and case 97: however often."""
+    play = Playbook().established(version, T)
+    for number in (1, 2, 3):
+        turn(
+            play,
+            version,
+            T,
+            asks(version, [], (SESSION_ID, number), correlation=9),
+            response(version, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=9),
+            response(version, throttle_time_ms=300, correlation_id=9),
+            correlation=9,
+        )
+    assert play.connection.session_epoch == 4
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_case_81_throttled_below_sessions(version: int) -> None:
+    play = Playbook().established(version, T)
+    play.client(fetch(version, *T, correlation=9)).to_broker(
+        asks(version, [], (SESSION_ID, 1), correlation=9)
+    )
+    play.broker(response(7, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=9))
+    play.to_client(response(version, throttle_time_ms=300, correlation_id=9))
+
+
+def test_a_throttled_request_for_a_session() -> None:
+    play = Playbook().knows()
+    for number in (1, 2):
+        passes(play, 16, T, number)
+    play.client(fetch(16, *T, correlation=3)).to_broker(asks(16, T, (0, 0), correlation=3))
+    told = response(16, throttle_time_ms=300, correlation_id=3)
+    play.broker(told).to_client(told)
+    assert (play.connection.session_id, play.sessions.held) == (0, 0)
+
+
+def test_a_masked_session_error() -> None:
+    """Section 2.8: error 0, id 0, throttled. The next fetch is full and names what may live on."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    told = response(16, throttle_time_ms=300, correlation_id=4)
+    play.broker(told).to_client(told)
+    play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (SESSION_ID, 0), correlation=5))
+
+
+def test_a_throttled_answer_of_1_1_is_a_whole_one() -> None:
+    play = Playbook().established(7, T, release="1.1")
+    play.client(fetch(7, *T, correlation=4)).to_broker(asks(7, [], (SESSION_ID, 1), correlation=4))
+    play.broker(response(7, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=4))
+    play.to_client(full(7, T, throttle_time_ms=300, correlation_id=4))

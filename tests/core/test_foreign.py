@@ -1,0 +1,324 @@
+"""Transparent mode: connections that turn out not to be Kafka pass as they are, whoever speaks first."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import pytest
+
+from proxy.core.connection import Connection
+from proxy.core.eligibility import Sessions
+from proxy.core.events import Fault, Passthrough
+from proxy.core.histograms import Measured
+from proxy.server import server as serving
+from tests.playbook import Playbook, answer, request
+from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, run, socket_of
+
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)
+HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+"""PostgreSQL's: a length that counts itself and a code. The server answers one byte, then TLS begins."""
+
+
+def foreign() -> Connection:
+    return Connection(sessions=Sessions(max_sessions=10), resolve=None, foreign=True)
+
+
+def broker_gets(connection: Connection) -> bytes:
+    return b"".join(map(bytes, connection.take_broker()))
+
+
+def client_gets(connection: Connection) -> bytes:
+    return b"".join(map(bytes, connection.take_client()))
+
+
+# --- what the client says tells -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (TLS, "TLS"),
+        (HTTP, "not Kafka"),
+        (b"\xff\xff\xff\xff", "not Kafka"),
+        (SSL_REQUEST, "not Kafka"),
+        (b"\x00\x00\x00\x09more", "not Kafka"),
+    ],
+)
+@pytest.mark.parametrize("cut", [4, 5, 11, 12, 1000])
+def test_what_is_not_kafka_passes_both_ways_and_is_counted(said: bytes, reason: str, cut: int) -> None:
+    connection = foreign()
+    connection.receive_client(said[:cut], 0.0)
+    assert broker_gets(connection) == said[:cut]
+    connection.receive_client(said[cut:] + b"more", 0.0)
+    assert broker_gets(connection) == said[cut:] + b"more"
+    connection.receive_broker(b"\x15\x03", 0.0)
+    connection.receive_broker(b"and so on", 0.0)
+    assert client_gets(connection) == b"\x15\x03and so on"
+    connection.receive_client(b"again", 0.0)
+    assert broker_gets(connection) == b"again"
+    assert connection.fault is None
+    assert connection.tally.passthrough == {reason: 1}
+    assert connection.take_events() == [Passthrough(reason=reason)]
+
+
+def test_an_encrypted_postgresql_connection_begins() -> None:
+    connection = foreign()
+    connection.receive_client(SSL_REQUEST, 0.0)
+    assert broker_gets(connection) == SSL_REQUEST
+    connection.receive_broker(b"S", 0.0)
+    assert client_gets(connection) == b"S"
+    connection.receive_client(TLS, 0.0)
+    assert broker_gets(connection) == TLS
+
+
+@pytest.mark.parametrize("length", [8, 9])
+def test_in_explicit_mode_a_request_too_short_for_its_header_is_a_fault(length: int) -> None:
+    """As it is to a broker, which closes."""
+    play = Playbook().client(length.to_bytes(4)).nothing()
+    assert play.connection.fault == Fault(side="client", reason=f"a request of {length} bytes")
+
+
+@pytest.mark.parametrize("api_key", [3, 16, 999])
+def test_the_shortest_request_waits_for_its_answer(api_key: int) -> None:
+    """Ten bytes: no client id, no body."""
+    connection = foreign()
+    said = b"\0\0\0\x0a" + api_key.to_bytes(2) + bytes(2) + (7).to_bytes(4) + b"\xff\xff"
+    for at in range(len(said)):
+        connection.receive_client(said[at : at + 1], 0.0)
+    assert broker_gets(connection) == said
+    connection.receive_broker(answer(7, b"fine"), 0.0)
+    assert client_gets(connection) == answer(7, b"fine")
+    assert not connection.tally.passthrough
+
+
+# --- what the broker says tells -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [b"+", b"+OK\r\n", b"220 smtp.example ESMTP\r\n", b"\x4a\0\0\0\x0a8.4.0\0"])
+def test_a_server_that_speaks_first_passes(said: bytes) -> None:
+    connection = foreign()
+    for at in range(len(said)):
+        connection.receive_broker(said[at : at + 1], 0.0)
+        assert client_gets(connection) == said[at : at + 1]
+    connection.receive_client(request(3, 1, 7), 0.0)
+    assert broker_gets(connection) == request(3, 1, 7)
+    assert connection.tally.passthrough == {"not Kafka": 1}
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_what_a_broker_says_before_it_closes_reaches_the_client(size: int) -> None:
+    """A TLS port refuses a request in plain text with an alert of seven bytes."""
+    alert = bytes.fromhex("15030300020246")[:size]
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.receive_broker(alert, 0.0)
+    connection.broker_ended()
+    assert client_gets(connection) == alert
+    assert connection.fault is None
+    assert connection.tally.passthrough == {"not Kafka": 1}
+
+
+def test_a_broker_that_closes_without_a_word_tells_nothing() -> None:
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.broker_ended()
+    assert client_gets(connection) == b""
+    assert not connection.tally.passthrough
+
+
+def test_an_answer_cut_short_by_its_end_is_none() -> None:
+    """It is Kafka by then: what has come of the second answer may be the gateway's own."""
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7) + request(3, 1, 8), 0.0)
+    connection.receive_broker(answer(7) + answer(8)[:5], 0.0)
+    connection.broker_ended()
+    assert client_gets(connection) == answer(7)
+    assert not connection.tally.passthrough
+
+
+# --- until it is known ----------------------------------------------------------------------------
+
+
+def test_an_answer_that_is_none_tells_that_a_frame_was_none() -> None:
+    connection = foreign()
+    said = request(3, 1, 7)
+    connection.receive_client(said, 0.0)
+    assert broker_gets(connection) == said
+    connection.receive_broker(answer(8) + b"rest", 0.0)
+    assert client_gets(connection) == answer(8) + b"rest"
+    assert connection.fault is None
+    assert connection.tally.passthrough == {"not Kafka": 1}
+
+
+@pytest.mark.parametrize("waiting", [b"\n", request(3, 1, 7)[:5], request(1, 16, 7, bytes(9))[:-1]])
+def test_what_waited_for_the_rest_of_a_request_passes_when_the_server_speaks(waiting: bytes) -> None:
+    connection = foreign()
+    connection.receive_client(waiting, 0.0)
+    assert broker_gets(connection) == b""
+    connection.receive_broker(b"220 hi\r\n", 0.0)
+    assert broker_gets(connection) == waiting
+    assert client_gets(connection) == b"220 hi\r\n"
+    connection.receive_client(b"1", 0.0)
+    assert broker_gets(connection) == b"1"
+
+
+def test_what_waited_for_the_rest_of_an_answer_passes_when_the_client_goes_on() -> None:
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.receive_broker(b"\x15\x03", 0.0)
+    assert client_gets(connection) == b""
+    connection.receive_client(HTTP, 0.0)
+    assert broker_gets(connection) == request(3, 1, 7) + HTTP
+    assert client_gets(connection) == b"\x15\x03"
+    connection.receive_broker(b"\x03", 0.0)
+    assert client_gets(connection) == b"\x03"
+
+
+def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
+    connection = foreign()
+    connection.receive_client(request(3, 1, 7), 0.0)
+    connection.receive_broker(answer(7), 0.0)
+    connection.receive_client(HTTP, 0.0)
+    assert connection.fault is not None
+    assert connection.fault.side == "client"
+
+
+# --- between sockets ------------------------------------------------------------------------------
+
+
+class ForeignGateway(WireGateway):
+    """A gateway whose cores are those of transparent mode, without netfilter."""
+
+    def make_core(self, _reached_at: str, _measured: Measured) -> Connection:
+        return foreign()
+
+
+@asynccontextmanager
+async def through_gateway(
+    serve: Serve, **options: str
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect a client to a server by way of the gateway."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, gateway(at, ForeignGateway, **options) as gate, client(gate.listen.port) as ends:
+        yield ends
+
+
+@BOTH_LOOPS
+def test_a_conversation_that_the_server_opens(plain: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"+OK\r\n")
+        assert await reader.readexactly(6) == b"QUIT\r\n"
+        writer.write(b"+OK\r\n")
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve) as (reader, writer):
+            assert await reader.readexactly(5) == b"+OK\r\n"
+            writer.write(b"QUIT\r\n")
+            assert await reader.read() == b"+OK\r\n"
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_a_refusal_of_a_few_bytes_arrives_before_the_end(plain: bool) -> None:
+    alert = bytes.fromhex("15030300020246")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(request(3, 1, 7)))
+        writer.write(alert)
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve) as (reader, writer):
+            writer.write(request(3, 1, 7))
+            assert await reader.read() == alert
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize("said", [HTTP, b"hi\n", b"\0\0\0\x0bhi"])
+def test_a_client_that_half_closes_still_gets_its_answer(said: bytes, plain: bool) -> None:
+    """Its end reaches the server, and so does what could have been the beginning of a request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == said
+        writer.write(b"answer")
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve) as (reader, writer):
+            writer.write(said)
+            writer.write_eof()
+            assert await reader.read() == b"answer"
+
+    run(scene(), plain=plain)
+
+
+def test_nobody_is_idle_once_both_have_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether one of them waits for the other can't be told; who is still there, TCP finds out."""
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
+    asked, late = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(len(TLS)) == TLS
+        writer.write(b"hello")
+        assert await reader.readexactly(6) == b"a long"
+        asked.set()
+        await late.wait()
+        writer.write(b"answer")
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve, idle_timeout="1") as (reader, writer):
+            writer.write(TLS)
+            assert await reader.readexactly(5) == b"hello"
+            writer.write(b"a long")
+            await asked.wait()
+            await asyncio.sleep(2)
+            late.set()
+            assert await reader.read() == b"answer"
+
+    run(scene())
+
+
+def test_a_client_of_a_wire_reads_when_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that shows its user page after page; a client of Kafka would be closed."""
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
+    flood = bytes(40_000_000)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(len(HTTP)) == HTTP
+        writer.write(flood)
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve, idle_timeout="1") as (reader, writer):
+            socket_of(writer).pause_reading()
+            writer.write(HTTP)
+            await asyncio.sleep(2.5)
+            socket_of(writer).resume_reading()
+            assert await reader.read() == flood
+
+    run(scene())
+
+
+def test_a_client_that_nobody_answers_is_idle_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == HTTP
+        writer.close()
+
+    async def scene() -> None:
+        async with through_gateway(serve, idle_timeout="0.1") as (reader, writer):
+            writer.write(HTTP)
+            assert await reader.read() == b""
+
+    run(scene())

@@ -1,0 +1,57 @@
+"""What is told by requests other than fetches, and by the first bytes of one."""
+
+import pytest
+
+from proxy.core.requests import READ_WITHIN, describe_length, named, shown, wants_answer
+from proxy.protocol.api_versions import ClientSoftware
+from proxy.protocol.primitives import ProtocolError
+from tests.playbook import request
+
+
+@pytest.mark.parametrize(("acks", "wants"), [(0, False), (1, True), (-1, True)])
+@pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 13])
+def test_acks_and_whether_there_are_bytes_enough(version: int, acks: int, wants: bool) -> None:
+    transactional = b"" if version < 3 else b"\xff\xff" if version < 9 else b"\x00"
+    tags = b"\0" if version >= 9 else b""
+    head = tags + transactional + acks.to_bytes(2, signed=True)
+    frame = request(0, version, 1, head + bytes(40))
+    known_at = len(frame) - 40
+    for size in range(12, len(frame)):
+        assert wants_answer(frame[:size], len(frame)) is (wants if size >= known_at else None)
+
+
+def test_a_produce_that_tells_nothing_is_taken_as_answered() -> None:
+    short = request(0, 3, 1, b"\x7f\xff")
+    assert wants_answer(short, len(short)) is True
+    broken = request(0, 3, 1, b"\xff\xfe" + bytes(20))
+    assert wants_answer(broken, len(broken)) is True
+    long = request(0, 9, 1, b"\0\xff\xff\xff\x7f" + bytes(READ_WITHIN))
+    assert wants_answer(long[:1000], len(long) * 9) is None
+    assert wants_answer(long, len(long) * 9) is True
+
+
+@pytest.mark.parametrize(
+    ("data", "length", "reason"),
+    [
+        (b"\x16\x03\x01\x00", 0x16030100, "TLS on a plaintext listener"),
+        (b"\x00\x00\x03\xe9", 1001, "a request of 1001 bytes; max_request_bytes is 1000"),
+        (b"\xff\xff\xff\xff", -1, "a request of -1 bytes"),
+    ],
+)
+def test_lengths_that_no_broker_takes(data: bytes, length: int, reason: str) -> None:
+    assert describe_length(data, length, 1000) == reason
+
+
+def test_a_client_names_itself_and_from_3_on_its_software() -> None:
+    assert named(request(18, 2, 1), 2) == ("c", None)
+    software = b"\0" + b"\x05java" + b"\x064.3.0" + b"\0"
+    assert named(request(18, 3, 1, software), 3) == ("c", ClientSoftware(name="java", version="4.3.0"))
+    with pytest.raises(ProtocolError):
+        named(request(18, 3, 1, software[:-3]), 3)
+
+
+def test_names_are_shown_without_what_a_terminal_obeys() -> None:
+    assert shown(None) == ""
+    assert shown("größe".encode()) == "größe"
+    assert shown(b"\x1b[2J\xff") == "\ufffd[2J\ufffd"
+    assert shown(b"a" * 300) == "a" * 256

@@ -1,0 +1,221 @@
+"""Slow-loris on every listener: peers whose bytes drip are closed in time, others are served meanwhile."""
+
+import asyncio
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import structlog
+
+from proxy.addresses import Address
+from proxy.net import tls, transparent
+from proxy.net.listen import Binding
+from proxy.protocol.api import ApiKey
+from proxy.server import server
+from proxy.server.gateway import Gateway
+from proxy.telemetry import admin
+from proxy.telemetry.admin import Admin
+from tests.shell import StubCluster, client, config, frame, gateway, request, run, stub_cluster, until
+from tools.certificates import Authority
+from tools.kafka.ports import free_ports
+
+PEERS = 10
+DROP_SECONDS = 0.01
+NAMES = "kafka.local", "broker-1.kafka.local"
+
+
+def large(api_key: ApiKey, version: int, body: bytes = b"") -> bytes:
+    """Write a request of 60,000 bytes."""
+    head = struct.pack(">ihhih", 60_000, api_key, version, 1, 0)
+    return head + body + bytes(60_004 - len(head) - len(body))
+
+
+FRAMES = {
+    "fetch": large(ApiKey.FETCH, 11),
+    "metadata": large(ApiKey.METADATA, 1),
+    "produce": large(ApiKey.PRODUCE, 2, b"\xff\xff"),
+    "unanswered produce": large(ApiKey.PRODUCE, 2),
+}
+"""A fetch is taken whole, the others pass as they come."""
+FRAME = FRAMES["fetch"]
+
+
+async def dripping(
+    port: int, drops: bytes, trust: ssl.SSLContext | None = None, name: str | None = None
+) -> bool:
+    """Send a byte at a time until the other side closes; False: all of them were taken."""
+    async with client(port, trust, name) as (reader, writer):
+        ended = asyncio.create_task(reader.read())
+        for byte in drops:
+            writer.write(bytes((byte,)))
+            await asyncio.sleep(DROP_SECONDS)
+            if ended.done():
+                return True
+    return False
+
+
+async def serves(port: int, trust: ssl.SSLContext | None = None, name: str | None = None) -> None:
+    async with client(port, trust, name) as (reader, writer):
+        await asks(reader, writer)
+
+
+async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    for number in range(20):
+        writer.write(request(ApiKey.LIST_GROUPS, 0, number))
+        assert await frame(reader) == number.to_bytes(4) + b"groups"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("loris"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: Authority) -> dict[str, str]:
+    pair = authority.sign("gate", *NAMES)
+    return {"tls_cert": str(pair.cert), "tls_key": str(pair.key)}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be short of patience, and look at connections often."""
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.5)
+
+
+@asynccontextmanager
+async def served(**options: str) -> AsyncIterator[tuple[Gateway, StubCluster]]:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(stub_cluster((1, "", 0)))
+        cluster.others = lambda _: b"groups"
+        gate = await stack.enter_async_context(
+            gateway(cluster.address, Gateway, handshake_timeout="0.5", **options)
+        )
+        await until(lambda: gate.health().ready)
+        yield gate, cluster
+
+
+def hello(name: str) -> bytes:
+    """What a client says first in a TLS handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    shaking = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        shaking.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("said", FRAMES)
+@pytest.mark.parametrize("way", [0, 2], ids=["bootstrap", "broker 1"])
+def test_plain(way: int, said: str) -> None:
+    async def scene() -> None:
+        async with served(listen=f"127.0.0.1:{free_ports(4)}") as (gate, _):
+            port = gate.listen.port + way
+            ended = asyncio.gather(*(dripping(port, FRAMES[said]) for _ in range(5 * PEERS)))
+            async with client(port) as (reader, writer):
+                await asks(reader, writer)
+                assert await ended == [True] * 5 * PEERS
+                assert gate.turned_away["no request"] == 5 * PEERS
+                await until(lambda: len(gate.links) == 1)
+                await asks(reader, writer)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("size", [4, 12, 14, 20, 1000])
+@pytest.mark.parametrize("said", FRAMES)
+def test_half_of_a_first_request(said: str, size: int) -> None:
+    async def scene() -> None:
+        async with served() as (gate, _), client(gate.listen.port) as (reader, writer):
+            writer.write(FRAMES[said][:size])
+            assert await reader.read() == b""
+            assert gate.turned_away["no request"] == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("size", [4, 12, 14, 20, 1000])
+@pytest.mark.parametrize("said", FRAMES)
+def test_half_of_a_second_request(said: str, size: int) -> None:
+    async def scene() -> None:
+        async with served(idle_timeout="0.5") as (gate, _), client(gate.listen.port) as (reader, writer):
+            await asks(reader, writer)
+            writer.write(FRAMES[said][:size])
+            assert await reader.read() == b""
+            assert gate.turned_away["idle"] == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["a port each", "one port by name"])
+@pytest.mark.parametrize("drops", ["handshake", "request"])
+@pytest.mark.parametrize("name", NAMES)
+def test_tls(
+    authority: Authority, certificate: dict[str, str], *, by_name: bool, drops: str, name: str
+) -> None:
+    trust = ssl.create_default_context(cafile=authority.file)
+    first = free_ports(4)
+    port = first if by_name or name == NAMES[0] else first + 2
+    rule = {"broker_ports": f"broker-{{id}}.kafka.local:{first}"} if by_name else {}
+
+    async def scene() -> None:
+        async with served(listen=f"127.0.0.1:{first}", **certificate, **rule) as (gate, _):
+            if drops == "handshake":
+                said = hello(name)
+                peers = [dripping(port, said) for _ in range(PEERS)]
+            else:
+                peers = [dripping(port, FRAME, trust, name) for _ in range(PEERS)]
+            ended = asyncio.gather(*peers)
+            await serves(port, trust, name)
+            assert await ended == [True] * PEERS
+            await until(lambda: not gate.links)
+            assert gate.turned_away["no request"] == (PEERS if drops == "request" else 0)
+            await serves(port, trust, name)
+
+    run(scene())
+
+
+def test_transparent_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = config(transparent="redirect", handshake_timeout="0.5")
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            cluster.others = lambda _: b"groups"
+            meant = Address("127.0.0.1", cluster.port)
+            monkeypatch.setattr(transparent, "original_destination", lambda _: meant)
+            gate = Gateway(options, asyncio.get_running_loop(), structlog.get_logger())
+            gate.open()
+            ended = asyncio.gather(*(dripping(gate.listen.port, FRAME) for _ in range(PEERS)))
+            await serves(gate.listen.port)
+            assert await ended == [True] * PEERS
+            await until(lambda: not gate.links)
+            assert gate.turned_away["no request"] == PEERS
+            gate.close()
+
+    run(scene())
+
+
+def test_the_admin_endpoint() -> None:
+    asked = b"GET /livez HTTP/1.1\r\nHost: "
+
+    async def livez(port: int) -> bytes:
+        async with client(port) as (reader, writer):
+            writer.write(asked + b"x\r\n\r\n")
+            return await reader.read()
+
+    async def scene() -> None:
+        async with served() as (gate, _):
+            endpoint = Admin(gate)
+            sockets = Binding().bind(Address("127.0.0.1", 0))
+            await endpoint.start(sockets)
+            port = sockets[0].getsockname()[1]
+            ended = asyncio.gather(*(dripping(port, asked + bytes(8000)) for _ in range(PEERS)))
+            for _ in range(10):
+                assert (await livez(port)).startswith(b"HTTP/1.1 200 ")
+            assert await ended == [True] * PEERS
+            assert (await livez(port)).startswith(b"HTTP/1.1 200 ")
+            endpoint.close()
+
+    run(scene())

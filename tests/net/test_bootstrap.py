@@ -1,0 +1,169 @@
+import asyncio
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from proxy.addresses import Address
+from proxy.net import bootstrap
+from proxy.net.bootstrap import (
+    BootstrapError,
+    Cluster,
+    ask,
+    ask_any,
+    brokers_of,
+    metadata_body,
+    metadata_version,
+)
+from proxy.protocol.primitives import ProtocolError
+from tests.shell import answer, api_versions, run, stub_broker
+
+API_VERSIONS_REQUEST = bytes.fromhex("0000001300120000000000010009") + b"fetchgate"
+
+
+def _broker(node_id: int, host: bytes, port: int, rack: bytes | None = None) -> bytes:
+    tail = struct.pack(">h", -1) if rack is None else struct.pack(">h", len(rack)) + rack
+    return struct.pack(">ih", node_id, len(host)) + host + struct.pack(">i", port) + tail
+
+
+def _metadata(*brokers: bytes, throttle: bytes = b"") -> bytes:
+    return throttle + struct.pack(">i", len(brokers)) + b"".join(brokers) + struct.pack(">ii", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "version"),
+    [
+        ([(1, 0, 18), (3, 0, 13), (18, 0, 4)], 1),
+        ([(3, 4, 13)], 4),
+        ([(3, 8, 8)], 8),
+        ([(3, 9, 13)], None),
+        ([(3, 0, 0)], None),
+        ([(18, 0, 4)], None),
+        ([], None),
+    ],
+)
+def test_metadata_is_asked_at_the_lowest_version_that_both_know(
+    ranges: list[tuple[int, int, int]], version: int | None
+) -> None:
+    assert metadata_version(api_versions(*ranges)) == version
+
+
+def test_an_api_versions_answer_with_an_error_is_no_answer() -> None:
+    with pytest.raises(ProtocolError, match="ApiVersions answered with error 35"):
+        metadata_version(api_versions((18, 0, 4), error=35))
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [(1, "00000000"), (3, "00000000"), (4, "0000000000"), (7, "0000000000"), (8, "00000000000000")],
+)
+def test_a_metadata_request_asks_for_no_topic(version: int, body: str) -> None:
+    assert metadata_body(version).hex() == body
+
+
+def test_brokers_are_read_at_every_version() -> None:
+    brokers = [_broker(1, b"kafka-1", 9092), _broker(2, b"10.0.0.2", 9093, b"rack")]
+    expected = {1: Address("kafka-1", 9092), 2: Address("10.0.0.2", 9093)}
+
+    assert brokers_of(_metadata(*brokers), 1) == expected
+    assert brokers_of(_metadata(*brokers, throttle=b"\x00\x00\x00\x07"), 3) == expected
+
+
+def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
+    """Answer as a broker that has Metadata v4 to v13."""
+
+    def answers(data: bytes) -> bytes:
+        if data == API_VERSIONS_REQUEST:
+            return answer(1, api_versions((3, 4, 13)))
+        assert data[4:8] == b"\x00\x03\x00\x04"
+        return answer(1, metadata)
+
+    return answers
+
+
+def test_a_cluster_tells_its_brokers() -> None:
+    async def scene() -> None:
+        metadata = _metadata(_broker(7, b"kafka-7", 9092), throttle=bytes(4))
+        async with stub_broker(_cluster(metadata)) as broker:
+            address = Address("127.0.0.1", broker.port)
+            dead = Address("127.0.0.1", 1)
+            cluster = Cluster(address=address, brokers={7: Address("kafka-7", 9092)})
+            assert await ask_any((dead, address)) == cluster
+
+    run(scene())
+
+
+def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
+    async def scene() -> None:
+        def answers(data: bytes) -> bytes:
+            if data == API_VERSIONS_REQUEST:
+                return answer(1, api_versions((3, 0, 13)))
+            broker.writers[0].close()
+            return b""
+
+        async with stub_broker(answers) as broker:
+            address = Address("127.0.0.1", broker.port)
+            assert await ask(address) == Cluster(address=address, brokers=None)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        (
+            lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "does not answer as Kafka does: an answer of 1213486160 bytes",
+        ),
+        (lambda _: b"\xff\xff\xff\xff", "does not answer as Kafka does: an answer of -1 bytes"),
+        (lambda _: answer(1, b"\x00"), "does not answer as Kafka does: int16 at 0 goes on after the end"),
+    ],
+)
+def test_something_else_than_kafka_is_named_as_such(answers: Callable[[bytes], bytes], reason: str) -> None:
+    async def scene() -> None:
+        async with stub_broker(answers) as broker:
+            with pytest.raises(BootstrapError) as caught:
+                await ask(Address("127.0.0.1", broker.port))
+            assert str(caught.value) == f"{broker.address}: {reason}"
+
+    run(scene())
+
+
+def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        def closing(_data: bytes) -> bytes:
+            broker.writers[0].close()
+            return b""
+
+        async with stub_broker(closing) as broker:
+            with pytest.raises(BootstrapError, match="closed without an answer"):
+                await ask(Address("127.0.0.1", broker.port))
+        monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.05)
+        async with stub_broker(lambda _: b"") as broker:
+            with pytest.raises(BootstrapError, match="no answer in 0 s"):
+                await ask(Address("127.0.0.1", broker.port))
+
+    run(scene())
+
+
+def test_a_name_or_a_network_that_hangs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.sleep(60)
+
+    async def scene() -> None:
+        monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.01)
+        monkeypatch.setattr(asyncio, "open_connection", hang)
+        with pytest.raises(BootstrapError, match=r"kafka:9092: not connected in 0 s \(does its name resolve"):
+            await ask(Address("kafka", 9092))
+
+    run(scene())
+
+
+def test_when_none_answers_the_reason_names_each() -> None:
+    async def scene() -> None:
+        with pytest.raises(BootstrapError) as caught:
+            await ask_any((Address("127.0.0.1", 1), Address("127.0.0.1", 2)))
+        assert str(caught.value) == "127.0.0.1:1: Connection refused; 127.0.0.1:2: Connection refused"
+
+    run(scene())
+    asyncio.set_event_loop(None)

@@ -1,0 +1,147 @@
+"""A connection toward a broker that would come back to the gateway's own listeners."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.addresses import Address
+from proxy.net import loop_guard
+from proxy.net.loop_guard import LeadsBackError, see_that_elsewhere
+from proxy.server.gateway import Gateway
+from proxy.telemetry.status import Health
+from tests.server.test_supervisor import workers
+from tests.shell import WAIT_SECONDS, client, gateway, run, stub_cluster, until
+from tools.kafka.ports import free_ports
+
+LEADS_BACK = (
+    "it leads back to this gateway; see that --bootstrap and the brokers' advertised.listeners"
+    " name the brokers themselves"
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "listener"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "localhost"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("127.0.0.1", "0.0.0.0"),
+        ("127.0.0.7", "0.0.0.0"),
+        ("::1", "::"),
+    ],
+)
+def test_an_address_of_the_gateway_s_own_is_told(host: str, listener: str) -> None:
+    if host == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+
+    async def scene() -> None:
+        with pytest.raises(LeadsBackError):
+            await see_that_elsewhere(Address(host, 9), [Address("127.0.0.9", 9), Address(listener, 9)])
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("host", "listener"),
+    [
+        ("127.0.0.1", "127.0.0.2"),
+        ("127.0.0.1", "::1"),
+        ("127.0.0.1", "::"),
+        ("192.0.2.1", "0.0.0.0"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "::"),
+    ],
+)
+def test_an_address_of_somebody_else_s_is_left_alone(host: str, listener: str) -> None:
+    run(see_that_elsewhere(Address(host, 9), [Address(listener, 9)]))
+
+
+def test_no_name_is_looked_up_where_no_listener_has_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_guard, "_ips", None)
+    run(see_that_elsewhere(Address("127.0.0.1", 9), [Address("127.0.0.1", 8)]))
+
+
+def test_a_name_that_leads_nowhere_is_told_as_that() -> None:
+    async def scene() -> None:
+        with pytest.raises(socket.gaierror):
+            await see_that_elsewhere(Address("kafka.invalid", 9), [Address("127.0.0.1", 9)])
+
+    run(scene())
+
+
+async def _closed(port: int) -> None:
+    async with client(port) as (reader, _):
+        assert await asyncio.wait_for(reader.read(), WAIT_SECONDS) == b""
+
+
+def test_a_bootstrap_that_is_the_gateway_itself_opens_no_connection() -> None:
+    async def scene() -> None:
+        port = free_ports(2)
+        with capture_logs() as lines:
+            options = {"listen": f"127.0.0.1:{port}", "max_connections": "100"}
+            async with gateway(f"localhost:{port}", Gateway, **options) as gate:
+                reason = f"localhost:{port}: {LEADS_BACK}"
+                await until(lambda: gate.health() == Health(state="starting", reasons=[reason]))
+                await _closed(port)
+                assert gate.accepted == 1
+        assert [line["event"] for line in lines] == ["bootstrap unreachable, trying again"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("behind", [0, 2], ids=["that of --listen", "its own"])
+def test_a_broker_whose_address_is_a_listener_of_the_gateway_s_is_not_connected_to(behind: int) -> None:
+    async def scene() -> None:
+        port = free_ports(3)
+        with capture_logs() as lines:
+            async with (
+                stub_cluster((1, "127.0.0.1", port + behind)) as cluster,
+                gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
+            ):
+                await until(lambda: gate.health().state == "ready")
+                for _ in range(3):
+                    await _closed(port + 2)
+                reason = f"127.0.0.1:{port + behind}: {LEADS_BACK}"
+                assert gate.health() == Health(state="degraded", reasons=[reason])
+                assert gate.accepted == 3
+        assert [line["event"] for line in lines].count("broker unreachable, its clients are closed") == 1
+
+    run(scene())
+
+
+def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None:
+    """The broker has it: the gateway is on its machine."""
+
+    async def scene() -> None:
+        port = free_ports(3)
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(stub_cluster((1, "", 0), port=port + 2))
+            gate = await stack.enter_async_context(
+                gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}")
+            )
+            await until(lambda: gate.health().state == "degraded")
+            (reason,) = gate.health().reasons
+            assert "can't be bound: Address already in use" in reason
+            async with client(port):
+                await until(lambda: cluster.open == 1 and gate.links)
+
+    run(scene())
+
+
+def test_workers_know_the_listeners_that_they_don_t_have() -> None:
+    async def scene() -> None:
+        port = free_ports(3)
+        async with (
+            stub_cluster((1, "127.0.0.1", port + 2)) as cluster,
+            workers(cluster.address, listen=f"127.0.0.1:{port}") as gate,
+        ):
+            await _closed(port + 2)
+            standing = await gate.tell_standing()
+            assert standing.troubles.now() == {1: f"127.0.0.1:{port + 2}: {LEADS_BACK}"}
+            assert (await gate.tell_account()).counts.accepted == 1
+
+    run(scene())

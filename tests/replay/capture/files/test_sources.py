@@ -1,0 +1,248 @@
+import gzip
+import io
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.sources import InputError, Share, Source, expand, plan, spool
+from replay.capture.packets.segments import read
+from tests.replay.capture.crafting import RAW, Talk, capture, pcap, pcapng, relink, section, take_apart
+from tests.replay.capture.slow import runs, told
+
+Dress = Callable[[bytes], bytes]
+TALK = Talk().open().segment(b"question").segment(b"answer", broker=True).close()
+FRAMES = TALK.frames
+
+
+def counted(shares: list[Share]) -> list[FileCounts]:
+    return told(batch for share in shares for batch in read(share))[1]
+
+
+def names(sources: list[Source], base: Path) -> list[str]:
+    return [os.path.relpath(source.name, base) for source in sources]
+
+
+@pytest.fixture(name="folder")
+def folder_of_captures(tmp_path: Path) -> Path:
+    (tmp_path / "deep").mkdir()
+    for place, name in enumerate(("x.pcap", "x.pcap1", "x.pcap2", "deep/x.pcap10.gz", "nameless")):
+        data = pcap(FRAMES[place:], RAW)
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    (tmp_path / "README.md").write_text("about these captures")
+    (tmp_path / "x.truth.json").write_text("{}")
+    return tmp_path
+
+
+def test_a_directory_gives_what_is_called_or_begins_like_a_capture(folder: Path) -> None:
+    sources = expand([str(folder)])
+
+    assert names(sources, folder) == ["x.pcap", "x.pcap1", "x.pcap2", "deep/x.pcap10.gz", "nameless"]
+    assert [source.number for source in sources] == [0, 1, 2, 3, 4]
+    assert [source.first_time for source in sources] == [frame.time for frame in FRAMES[:5]]
+
+
+def test_files_are_ordered_by_their_first_packets(folder: Path) -> None:
+    inputs = [str(folder / "x.pcap2"), str(folder / "x.pcap"), str(folder / "x.pcap1")]
+
+    assert names(expand(inputs), folder) == ["x.pcap", "x.pcap1", "x.pcap2"]
+
+
+def test_patterns_and_repeated_names(folder: Path) -> None:
+    sources = expand([str(folder / "x.pcap*"), str(folder / "**" / "*.gz"), str(folder / "x.pcap")])
+
+    assert names(sources, folder) == ["x.pcap", "x.pcap1", "x.pcap2", "deep/x.pcap10.gz"]
+
+
+def test_captures_that_begin_at_once_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in (10, 9, 2, 1):
+        (tmp_path / f"x.pcap{number}").write_bytes(pcap(FRAMES, RAW))
+
+    assert names(expand([str(tmp_path)]), tmp_path) == ["x.pcap1", "x.pcap2", "x.pcap9", "x.pcap10"]
+
+
+def test_a_name_with_brackets_is_a_name_first(tmp_path: Path) -> None:
+    path = tmp_path / "host[1].pcap"
+    path.write_bytes(pcap(FRAMES, RAW))
+
+    assert names(expand([str(path)]), tmp_path) == ["host[1].pcap"]
+
+
+@pytest.mark.parametrize("name", ["none.pcap", "none*.pcap", "file:///none/x.pcap", "nofs://x/y.pcap"])
+def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError) as error:
+        expand([name if "://" in name else str(tmp_path / name)])
+
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_directory_without_captures_is_said(tmp_path: Path) -> None:
+    (tmp_path / "README").write_text("nothing here")
+
+    with pytest.raises(InputError, match="no capture in this directory"):
+        expand([str(tmp_path)])
+
+
+@pytest.mark.parametrize("pattern", ["", "/x.pcap", "/x.pcap?", "/*/*.gz"])
+def test_uris_are_opened_by_arrow(folder: Path, pattern: str) -> None:
+    local = expand([f"{folder}{pattern}"])
+    sources = expand([folder.as_uri() + pattern])
+
+    assert [source.name for source in sources] == [f"file://{source.name}" for source in local]
+    assert [source.size for source in sources] == [source.size for source in local]
+    found, _ = told(batch for share in plan(sources, 1 << 30) for batch in read(share))
+    wanted, _ = told(batch for share in plan(local, 1 << 30) for batch in read(share))
+    assert found == wanted
+
+
+class Stdin:
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+@pytest.mark.parametrize("dress", [bytes, gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("form", [pcap, pcapng])
+def test_standard_input_is_read_once(
+    monkeypatch: pytest.MonkeyPatch, dress: Dress, form: Callable[..., bytes]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(dress(form(FRAMES, RAW))))
+    sources = expand(["-"])
+
+    found, (counts,) = told(batch for share in plan(sources, 1) for batch in read(share))
+
+    assert found == runs(FRAMES)
+    assert (counts.file, counts.packets) == ("-", len(FRAMES))
+
+
+def test_standard_input_is_spooled_for_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = pcap(FRAMES, RAW)
+    monkeypatch.setattr(sys, "stdin", Stdin(data))
+    (source,) = expand(["-"])
+
+    kept = spool(source, str(tmp_path))
+
+    assert Path(kept.path).read_bytes() == data
+    assert (source.once, kept.once) == (True, False)
+    assert (kept.name, kept.number, kept.size) == ("-", source.number, len(data))
+    (counts,) = counted(plan([kept], 1 << 30))
+    assert (counts.file, counts.packets) == ("-", len(FRAMES))
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(pcap(FRAMES, RAW)),))
+    writer.start()
+
+    sources = expand([str(pipe)])
+    (counts,) = counted(plan(sources, 1 << 30))
+
+    writer.join()
+    assert sources[0].once
+    assert (counts.packets, counts.problems) == (len(FRAMES), [])
+
+
+def test_shares_join_small_files_and_split_large_ones(folder: Path) -> None:
+    sizes = [source.size for source in expand([str(folder)])]
+
+    (everything,) = plan(expand([str(folder)]), sum(sizes))
+    assert [piece.source.number for piece in everything.pieces] == [0, 1, 2, 3, 4]
+    halves = plan(expand([str(folder)]), sizes[0] + sizes[1])
+    assert [[piece.source.number for piece in share.pieces] for share in halves] == [[0, 1], [2, 3, 4]]
+    (folder / "x.pcap").write_bytes(capture("librdkafka-midstream"))
+    split = plan(expand([str(folder / "x.pcap")]), 130_000)
+    assert len(split) == 4
+    pieces = [piece for share in split for piece in share.pieces]
+    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
+    assert pickle.loads(pickle.dumps(split)) == split
+
+
+@pytest.mark.parametrize("dress", [gzip.compress, zstandard.compress])
+def test_what_is_compressed_is_not_split(tmp_path: Path, dress: Dress) -> None:
+    path = tmp_path / "x.pcap"
+    path.write_bytes(dress(capture("librdkafka-midstream")))
+
+    assert [len(share.pieces) for share in plan(expand([str(path)]), 1000)] == [1]
+
+
+WHOLE = pcap(FRAMES, RAW)
+BLOCKS = pcapng(FRAMES, RAW)
+HOSTILE = {
+    "empty": (b"", 0, "the file is empty"),
+    "text": (b"this is no capture at all, is it?", 0, "neither pcap nor pcapng"),
+    "short text": (b"hi", 0, "neither pcap nor pcapng"),
+    "cut in the file header": (WHOLE[:13], 0, "cut within the file header, after 13 bytes"),
+    "cut in the section header": (BLOCKS[:9], 0, "cut within the section header, after 9 bytes"),
+    "odd section": (
+        BLOCKS[:8] + b"wxyz" + BLOCKS[12:],
+        0,
+        "begins like a pcapng, but its byte order can't be told",
+    ),
+    "cut in a record header": (WHOLE[:30], 0, "ends within a record, whose 6 bytes are left out"),
+    "cut in a packet": (WHOLE[:-1], 7, "ends within a record, whose 55 bytes are left out"),
+    "cut in a block": (BLOCKS[:-1], 8, "ends within a block, whose 23 bytes are left out"),
+    "4 GB": (
+        WHOLE[:32] + b"\xff" * 4 + WHOLE[36:],
+        7,
+        "at byte 24 a record claims 4294967295 bytes; went on at the next one found",
+    ),
+    "4 GB to the end": (
+        WHOLE[:32] + b"\xff" * 4 + bytes(5000),
+        0,
+        "at byte 24 a record claims 4294967295 bytes; went on at the next one found",
+    ),
+    "4 GB block": (
+        section() + b"\6\0\0\0\xfc\xff\xff\xff" + BLOCKS[len(section()) :],
+        8,
+        f"at byte {len(section())} a block claims 4294967292 bytes; went on at the next found",
+    ),
+    "cut gzip": (gzip.compress(os.urandom(70_000), 0)[:66_000], 0, "neither pcap nor pcapng"),
+    "broken gzip": (gzip.compress(WHOLE)[:30], 0, "Truncated compressed stream"),
+    "broken zstd": (zstandard.compress(WHOLE)[:30], 0, "Truncated compressed stream"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_that_can_not_be_read_is_one_line_and_the_others_stand(tmp_path: Path, name: str) -> None:
+    data, packets, line = HOSTILE[name]
+    bad, good = tmp_path / "bad.pcap", tmp_path / "good.pcap"
+    bad.write_bytes(data)
+    good.write_bytes(pcap(relink(take_apart(capture("java-100p")), "sll")[0], 113))
+
+    counts = {Path(one.file).name: one for one in counted(plan(expand([str(tmp_path)]), 1 << 30))}
+
+    assert counts["good.pcap"].packets == 2426
+    assert counts["good.pcap"].problems == []
+    assert counts["bad.pcap"].problems == [line]
+    assert counts["bad.pcap"].packets == packets
+
+
+def test_a_capture_cut_within_its_compression_gives_what_precedes(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcap.gz"
+    data = capture("librdkafka-100p")
+    path.write_bytes(gzip.compress(data, 1)[:-20_000])
+
+    (counts,) = counted(plan(expand([str(path)]), 1 << 30))
+
+    assert counts.problems[0] == "Truncated compressed stream"
+    assert counts.problems[1].startswith("ends within a record")
+    assert len(data) - 250_000 < counts.file_bytes < len(data)
+
+
+def test_a_file_that_is_gone_or_closed_to_us_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcap"
+    path.write_bytes(WHOLE)
+    shares = plan(expand([str(path)]), 1 << 30)
+    path.unlink()
+
+    (counts,) = counted(shares)
+
+    assert len(counts.problems) == 1
+    assert "No such file" in counts.problems[0]

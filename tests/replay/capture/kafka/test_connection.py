@@ -1,0 +1,221 @@
+import struct
+
+from proxy.protocol.primitives import encode_compact_string, encode_string
+from replay.capture.kafka.connection import NO_REQUESTS, NOT_KAFKA, OPAQUE, TLS
+from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
+from replay.capture.packets.tcp import FIN, RST, SYN
+from tests.replay.capture.packets_of import read, row
+from tests.replay.capture.talk import Talk, framed, request, response
+
+
+def _ids(exchanges: list[Exchange]) -> list[tuple[int, bool, bool]]:
+    return [(one.correlation_id, one.request_bytes > 0, one.response_bytes > 0) for one in exchanges]
+
+
+def test_a_request_and_its_answer_are_an_exchange() -> None:
+    asked, told = request(12, 1, 5, b"\0" * 8), response(5)
+    (one,), end = Talk().client(asked).broker(told).read()
+    assert one == Exchange(
+        connection="10.0.0.1:50000 > 10.0.0.2:9092 #0",
+        client="10.0.0.1:50000",
+        broker="10.0.0.2:9092",
+        number=0,
+        client_id="me",
+        software="",
+        api_key=12,
+        api_version=1,
+        correlation_id=5,
+        request_time=1_000_001,
+        response_time=2_000_001,
+        request_bytes=len(asked),
+        response_bytes=len(told),
+    )
+    assert (end.client_bytes, end.broker_bytes, end.syn_seen) == (len(asked), len(told), True)
+
+
+def test_frames_that_are_read_are_handed_on() -> None:
+    asked, told = request(3, 1, 5, b"\0" * 4), response(5)
+    (one,), _ = Talk().client(asked).broker(told).read()
+    assert (one.request, b"".join(one.response)) == (asked, told)
+
+
+def test_software_is_what_the_client_says() -> None:
+    body = b"\0" + encode_compact_string(b"lib") + encode_compact_string(b"1.2") + b"\0"
+    talk = Talk().client(request(18, 3, 0, body)).broker(response(0))
+    exchanges, end = talk.client(request(12, 1, 1)).broker(response(1)).read()
+    assert [one.software for one in exchanges] == ["lib 1.2", "lib 1.2"]
+    assert end.software == "lib 1.2"
+
+
+def test_pipelined_requests_are_paired_in_order() -> None:
+    asked = b"".join(request(12, 1, place) for place in range(5))
+    exchanges, _ = Talk().client(asked).broker(b"".join(response(place) for place in range(5))).read()
+    assert _ids(exchanges) == [(place, True, True) for place in range(5)]
+
+
+def test_produce_without_acks_waits_for_no_answer() -> None:
+    produce = request(0, 7, 1, b"\xff\xff\0\0" + b"\0" * 8)
+    exchanges, _ = Talk().client(request(18, 0, 0)).broker(response(0)).client(produce).read()
+    assert [(one.api_key, one.answer_due) for one in exchanges] == [(18, True), (0, False)]
+
+
+def test_a_lost_answer_leaves_its_request_unanswered_and_the_next_one_paired() -> None:
+    talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2))
+    talk.broker(response(2), lost=True).client(request(12, 1, 3)).broker(response(3)).client(
+        request(12, 1, 4)
+    )
+    exchanges, end = talk.broker(response(4)).read()
+    assert _ids(exchanges) == [(1, True, True), (2, True, False), (3, True, True), (4, True, True)]
+    assert (end.gaps, end.gap_bytes, end.frame_gap_bytes) == (1, 14, 0)
+
+
+def test_a_lost_request_leaves_its_answer_unpaired() -> None:
+    talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2), lost=True)
+    talk.broker(response(2)).client(request(12, 1, 3)).broker(response(3))
+    exchanges, end = talk.read()
+    assert sorted(_ids(exchanges)) == [(1, True, True), (2, False, True), (3, True, True)]
+    unpaired = next(one for one in exchanges if one.correlation_id == 2)
+    assert (unpaired.api_key, unpaired.api_version) == (UNSEEN, UNSEEN)
+    assert end.gaps == 1
+
+
+def test_one_id_for_all_requests_is_paired_only_while_nothing_is_lost() -> None:
+    talk = Talk().client(request(12, 1, 7)).broker(response(7)).client(request(12, 1, 7))
+    talk.broker(response(7, b"1" * 40), lost=True).client(request(12, 1, 7)).broker(response(7, b"2" * 20))
+    exchanges, _ = talk.client(request(12, 1, 7)).broker(response(7, b"3" * 30)).read()
+    assert 20 + 8 not in [one.response_bytes for one in exchanges if one.number == 1]
+
+
+def test_a_frame_goes_on_over_a_gap_that_lies_within_it() -> None:
+    talk = Talk().client(request(12, 1, 1)).broker(response(1, b"x" * 500), cut_to=100)
+    exchanges, end = talk.client(request(12, 1, 2)).broker(response(2)).read()
+    assert [(one.response_bytes, one.response_missing) for one in exchanges] == [(508, 408), (14, 0)]
+    assert (end.cut_bytes, end.frame_gap_bytes, end.resyncs) == (408, 408, 0)
+
+
+def test_a_frame_of_which_only_the_length_is_there_is_gone_over() -> None:
+    talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2), cut_to=5)
+    exchanges, end = talk.broker(response(2)).client(request(12, 1, 3)).broker(response(3)).read()
+    assert _ids(exchanges) == [(1, True, True), (2, False, True), (3, True, True)]
+    assert (end.headerless_requests, end.headerless_bytes) == (1, 5)
+
+
+def test_a_port_used_again_is_another_connection() -> None:
+    talk = Talk().client(request(12, 1, 1)).broker(response(1))
+    talk.rows.append(row(client=True, sequence=talk.next[True], flags=FIN, time=talk.time))
+    again = Talk()
+    again.next = {True: 70_001, False: 80_001}
+    again.rows = [row(client=True, sequence=70_000, flags=SYN), row(client=False, sequence=80_000, flags=SYN)]
+    again.client(request(12, 1, 1)).broker(response(1))
+    events = read([*talk.rows, *again.rows])
+    ends = [one for one in events if isinstance(one, ConnectionEnd)]
+    assert [end.connection[-2:] for end in ends] == ["#0", "#1"]
+    assert [end.closed for end in ends] == [True, False]
+    assert [one.correlation_id for one in events if isinstance(one, Exchange)] == [1, 1]
+
+
+def test_a_reset_by_the_client_closes() -> None:
+    talk = Talk().client(request(12, 1, 1)).broker(response(1))
+    talk.rows.append(row(client=True, sequence=talk.next[True], flags=RST, time=77))
+    assert talk.read()[1].closed_time == 77
+
+
+def test_a_fin_beyond_what_was_captured_tells_of_a_gap() -> None:
+    talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2), lost=True)
+    talk.rows.append(row(client=True, sequence=talk.next[True], flags=FIN))
+    assert talk.read()[1].gap_bytes == len(request(12, 1, 2))
+
+
+def test_sasl_handshake_v0_makes_the_rest_opaque() -> None:
+    talk = Talk().client(request(17, 0, 1, encode_string(b"PLAIN"))).broker(response(1))
+    exchanges, end = talk.client(framed(b"token")).broker(framed(b"")).read()
+    assert _ids(exchanges) == [(1, True, True)]
+    assert end.reason == OPAQUE
+
+
+def test_sums_of_an_opaque_connection_hold() -> None:
+    talk = Talk().client(request(17, 0, 1, encode_string(b"PLAIN"))).broker(response(1))
+    exchanges, end = talk.client(framed(b"token")).broker(framed(b"")).read()
+    frames = sum(one.request_bytes + one.response_bytes for one in exchanges)
+    assert end.client_bytes + end.broker_bytes == frames + end.unframed_bytes
+
+
+def test_tls_is_named() -> None:
+    talk = (
+        Talk().client(b"\x16\x03\x01\x02\x00\x01" + b"a" * 511).broker(b"\x16\x03\x03\x00\x7a" + b"b" * 122)
+    )
+    exchanges, end = talk.read()
+    assert (exchanges, end.reason, end.unframed_bytes) == ([], TLS, 517 + 127)
+
+
+def test_tls_is_named_in_mid_stream() -> None:
+    record = b"\x17\x03\x03\x00\x20" + b"c" * 32
+    assert Talk(syn=False).client(record * 2).broker(record).client(record).read()[1].reason == TLS
+
+
+def test_other_protocols_are_told_apart() -> None:
+    talk = Talk().client(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").broker(b"HTTP/1.1 200 OK\r\n\r\n")
+    exchanges, end = talk.read()
+    assert (exchanges, end.reason) == ([], NOT_KAFKA)
+    assert end.unframed_bytes == end.client_bytes + end.broker_bytes
+
+
+def test_zookeepers_first_words_are_no_produce_request() -> None:
+    connect = framed(struct.pack(">iqiq", 0, 0, 30_000, 0) + (16).to_bytes(4) + bytes(17))
+    told = framed(struct.pack(">iiq", 0, 30_000, 0x100) + (16).to_bytes(4) + bytes(17))
+    exchanges, end = Talk().client(connect).broker(told).read()
+    assert (exchanges, end.reason) == ([], NOT_KAFKA)
+
+
+def test_an_answer_that_fits_nothing_shows_that_it_is_no_kafka() -> None:
+    exchanges, end = Talk().client(request(12, 1, 1)).broker(response(9)).read()
+    assert (exchanges, end.reason) == ([], NOT_KAFKA)
+
+
+def test_answers_alone_are_not_taken_for_requests() -> None:
+    """An answer to Produce reads as a Produce request: the id as its version, a topic as the client id."""
+    told = [response(place, b"\0\0\0\1" + encode_string(b"orders") + b"\0" * 30) for place in range(3, 9)]
+    talk = Talk(syn=False)
+    for one in told:
+        talk.broker(one)
+    exchanges, end = talk.read()
+    assert (exchanges, end.reason) == ([], NO_REQUESTS)
+
+
+def test_in_mid_stream_two_requests_tell_who_is_the_client() -> None:
+    talk = Talk(syn=False).broker(response(8, b"y" * 50))
+    for place in (9, 10):
+        talk.client(request(12, 1, place)).broker(response(place))
+    exchanges, end = talk.read()
+    assert _ids(exchanges) == [(8, False, True), (9, True, True), (10, True, True)]
+    assert (end.client, end.syn_seen, end.gaps) == ("10.0.0.1:50000", False, 0)
+
+
+def test_a_port_that_is_told_needs_no_proof() -> None:
+    talk = Talk(syn=False).client(request(12, 1, 9)).broker(response(9))
+    assert _ids(talk.read(ports=frozenset({9092}))[0]) == [(9, True, True)]
+
+
+def test_on_a_port_that_is_told_any_client_id_will_do() -> None:
+    for client_id in (b"\x1b[2J\r\n", b"\xff\xfe", b"x" * 32_000):
+        talk = Talk()
+        for place in (1, 2):
+            talk.client(request(3, 1, place, client_id=encode_string(client_id))).broker(response(place))
+        assert talk.read()[1].reason == NOT_KAFKA
+        exchanges, end = talk.read(ports=frozenset({9092}))
+        assert _ids(exchanges) == [(1, True, True), (2, True, True)]
+        assert (end.client_id, end.unframed_bytes) == (client_id.decode(errors="replace"), 0)
+
+
+def test_the_clients_half_alone() -> None:
+    talk = Talk()
+    for place in range(6):
+        talk.client(request(12, 1, place))
+    exchanges, end = talk.read()
+    assert _ids(exchanges) == [(place, True, False) for place in range(6)]
+    assert end.broker_bytes == 0
+
+
+def test_the_start_of_a_frame_at_the_end_is_counted() -> None:
+    _, end = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2)[:9]).read()
+    assert end.partial_bytes == 9

@@ -1,0 +1,119 @@
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.cli import main
+from tests.replay.capture import crafting
+from tests.replay.truths import truth
+
+CAPTURES = Path(__file__).parents[3] / "captures"
+
+
+def _inspect(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main(["inspect", "--json", *arguments])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, found
+
+
+@pytest.mark.parametrize("name", ["librdkafka-100p", "librdkafka-midstream", "java-100p", "many-clients-any"])
+def test_counts_are_those_of_the_truth(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    true = truth(name)
+    code, found = _inspect(capsys, str(CAPTURES / f"{name}.pcap"))
+    assert code == 0
+    assert found["packets"] == true["capture"]["packets"]
+    assert found["first_time"] == true["capture"]["first_ts_ns"]
+    assert found["last_time"] == true["capture"]["last_ts_ns"]
+    assert [list(map(int, one["link_types"])) for one in found["files"]] == [true["capture"]["link_types"]]
+    assert found["ports"] == {"33192": true["totals"]["connections"]}
+    connections = found["connections"]
+    assert sum(one["client_bytes"] for one in connections) == true["totals"]["request_stream_bytes"]
+    fetches = [one["fetch"] for one in connections if one["fetch"]]
+    assert sum(one["partitions"] for one in fetches) == true["fetch"]["partitions_requested"]
+    kinds: dict[str, int] = {}
+    for one in fetches:
+        for kind, count in one["kinds"].items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    assert kinds == {_KINDS[kind]: count for kind, count in true["fetch"]["kinds"].items()}
+
+
+_KINDS = {
+    "full (epoch 0)": "full",
+    "incremental": "incremental",
+    "full sessionless (epoch -1)": "sessionless",
+    "session close (epoch -1)": "close",
+}
+
+
+def test_a_connection_tells_who_it_is_and_what_it_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = _inspect(capsys, str(CAPTURES / "java-100p.pcap"))
+    fetching = next(one for one in found["connections"] if one["fetch"])
+    assert fetching["software"] == "apache-kafka-java 4.3.0"
+    assert fetching["fetch"]["sessions"] == "yes"
+    assert "Heartbeat" in {name for one in found["connections"] for name in one["apis"]}
+    assert fetching["reason"] == ""
+
+
+def test_tables_name_the_clients(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(CAPTURES / "many-clients-any.pcap")]) == 0
+    out = capsys.readouterr().out
+    for text in ("Linux SLL2", "5,141", "sarama", "v4, v10, v11, v12, v16, v18", "33192: 50 connections"):
+        assert text in out
+
+
+def test_names_from_captures_do_not_act_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = crafting.Talk().open()
+    for place in (1, 2):
+        asked = struct.pack(">hhih", 3, 1, place, 6) + b"\x1b[2J\r\n" + bytes(4)
+        talk.segment(len(asked).to_bytes(4) + asked)
+        talk.segment(struct.pack(">ii", 10, place) + bytes(6), broker=True)
+    file = tmp_path / "\x1b[31m.pcap"
+    file.write_bytes(crafting.pcap(talk.frames, crafting.RAW) + b"torn")
+    assert main(["inspect", "--port", "9092", str(file)]) == 3
+    out = capsys.readouterr().out
+    assert not any(character < " " for character in out if character != "\n")
+    assert r"\x1b[2J\r\n" in out
+    assert r"\x1b[31m.pcap: ends within a record" in out
+
+
+def test_only_the_port_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = _inspect(capsys, "--port", "1", str(CAPTURES / "java-100p.pcap"))
+    assert found["connections"] == []
+    _, found = _inspect(capsys, "--port", "33192", str(CAPTURES / "java-100p.pcap"))
+    assert len(found["connections"]) == 3
+
+
+@pytest.mark.parametrize("port", ["0", "70000"])
+def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--port", port, str(CAPTURES / "java-100p.pcap")]) == 2
+    assert capsys.readouterr().err.startswith("fetchgate replay inspect: --port takes")
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "nowhere.pcap"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "nowhere.pcap" in told
+
+
+def test_a_file_that_is_no_capture_leaves_the_others_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.pcap"
+    bad.write_bytes(b"this is no capture at all, is it?")
+    code, found = _inspect(capsys, str(bad), str(CAPTURES / "java-100p.pcap"))
+    assert code == 3
+    assert [one["file"] for one in found["problems"]] == [str(bad)]
+    assert len(found["connections"]) == 3
+
+
+def test_nothing_but_a_file_that_is_no_capture_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.pcap").write_bytes(b"")
+    assert main(["inspect", str(tmp_path / "bad.pcap")]) == 1
+    assert "bad.pcap" in capsys.readouterr().out

@@ -1,0 +1,14 @@
+"""One Spark session for all tests that need it: it takes seconds to start."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from replay.measure.spark.session import session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with session("local[2]") as spark:
+        yield spark

@@ -1,0 +1,37 @@
+"""Reports of captures, made as `measure` makes them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from replay.capture.files.sources import expand
+from replay.capture.packets.tcp import Filter
+from replay.measure.report import About, report
+from replay.measure.rows import Choice
+from replay.measure.spark.run import Work, measure
+from replay.report.model import Filters, Report
+from replay.simulate.engine import Policy
+
+CAPTURES = Path(__file__).parents[4] / "captures"
+
+
+def work(*inputs: Path | str, policy: Policy = "gateway", **more: Any) -> Work:
+    """What `measure` would be asked."""
+    settings: dict[str, Any] = {"keep": Filter(), "topics": frozenset()} | more
+    clients = settings.pop("clients", frozenset())
+    return Work(
+        sources=tuple(expand(map(str, inputs))), choice=Choice(policy=policy, clients=clients), **settings
+    )
+
+
+def reported(groups: Iterable[dict[str, Any]], policy: Policy = "gateway") -> Report:
+    """The report of a table's groups."""
+    filters = Filters(ports=[], hosts=[], clients=[], topics=[])
+    return report(groups, About(version="0", policy=policy, filters=filters))
+
+
+def measured(spark: SparkSession, asked: Work) -> Report:
+    """The report of some work."""
+    return reported(measure(spark, asked).to_pylist(), asked.choice.policy)

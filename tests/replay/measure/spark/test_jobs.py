@@ -1,0 +1,127 @@
+"""Real captures through Spark give the counts of their truth, whatever they run on and are split into."""
+
+import gzip
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from replay.capture.packets.tcp import Filter
+from replay.report.model import Report
+from tests.replay.measure.spark.measuring import CAPTURES, measured, work
+from tests.replay.report.sample import assert_adds_up
+from tests.replay.truths import assert_true, truth
+
+pytestmark = pytest.mark.integration
+
+NAMES = ("java-100p", "librdkafka-100p", "librdkafka-midstream", "many-clients-any")
+
+
+def capture(name: str) -> Path:
+    return CAPTURES / f"{name}.pcap"
+
+
+def counted(report: Report) -> Report:
+    """A report without what tells of the files."""
+    return {**report, "input": {**report["input"], "files": 0, "bytes": 0, "packets": 0}}
+
+
+@pytest.fixture(scope="module")
+def many(spark: SparkSession) -> Report:
+    return measured(spark, work(capture("many-clients-any")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_equals_the_truth(spark: SparkSession, name: str) -> None:
+    report = measured(spark, work(capture(name), policy="always"))
+    found = report["input"]
+
+    assert_true(report, name)
+    assert (found["files"], found["bytes"]) == (1, capture(name).stat().st_size)
+    assert found["packets"] == truth(name)["capture"]["packets"]
+
+
+def test_one_connection_over_fifty_files_of_any_kind(spark: SparkSession, tmp_path: Path) -> None:
+    whole = capture("librdkafka-100p")
+    for number, part in enumerate(split(whole.read_bytes(), 50)):
+        if number % 10:
+            (tmp_path / f"{number}.pcap").write_bytes(part)
+        else:
+            (tmp_path / f"{number}.pcap.gz").write_bytes(gzip.compress(part))
+    report = measured(spark, work(tmp_path))
+
+    assert report["input"]["files"] == 50
+    assert counted(report) == counted(measured(spark, work(whole)))
+
+
+def test_a_file_larger_than_a_share(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, many: Report
+) -> None:
+    monkeypatch.setattr("replay.measure.spark.run._LEAST_SHARE", 200_000)
+    monkeypatch.setattr("replay.measure.spark.run._MOST_SHARE", 200_000)
+
+    assert measured(spark, work(capture("many-clients-any"))) == many
+
+
+def test_from_the_table_again_with_another_policy(spark: SparkSession, tmp_path: Path, many: Report) -> None:
+    table = str(tmp_path / "table")
+    assert measured(spark, work(capture("many-clients-any"), parquet=table)) == many
+
+    assert measured(spark, work(table=table)) == many
+    always = measured(spark, work(capture("many-clients-any"), policy="always"))
+    assert measured(spark, work(table=table, policy="always")) == always
+
+
+def test_filters_mean_the_same_from_captures_and_from_the_table(
+    spark: SparkSession, tmp_path: Path, many: Report
+) -> None:
+    table = str(tmp_path / "table")
+    measured(spark, work(capture("many-clients-any"), parquet=table))
+    broker = int(many["by_broker"][0]["broker"].rpartition(":")[2])
+    for filters in (
+        {"clients": frozenset({"rdk", "kpy"})},
+        {"topics": frozenset({"orders"})},
+        {"keep": Filter(hosts=frozenset({"127.0.0.0/8"}), ports=frozenset({broker}))},
+        {"keep": Filter(hosts=frozenset({"10.0.0.1"}))},
+    ):
+        direct = measured(spark, work(capture("many-clients-any"), **filters))
+        again = measured(spark, work(table=table, **filters))
+        assert_adds_up(direct)
+        assert direct["fetch"] == again["fetch"]
+        assert direct["by_topic"] == again["by_topic"]
+
+
+def test_a_client_and_a_topic_are_picked_out(spark: SparkSession, many: Report) -> None:
+    by_client = {row["client_id"]: row["fetch"] for row in many["by_client"]}
+    kpy = measured(spark, work(capture("many-clients-any"), clients=frozenset({"kpy"})))
+    orders = measured(spark, work(capture("many-clients-any"), topics=frozenset({"orders"})))
+    rows = {row["topic"]: row["fetch"] for row in orders["by_topic"]}
+
+    assert kpy["fetch"] == by_client["kpy"]
+    assert kpy["input"] == many["input"]
+    whole = {row["topic"]: row["fetch"] for row in many["by_topic"]}
+    assert rows["orders"]["actual"] == whole["orders"]["actual"]
+    assert orders["fetch"]["actual"]["requests"] < many["fetch"]["actual"]["requests"]
+
+
+def test_what_can_not_be_read_is_told_beside_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "broken.pcap").write_bytes(b"no capture at all, but called like one")
+    good = capture("java-100p")
+    report = measured(spark, work(tmp_path / "broken.pcap", good))
+
+    assert [problem["file"] for problem in report["input"]["problems"]] == [str(tmp_path / "broken.pcap")]
+    assert report["fetch"] == measured(spark, work(good))["fetch"]
+
+
+def split(data: bytes, files: int) -> Iterator[bytes]:
+    """Cut a pcap file into some, as tcpdump -C rotates: at records, each with the file's header."""
+    places, at = [], 24
+    while at < len(data):
+        places.append(at)
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    edges = [places[number * len(places) // files] for number in range(files)] + [len(data)]
+    for begin, end in pairwise(edges):
+        yield data[:24] + data[begin:end]

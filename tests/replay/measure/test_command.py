@@ -1,0 +1,168 @@
+"""The command line of replay: what a user does wrong is one line, wherever an option came from."""
+
+import argparse
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from replay import cli
+from replay.measure import command
+from tests.replay.tables import CAPTURES
+
+CAPTURE = str(CAPTURES / "java-100p.pcap")
+
+
+def parsed(argv: Sequence[str], **environment: str) -> dict[str, object]:
+    parser = cli.Parser("fetchgate replay measure")
+    command.add_arguments(parser)
+    parser.add_argument("--config")
+    return vars(parser.parse(argv, environment))
+
+
+def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        'policy = "always"\nclient = ["a", "b"]\nmaster = "file"\njson = true\nprice_per_gb = 2\n'
+    )
+    found = parsed(
+        ["x.pcap", "--client", "c"],
+        FETCHGATE_CONFIG=str(file),
+        FETCHGATE_MASTER="env",
+        FETCHGATE_TOPIC="t, u",
+        FETCHGATE_ANONYMIZE="no",
+    )
+
+    assert found["client"] == ["c"]
+    assert (found["policy"], found["master"], found["json"]) == ("always", "env", True)
+    assert (found["price_per_gb"], found["topic"], found["anonymize"]) == (2.0, ["t", "u"], False)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["measure"], "the following arguments are required: FILE|GLOB|DIR|-"),
+        (["measure", "none.pcap"], "none.pcap: no such file"),
+        (["measure", CAPTURE, "--port", "70000"], "--port: 70000 is no port"),
+        (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is no address"),
+        (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is no price"),
+        (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
+        (["measure", CAPTURE, "--parquet", str(CAPTURES)], "it is not empty"),
+        (["measure", CAPTURE, "--parquet", "x", "--anonymize"], "--parquet keeps the names"),
+        (["measure", CAPTURE, "--anonymize-key", "x" * 65], "--anonymize-key: a key has 1 to 64 bytes"),
+        (["measure", CAPTURE, "--anonymize-key", ""], "--anonymize-key: a key has 1 to 64 bytes"),
+        (["measure", CAPTURE, "--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
+        (["measure", CAPTURE, "--polic", "always"], "unrecognized arguments: --polic"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_a_mistake_is_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = cli.main(argv)
+    except SystemExit as left:
+        code = int(str(left.code))
+    err = capsys.readouterr().err
+
+    assert code == 2
+    assert err.count("\n") == 1
+    assert told in err
+
+
+def test_inputs_of_which_none_can_be_read_fail_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    (tmp_path / "a.pcap").touch()
+    (tmp_path / "b.pcap").write_bytes(b"\x1b[2J, that is no capture")
+
+    assert cli.main(["measure", f"{tmp_path}/a.pcap", f"{tmp_path}/b.pcap"]) == 1
+    assert capsys.readouterr().err == (
+        f"fetchgate replay measure: {tmp_path}/a.pcap: the file is empty; "
+        f"{tmp_path}/b.pcap: neither pcap nor pcapng\n"
+    )
+
+
+def test_a_key_makes_pseudonyms_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parsed(["x.pcap"])["anonymize_key"] is None
+    assert parsed(["x.pcap"], FETCHGATE_ANONYMIZE_KEY="secret")["anonymize_key"] == b"secret"
+
+
+def test_a_table_is_measured_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "part.parquet").touch()
+
+    assert cli.main(["measure", str(tmp_path), CAPTURE]) == 2
+    assert "is measured alone" in capsys.readouterr().err
+
+
+def test_without_java_it_fails_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+    assert cli.main(["measure", CAPTURE]) == 1
+    assert capsys.readouterr().err == (
+        "fetchgate replay measure: JAVA_HOME is /nowhere, but /nowhere/bin/java does not run: "
+        "correct it, or unset it\n"
+    )
+
+
+def test_without_the_extra_it_is_said_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "replay.measure.command")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in [name for name in sys.modules if name.startswith("replay.capture")]:
+        monkeypatch.delitem(sys.modules, name)
+
+    assert cli.main(["measure", CAPTURE]) == 2
+    assert capsys.readouterr().err == (
+        "fetchgate replay: pyarrow is not installed: pip install 'fetchgate[replay]'\n"
+    )
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "measure", ("replay.no_such_module", ""))
+
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["measure"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(32, "Broken pipe"), 1, ""),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "fetchgate replay x: [Errno 28] No space left on device\n",
+        ),
+    ],
+)
+def test_what_stops_a_command_is_no_stack_trace(
+    raised: BaseException,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise raised
+
+    stopped = types.ModuleType("stopped")
+    vars(stopped).update(run=run, add_arguments=lambda _: None)
+    monkeypatch.setitem(sys.modules, "stopped", stopped)
+    monkeypatch.setitem(cli.COMMANDS, "x", ("stopped", ""))
+
+    assert cli.main(["x"]) == code
+    assert capsys.readouterr().err == told
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], ["measure", "--help"]):
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(argv)
+        assert "examples:" in capsys.readouterr().out

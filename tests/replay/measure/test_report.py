@@ -1,0 +1,140 @@
+"""The report is the same however finely rows were summed up before; its parts are what they say."""
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.exchange import ConnectionEnd
+from replay.measure.report import GROUPED, SUMMED, About, Group, report
+from replay.measure.rows import Choice
+from replay.measure.table import end_to_json
+from tests.replay.report.sample import assert_adds_up
+from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
+
+ABOUT = About(
+    version="1",
+    policy="gateway",
+    filters=NO_FILTERS,
+    price_per_gb=2.0,
+)
+
+
+def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
+    """Rows as the query over the table sums them up."""
+    groups: dict[tuple[Any, ...], list[Group]] = defaultdict(list)
+    for row in single(rows):
+        groups[tuple(row[name] for name in GROUPED)].append(row)
+    return [
+        dict(zip(GROUPED, key, strict=True))
+        | {name: sum(one[name] for one in group) for name in ("count", *SUMMED)}
+        | {"details": [detail for one in group for detail in one["details"]]}
+        for key, group in groups.items()
+    ]
+
+
+@pytest.mark.parametrize("choice", [Choice(), Choice(policy="always", clients=frozenset({"rdk"}))])
+def test_grouping_and_order_make_no_difference(choice: Choice) -> None:
+    rows = table(choice, *sorted(CAPTURES.glob("*.pcap"))).to_pylist()
+    made = report(single(rows), ABOUT)
+
+    assert made == report(reversed(summed(rows)), ABOUT)
+    assert_adds_up(made)
+
+
+def group(**more: Any) -> Group:
+    return {**dict.fromkeys(GROUPED), **dict.fromkeys(SUMMED, 0), "count": 1, "details": [], **more}
+
+
+def ended(**more: Any) -> Group:
+    end = ConnectionEnd(connection="c", client="a:1", broker="b:2", **more)
+    detail = {"end": end_to_json(end), "topics": [], "width": 1, "over_time": [], "sessions": []}
+    return group(row="connection", connection="c", details=[json.dumps(detail)])
+
+
+def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
+    parts = [
+        FileCounts(
+            file="f", number=1, packets=2, file_bytes=10, first_time=5_000_000_000, last_time=6_500_000_000
+        ),
+        FileCounts(file="f", number=1, packets=3, file_bytes=20, first_time=4_000_000_000, problems=["torn"]),
+    ]
+    made = report([group(row="file", details=[part.to_json() for part in parts])], ABOUT)
+
+    assert (made["input"]["files"], made["input"]["packets"], made["input"]["bytes"]) == (1, 5, 30)
+    assert made["input"]["problems"] == [{"file": "f", "problem": "torn"}]
+    assert made["time"] == {"first": "1970-01-01T00:00:04.000000Z", "last": "1970-01-01T00:00:06.500000Z"}
+
+
+def test_what_could_not_be_read_is_told_by_reason() -> None:
+    ends = [
+        ended(
+            client_bytes=600,
+            broker_bytes=300,
+            gap_bytes=100,
+            cut_bytes=40,
+            unframed_bytes=50,
+            partial_bytes=10,
+        ),
+        ended(client_bytes=500, unframed_bytes=500, reason="TLS"),
+    ]
+    readable = report(ends, ABOUT)["readable"]
+
+    assert readable["by_reason"] == {
+        "TLS": 500,
+        "cut by the snap length": 40,
+        "frames that begin and do not end": 10,
+        "no frame found after a gap": 50,
+        "not in the capture": 60,
+    }
+    assert (readable["readable_bytes"], readable["unreadable_bytes"]) == (840, 660)
+    assert readable["ratio"] == 840 / 1500
+
+
+def test_only_what_awaits_an_answer_is_unpaired() -> None:
+    groups = [group(row="request", answer_due=True, count=2), group(row="request", answer_due=False, count=9)]
+    made = report([*groups, group(row="response", count=3), group(row="exchange", count=4)], ABOUT)
+
+    assert [made["input"][name] for name in ("unpaired_requests", "unpaired_responses", "exchanges")] == [
+        2,
+        3,
+        4,
+    ]
+
+
+def fetches(**more: Any) -> Group:
+    named = {"client": "a:1", "broker": "b:2", "client_id": "id", "software": "", "api_version": 11}
+    return group(row="exchange", connection="c", counted=True, **named, **more)
+
+
+def test_money_and_headers_are_modelled_from_what_was_counted() -> None:
+    file = FileCounts(file="f", first_time=1_000_000_000, last_time=11_000_000_000)
+    taken = fetches(
+        eligible=True,
+        count=10,
+        request_bytes=10**9,
+        response_bytes=10**9,
+        session_request_bytes=10**9,
+        incremental=10,
+    )
+    made = report([group(row="file", details=[file.to_json()]), ended(), taken], ABOUT)
+    money = made["modelled"]["money"]
+
+    assert money is not None
+    assert (money["saved"], money["saved_per_month"]) == (2.0, 2.0 * 30 * 86_400 / 10)
+    assert made["modelled"]["tcp_ip"]["bytes_actual"] == (20 + 2 * 10**9 // 1448) * 52
+    assert made["modelled"]["tcp_ip"]["bytes_predicted"] == (20 + 10**9 // 1448) * 52
+    assert report([], dataclasses.replace(ABOUT, price_per_gb=None))["modelled"]["money"] is None
+
+
+def test_a_close_that_was_not_captured_is_no_request() -> None:
+    closing = {**fetches(session_request_bytes=40, session_response_bytes=20, close_bytes=60, closes=1)}
+    made = report([ended(), {**closing, "row": "closing"}], ABOUT)
+
+    assert made["fetch"]["actual"]["requests"] == 0
+    assert (made["fetch"]["sessions"]["close_bytes"], made["fetch"]["saved_bytes"]) == (60, -60)
+    assert made["not_eligible"] == {}

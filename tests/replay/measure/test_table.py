@@ -1,0 +1,126 @@
+"""The table: its columns are told, frames without their records come back, connections' ends too."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange
+from replay.measure.rows import Choice
+from replay.measure.table import (
+    COLUMNS,
+    EXCHANGES,
+    EXCHANGES_RAW,
+    FETCH_COLUMNS,
+    LAST,
+    RAW_COLUMNS,
+    Writer,
+    end_from_json,
+    end_to_json,
+    exchanges,
+)
+from replay.simulate.outcome import Outcome
+from tests.replay.tables import CAPTURES, connections, table
+
+EXCHANGE = Exchange(
+    connection="a:1 > b:2 #0",
+    client="a:1",
+    broker="b:2",
+    number=3,
+    client_id="id",
+    software="lib 1",
+    api_key=3,
+    api_version=12,
+    correlation_id=9,
+    request_time=100,
+    response_time=200,
+    request_bytes=7,
+    response_bytes=1_500_000,
+    request=b"request",
+    response=[b"head", CUT, CUT[: 1_500_000 - 8 - len(CUT)], memoryview(b"tail")],
+)
+
+
+def test_every_column_says_what_it_holds() -> None:
+    assert [column.name for column in COLUMNS] == EXCHANGES_RAW.names
+    assert EXCHANGES_RAW.names[: -len(RAW_COLUMNS)] == EXCHANGES.names
+    assert all(field.metadata[b"meaning"] for field in EXCHANGES_RAW)
+    assert len(set(EXCHANGES_RAW.names)) == len(COLUMNS)
+
+
+def test_the_columns_of_a_fetch_are_what_the_engine_tells() -> None:
+    told = {field.name for field in dataclasses.fields(Outcome)} - {"exchange", "topics"}
+
+    assert {column.name for column in FETCH_COLUMNS} == told
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "response_bytes", "row"), [(7, 9, "exchange"), (7, 0, "request"), (0, 9, "response")]
+)
+def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -> None:
+    writer = Writer(raw=False)
+    writer.exchange(
+        dataclasses.replace(EXCHANGE, request_bytes=request_bytes, response_bytes=response_bytes), 5
+    )
+    (found,) = writer.take().to_pylist()
+
+    assert (found["row"], found["place"], found["kind"], found["counted"]) == (row, 5, None, None)
+    assert found["client_id"] == "id"
+
+
+def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
+    writer = Writer(raw=True)
+    writer.exchange(EXCHANGE, 0)
+    batch = writer.take()
+    (row,) = batch.to_pylist()
+    (again,) = exchanges(batch)
+
+    assert batch.schema == EXCHANGES_RAW
+    assert (row["response"], row["cuts"][0], sum(row["cuts"][1::2])) == (b"headtail", 4, 1_500_000 - 8)
+    assert isinstance(again, Exchange)
+    assert b"".join(again.response) == b"head" + bytes(1_500_000 - 8) + b"tail"
+    assert dataclasses.replace(again, response=[]) == dataclasses.replace(EXCHANGE, response=[])
+
+
+def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
+    rows, heavy = Writer(raw=False), Writer(raw=True)
+    told = []
+    for _ in range(4096):
+        rows.exchange(EXCHANGE, 0)
+        told.append(rows.full)
+    heavy.exchange(dataclasses.replace(EXCHANGE, request=bytes(5 << 20)), 0)
+
+    assert told == [False] * 4095 + [True]
+    assert heavy.full
+    assert [rows.take().num_rows, rows.take().num_rows] == [4096, 0]
+
+
+def test_the_end_of_a_connection_comes_back_with_its_topics() -> None:
+    end = ConnectionEnd(connection="c", client="a:1", broker="b:2", gaps=2, topics={b"\x01" * 16: "events"})
+
+    assert end_from_json(end_to_json(end)) == end
+
+
+def all_events() -> Iterator[Exchange | ConnectionEnd]:
+    for events in connections(*sorted(CAPTURES.glob("*.pcap"))):
+        yield from events
+
+
+def comparable(event: Exchange | ConnectionEnd) -> Exchange | ConnectionEnd:
+    if isinstance(event, ConnectionEnd):
+        return event
+    return dataclasses.replace(event, response=[b"".join(event.response)])
+
+
+def test_real_captures_come_back_from_their_table() -> None:
+    captures = sorted(CAPTURES.glob("*.pcap"))
+    made = table(Choice(raw=True), *captures)
+    keyed = made.sort_by([("connection", "ascending"), ("place", "ascending")])
+    again = [event for batch in keyed.to_batches() for event in exchanges(batch)]
+    first = sorted(all_events(), key=lambda one: one.connection)
+
+    assert pa.types.is_string(made.schema.field("connection").type)
+    ends = sum(isinstance(one, ConnectionEnd) for one in again)
+    assert keyed.column("place").to_pylist().count(LAST) == ends + len(captures)
+    assert list(map(comparable, again)) == list(map(comparable, first))

@@ -1,0 +1,238 @@
+"""What is predicted from the client's side alone equals what a gateway counted on the broker's: frames,
+bytes, partitions, for any history in which the broker keeps its sessions.
+
+What a client can't see is left out of these histories: sessions that the broker loses, errors that it
+tells in a session only, when a topic went while its answers were thrown away to throttle, and which of two
+errors 3 of Kafka 1.1 is for a topic, which for a partition.
+"""
+
+import os
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from proxy.core.events import FetchKind
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.simulate.engine import Engine
+from replay.simulate.outcome import Outcome
+from tests.core.test_expanded_equals_direct import API_VERSIONS, PARTITIONS, RELEASES, AnyClientAnyBroker
+from tests.model.gate import framed, unframed
+from tests.model.wire import FetchRequest, decode_response, encode_request
+
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
+_MICROSECOND = 1000
+
+
+def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int]) -> Exchange:
+    """An exchange as it would be captured; frames without their lengths."""
+    return Exchange(
+        connection="c",
+        client="c:1",
+        broker="b:1",
+        number=number,
+        client_id="",
+        software="",
+        api_key=int.from_bytes(request[:2]),
+        api_version=int.from_bytes(request[2:4]),
+        correlation_id=int.from_bytes(request[4:8]),
+        request_time=times[0],
+        response_time=times[1],
+        request_bytes=4 + len(request),
+        response_bytes=4 + len(response),
+        request=framed(request),
+        response=[framed(response)],
+    )
+
+
+class PredictedEqualsMeasured(AnyClientAnyBroker):
+    """The histories of the gateway's own law, recorded at the client.
+
+    A broker looks up a topic's name when a partition of it is added to a session, and from then on tells of a
+    topic that is gone with 3, where it tells with 100 of one that was gone before. If the answers meanwhile
+    were thrown away to throttle, nothing shows which of the two came first.
+    """
+
+    @initialize(
+        release=st.sampled_from(RELEASES),
+        seed=st.integers(0, 2**16),
+        version=st.integers(4, 18),
+        topics=st.sampled_from([1, 2]),
+    )
+    def begin(self, release: str, seed: int, version: int, topics: int) -> None:
+        self.captured: list[Exchange] = []
+        self.clock = 1_000_000_000
+        super().begin(
+            release=release,
+            slots=1000,
+            seed=seed,
+            cuts=False,
+            version=version,
+            topics=topics,
+            max_sessions=1000,
+            asks=False,
+            leaves_midway=False,
+        )
+
+    def poll(self, times: int, follows: bool) -> None:
+        if not self.captured:
+            self.record([API_VERSIONS])
+        for _ in range(times):
+            self.ask([self.request()])
+            if follows:
+                self.seek_to_end()
+
+    def ask(self, requests: list[FetchRequest], other: bytes | None = None) -> None:
+        frames = [encode_request(request) for request in requests]
+        if other is not None:
+            frames.insert(1, other)
+        self.record(frames)
+
+    def record(self, frames: list[bytes]) -> None:
+        """Let frames pass, all of them before the first is answered."""
+        self.clock = max(self.clock, round(self.now * 1_000_000_000)) + _MICROSECOND
+        asked, told = self.clock, self.clock + _MICROSECOND
+        self.clock = told
+        for frame in frames:
+            self.gate.connection.receive_client(framed(frame), asked / 1_000_000_000)
+        answers = unframed(self.gate.settle(told / 1_000_000_000))
+        for frame, answer in zip(frames, answers, strict=True):
+            self.captured.append(exchange(len(self.captured), frame, answer, (asked, told)))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "gate"):
+            return
+        self.gate.connection.close_session(self.now)
+        self.gate.settle(self.now)
+        self.compare(self.predict(self.clock + _MICROSECOND))
+
+    def predict(self, closed_time: int) -> list[Outcome]:
+        """What the engine makes of what the client saw, its leaving included."""
+        engine = Engine("gateway")
+        outcomes = [outcome for exchange in self.captured for outcome in engine.take(exchange)]
+        end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
+        rest, ending = engine.end(end)
+        outcomes += rest
+        if ending.closing is not None:
+            outcomes.append(ending.closing)
+        assert ending.differing == 0
+        return outcomes
+
+    def compare(self, outcomes: list[Outcome]) -> None:
+        left = [outcome for outcome in outcomes if not outcome.eligible and outcome.kind is not None]
+        broker = self.gate.connection.tally.broker
+
+        def predicted(session: str, actual: str) -> int:
+            passed: int = sum(getattr(outcome, actual) for outcome in left)
+            through: int = sum(getattr(outcome, session) for outcome in outcomes)
+            return passed + through
+
+        measured: dict[str, Any] = {
+            "requests": broker.fetch_request_bytes,
+            "responses": broker.fetch_response_bytes,
+            "requested": broker.partitions_requested,
+            "answered": broker.partitions_answered,
+            "records": broker.fetch_record_bytes,
+            "incremental": broker.fetches[FetchKind.INCREMENTAL],
+            "close": broker.fetches[FetchKind.CLOSE],
+        }
+        assert measured == {
+            "requests": sum(o.exchange.request_bytes for o in left)
+            + sum(o.session_request_bytes for o in outcomes),
+            "responses": sum(o.exchange.response_bytes for o in left)
+            + sum(o.session_response_bytes for o in outcomes),
+            "requested": predicted("session_partitions_requested", "partitions_requested"),
+            "answered": predicted("session_partitions_answered", "partitions_answered"),
+            "records": predicted("session_record_bytes", "record_bytes"),
+            "incremental": sum(o.incremental for o in outcomes) + sum(o.kind == "incremental" for o in left),
+            "close": sum(o.closes for o in outcomes) + sum(o.kind == "close" for o in left),
+        }
+
+    # What a client can't see
+
+    @rule(wanted=st.lists(st.tuples(AnyClientAnyBroker.names, st.integers(0, PARTITIONS)), max_size=14))
+    def choose(self, wanted: list[tuple[str, int]]) -> None:
+        """Without partitions of a topic that has no such, where only an unknown topic stands behind all
+        others (1.1): both are told with 3.
+        """
+        most = PARTITIONS - (self.broker.release == "1.1.1")
+        super().choose([(name, index) for name, index in wanted if index <= most])
+
+    @rule(name=AnyClientAnyBroker.names)
+    def delete_topic(self, name: str) -> None:
+        """Not behind an answer that was thrown away to throttle."""
+        last = self.captured[-1]
+        answer = decode_response(b"".join(last.response)[4:], last.api_version)
+        if answer.topics or not answer.throttle_time_ms:
+            super().delete_topic(name)
+
+    def restart(self) -> None:
+        """Sessions stay."""
+
+    lose_count = mistake_names_for_ids = fail_once_in_a_session = fail = None  # type: ignore[assignment]  # no rules
+    others_take_slots = compress = recreate_topic = None  # type: ignore[assignment]  # no rules
+
+
+TestPredictedEqualsMeasured = PredictedEqualsMeasured.TestCase
+TestPredictedEqualsMeasured.settings = hypothesis.settings(
+    max_examples=EXAMPLES, stateful_step_count=25, deadline=None
+)
+
+
+def test_an_answer_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
+    """The session tells of a topic that is gone; had the client stayed, a new session would be asked for."""
+    history = PredictedEqualsMeasured()
+    history.begin(release="4.3.0", seed=0, version=16, topics=2)
+    history.poll(3, follows=True)
+    history.clock += 1000
+    asked, left, told = (history.clock + 1000 * step for step in (1, 2, 3))
+    frame = encode_request(history.request())
+    gate = history.gate
+    gate.connection.receive_client(framed(frame), asked / 1_000_000_000)
+    gate.connection.close_session(left / 1_000_000_000)
+    history.delete_topic("a")
+    (answer,) = unframed(gate.settle(told / 1_000_000_000))
+    history.captured.append(exchange(len(history.captured), frame, answer, (asked, told)))
+    outcomes = history.predict(left)
+    assert [outcomes[-2].incremental, outcomes[-2].full, outcomes[-2].sessionless] == [1, 0, 1]
+    history.compare(outcomes)
+
+
+def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() -> None:
+    """The session tells of a topic that is gone; by then the broker has the next fetch as well."""
+    history = PredictedEqualsMeasured()
+    history.begin(release="4.3.0", seed=0, version=16, topics=1)
+    history.delete_topic("a")
+    history.fetch_without_waiting(between=False)
+    history.fetch()
+    history.gate.close(history.now)
+    outcomes = history.predict(history.clock + _MICROSECOND)
+    again, meanwhile, later, _ = outcomes[-4:]
+    assert (again.incremental, again.full) == (1, 1)
+    assert (meanwhile.sessionless, meanwhile.reason) == (1, "session busy")
+    assert later.incremental == 1
+    history.compare(outcomes)
+
+
+def test_when_a_topic_went_is_not_to_be_seen_behind_a_throttle() -> None:
+    """Why such histories are left out: one capture, two truths."""
+    captured, measured = [], []
+    for added_first in (True, False):
+        history = PredictedEqualsMeasured()
+        history.begin(release="4.3.0", seed=0, version=16, topics=1)
+        history.throttle(40)
+        if not added_first:
+            del history.broker.topics["a"]
+        history.choose([("a", 0), ("a", 4)])
+        history.fetch()
+        history.broker.topics.pop("a", None)
+        history.pause_or_resume("a", 0)
+        history.fetch()
+        history.throttle(0)
+        history.fetch()
+        history.gate.close(history.now)
+        captured.append(history.captured)
+        measured.append(history.gate.connection.tally.broker.fetches)
+    assert captured[0] == captured[1]
+    assert measured[0] != measured[1]

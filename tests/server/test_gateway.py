@@ -1,0 +1,386 @@
+"""The gateway as a whole, with the real core, in front of a stub of a cluster."""
+
+import asyncio
+import socket
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.addresses import Address
+from proxy.core.budget import STALL_SECONDS
+from proxy.core.events import SideTally, Tally
+from proxy.net.bootstrap import Cluster
+from proxy.protocol.api import ApiKey
+from proxy.server import listeners, server
+from proxy.server.gateway import Gateway
+from proxy.server.listeners import Brokers
+from proxy.telemetry.status import Health
+from proxy.telemetry.totals import add
+from tests.shell import answer, client, frame, gateway, metadata, request, run, stub_cluster, until
+from tools.kafka.ports import free_ports
+
+LIST_GROUPS = ApiKey.LIST_GROUPS
+
+
+def test_it_is_ready_once_the_cluster_was_asked_and_its_listeners_are_open() -> None:
+    async def scene() -> None:
+        async with stub_cluster((0, "", 0), (1, "", 0)) as cluster:
+            async with gateway(cluster.address, Gateway) as gate:
+                assert gate.health() == Health(state="starting", reasons=["the bootstrap was not asked yet"])
+                await until(lambda: gate.health().state == "ready")
+                assert gate.health() == Health(state="ready", reasons=[])
+                for node_id in (0, 1):
+                    async with client(gate.listen.port + 1 + node_id):
+                        pass
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", gate.listen.port)
+
+    run(scene())
+
+
+def test_an_unreachable_bootstrap_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "RETRY_SECONDS", (0.02, 0.05))
+
+    async def scene() -> None:
+        port = free_ports()
+        with capture_logs() as lines:
+            async with gateway(f"127.0.0.1:{port}", Gateway) as gate:
+                reason = f"127.0.0.1:{port}: Connection refused"
+                await until(lambda: gate.health().reasons == [reason])
+                assert gate.health().state == "starting"
+                await asyncio.sleep(0.2)
+                async with stub_cluster((1, "", 0), port=port):
+                    await until(lambda: gate.health().state == "ready")
+        said = [(line["log_level"], line["event"]) for line in lines if line["event"] != "listening"]
+        assert said == [("warning", "bootstrap unreachable, trying again"), ("info", "ready")]
+
+    run(scene())
+
+
+def test_a_bootstrap_that_goes_away_degrades_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(listeners, "REFRESH_SECONDS", 0.02)
+
+    async def scene() -> None:
+        port = free_ports()
+        async with stub_cluster((1, "", 0), port=port) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            await cluster.stop()
+            await until(lambda: gate.health().state == "degraded")
+            assert gate.health().ready
+            async with stub_cluster((1, "", 0), port=port):
+                await until(lambda: gate.health().state == "ready")
+
+    run(scene())
+
+
+def test_a_broker_whose_port_is_taken_degrades_until_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "TICK_SECONDS", 0.02)
+
+    async def scene() -> None:
+        port = free_ports(4)
+        with closing(socket.create_server(("127.0.0.1", port + 2))):
+            async with (
+                stub_cluster((0, "", 0), (1, "", 0)) as cluster,
+                gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
+            ):
+                reason = (
+                    f"broker 1: 127.0.0.1:{port + 2} can't be bound: Address already in use; "
+                    "give it another port with --broker-ports"
+                )
+                await until(lambda: gate.health() == Health(state="degraded", reasons=[reason]))
+                async with client(port) as (reader, writer):
+                    writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
+                    assert await frame(reader) == struct.pack(">i", 5) + metadata((0, "127.0.0.1", port + 1))
+        async with (
+            stub_cluster((0, "", 0), (1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+
+    run(scene())
+
+
+def test_a_client_is_told_of_a_broker_whose_listener_leads_to_it() -> None:
+    async def scene() -> None:
+        async with stub_cluster() as other, stub_cluster() as cluster:
+            other.others = lambda _: b"from the other"
+            async with (
+                gateway(cluster.address, Gateway) as gate,
+                client(gate.listen.port) as (reader, writer),
+            ):
+                await until(lambda: gate.health().state == "ready")
+                cluster.brokers = ((3, "127.0.0.1", other.port),)
+                writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
+                at = gate.listen.port + 4
+                assert await frame(reader) == struct.pack(">i", 5) + metadata((3, "127.0.0.1", at))
+                async with client(at) as (broker_reader, broker_writer):
+                    broker_writer.write(request(LIST_GROUPS, 0, 9))
+                    assert await frame(broker_reader) == struct.pack(">i", 9) + b"from the other"
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"), [({}, "127.0.0.2"), ({"advertise": "gate.example"}, "gate.example")]
+)
+def test_behind_a_wildcard_a_client_is_told_where_it_found_the_gateway(
+    options: dict[str, str], told: str
+) -> None:
+    async def scene() -> None:
+        port = free_ports(3)
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, listen=f"0.0.0.0:{port}", **options),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.2", port)
+            writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
+            assert await frame(reader) == struct.pack(">i", 5) + metadata((1, told, port + 2))
+            writer.close()
+
+    run(scene())
+
+
+def test_after_a_restart_listeners_are_open_before_the_cluster_answers(tmp_path: Path) -> None:
+    async def scene() -> None:
+        port, state = free_ports(3), str(tmp_path / "state.json")
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}", state=state) as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+        async with (
+            gateway("127.0.0.1:1", Gateway, listen=f"127.0.0.1:{port}", state=state),
+            client(port + 2),
+        ):
+            pass
+
+    run(scene())
+
+
+def test_a_drain_finishes_what_is_in_flight_and_takes_nobody_new() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+            client(gate.listen.port) as (reader, writer),
+            client(gate.listen.port) as (idle, _),
+        ):
+            writer.write(request(LIST_GROUPS, 0, 1))
+            await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+            draining = asyncio.create_task(gate.drain(20))
+            assert await idle.read() == b""
+            assert gate.health().state == "draining"
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", gate.listen.port)
+            assert not draining.done()
+            for broker in cluster.writers:
+                broker.write(answer(1, b"late"))
+            assert await frame(reader) == struct.pack(">i", 1) + b"late"
+            assert await reader.read() == b""
+            writer.close()
+            assert await draining == 0
+
+    run(scene())
+
+
+def test_a_drain_ends_when_its_time_is_over() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(request(LIST_GROUPS, 0, 1))
+            await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+            assert await gate.drain(0.1) == 1
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await frame(reader)
+
+    run(scene())
+
+
+def test_a_drain_with_no_client_is_over_at_once() -> None:
+    async def scene() -> None:
+        async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
+            assert await gate.drain(20) == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x00",
+        b"\x7f\xff\xff\xff\x00\x01",
+        b"\x00\x00\x00\x02\x00\x01",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+    ids=["http", "negative", "empty", "huge", "short", "tls"],
+)
+def test_a_client_that_sends_garbage_is_closed_and_others_are_unharmed(garbage: bytes) -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
+            cluster.others = lambda _: b"ok"
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (bad_reader, bad_writer):
+                    bad_writer.write(garbage)
+                    assert await bad_reader.read() == b""
+                await until(lambda: len(gate.links) == 1)
+            assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["connection fault"]
+            writer.write(request(LIST_GROUPS, 0, 1))
+            assert await frame(reader) == struct.pack(">i", 1) + b"ok"
+
+    run(scene())
+
+
+def test_a_connection_cut_at_any_byte_of_a_request_leaves_nothing_behind() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            cluster.others = lambda _: b"ok"
+            sent = request(LIST_GROUPS, 0, 1) + request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0))
+            for size in range(len(sent)):
+                async with client(gate.listen.port) as (_, writer):
+                    writer.write(sent[:size])
+                    await writer.drain()
+            await until(lambda: not gate.links)
+            await until(lambda: not cluster.open)
+            assert gate.sessions.held == 0
+            assert gate.budget.total == 0
+
+    run(scene())
+
+
+def test_a_broker_cut_at_any_byte_of_an_answer_closes_its_client() -> None:
+    async def scene() -> None:
+        whole = answer(1, metadata((1, "kafka-1", 9092)))
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready" and not cluster.open)
+            for size in range(len(whole)):
+                async with client(gate.listen.port) as (reader, writer):
+                    await until(lambda: cluster.open == 1)
+                    cluster.writers[0].write(whole[:size])
+                    cluster.writers[0].close()
+                    assert await reader.read() in {b"", whole[:size]}
+                    writer.close()
+                await until(lambda: not gate.links and not cluster.open)
+            assert gate.budget.total == 0
+
+    run(scene())
+
+
+def test_a_broker_that_sends_an_answer_to_no_request_ends_that_connection() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+        ):
+            await until(lambda: gate.health().state == "ready" and not cluster.open)
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (reader, _):
+                    await until(lambda: cluster.open == 1)
+                    cluster.writers[0].write(answer(1, b"nobody asked"))
+                    assert await reader.read() == b""
+            faults = [line["side"] for line in lines if line["event"] == "connection fault"]
+            assert faults == ["broker"]
+
+    run(scene())
+
+
+def test_the_switch_turns_for_all_connections_at_once() -> None:
+    async def scene() -> None:
+        async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
+            assert (gate.sessions.on, gate.sessions.off_for) == (True, frozenset())
+            gate.set_sessions(on=False, off_for=frozenset({"a"}))
+            assert (gate.sessions.on, gate.sessions.off_for) == (False, frozenset({"a"}))
+
+    run(scene())
+
+
+def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
+
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, max_inflight_bytes="100") as gate,
+            client(gate.listen.port) as (reader, _),
+        ):
+            await until(lambda: len(gate.links) == 1)
+            (link,) = gate.links
+            async with client(gate.listen.port):
+                await until(lambda: len(gate.links) == 2)
+                (other,) = gate.links - {link}
+                gate.budget.update(link, 200)
+                gate.budget.update(other, 1)
+                link.held_changed_at = -STALL_SECONDS
+                monkeypatch.setattr(type(link), "count_held", lambda _: None)
+                assert await _closed(reader)
+
+    run(scene())
+
+
+async def _closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
+    async def scene() -> None:
+        async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
+            assert isinstance(gate.brokers, Brokers)
+            answer = Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
+            gate.front._answered(answer, gate.brokers)
+            assert gate.targets(5) == (Address("a", 1),)
+            gate.brokers.resolve("127.0.0.1", 5, "b", 2)
+            assert gate.targets(5) == (Address("b", 2),)
+            assert gate.targets(6) == ()
+
+    run(scene())
+
+
+def test_tallies_add_up() -> None:
+    total = Tally(client=SideTally(bytes_in=1, fetches=[1, 2, 3, 4]))
+    part = Tally(
+        client=SideTally(
+            bytes_in=10,
+            bytes_out=20,
+            fetch_request_bytes=30,
+            fetch_response_bytes=40,
+            fetch_record_bytes=50,
+            fetches=[1, 1, 1, 1],
+            partitions_requested=60,
+            partitions_answered=70,
+        ),
+        broker=SideTally(bytes_in=5),
+    )
+    part.session_errors[70] += 1
+    part.passthrough["opaque"] += 2
+
+    add(total, part)
+    add(total, part)
+
+    assert total.client == SideTally(
+        bytes_in=21,
+        bytes_out=40,
+        fetch_request_bytes=60,
+        fetch_response_bytes=80,
+        fetch_record_bytes=100,
+        fetches=[3, 4, 5, 6],
+        partitions_requested=120,
+        partitions_answered=140,
+    )
+    assert total.broker == SideTally(bytes_in=10)
+    assert total.session_errors == {70: 2}
+    assert total.passthrough == {"opaque": 4}

@@ -1,0 +1,112 @@
+"""What processes of one gateway say to each other, whole however it is cut."""
+
+import asyncio
+import pickle
+import socket
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from select import select
+from typing import Any
+
+import pytest
+
+from proxy.server.ipc import Channel, Question, answer, hand_over, take_over
+from tests.shell import WAIT_SECONDS, run, until
+
+
+def framed(*message: object) -> bytes:
+    data = pickle.dumps(message)
+    return struct.pack("<I", len(data)) + data
+
+
+@pytest.fixture
+def packets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_messages_are_whole_however_they_come(size: int) -> None:
+    got: list[tuple[Any, ...]] = []
+    channel = Channel(lambda *message: got.append(message), lambda: None)
+    data = framed("one") + framed("two", {1: None}, b"x" * 50) + framed("three", [])
+
+    for at in range(0, len(data), size):
+        channel.data_received(data[at : at + size])
+
+    assert got == [("one",), ("two", {1: None}, b"x" * 50), ("three", [])]
+
+
+def test_both_ends_speak_and_each_learns_when_the_other_is_gone() -> None:
+    async def scene() -> None:
+        loop, got, lost = asyncio.get_running_loop(), [], []
+        one = Channel(lambda *message: got.append(message), lambda: lost.append("one"))
+        two = Channel(lambda *message: two.send("back", *message), lambda: lost.append("two"))
+        ends = socket.socketpair()
+        for channel, end in zip((one, two), ends, strict=True):
+            end.setblocking(False)
+            await channel.connect(loop, end)
+        one.send("there", b"y" * 300_000)
+        await until(lambda: got)
+        assert got == [("back", "there", b"y" * 300_000)]
+        one.close()
+        await until(lambda: sorted(lost) == ["one", "two"])
+        two.send("nobody hears it")
+
+    run(scene())
+
+
+def test_a_question_stands_still_until_it_is_told(packets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = packets
+    theirs.setblocking(False)
+    ask = Question(ours)
+    with pytest.raises(BlockingIOError):
+        answer(theirs, lambda: None)
+
+    with ThreadPoolExecutor(1) as aside:
+        told = aside.submit(ask, 2, 3)
+        select([theirs], [], [], WAIT_SECONDS)
+        answer(theirs, lambda a, b: a * b)
+        assert told.result(WAIT_SECONDS) == 6
+
+    theirs.close()
+    with pytest.raises(OSError, match="the gateway does not answer its worker"):
+        ask("anything")
+
+
+def test_an_answer_that_is_late_is_none_to_the_next_question(
+    packets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.server.ipc.ANSWER_SECONDS", 0.01)
+    ours, theirs = packets
+    ask = Question(ours)
+    with pytest.raises(OSError, match="does not answer"):
+        ask("first")
+    answer(theirs, lambda what: f"late: {what}")
+    theirs.send(pickle.dumps((2, "in time")))
+    assert ask("second") == "in time"
+
+
+@pytest.mark.parametrize("node_id", [None, 0, 7, -1, -3, 2**31 - 1])
+def test_a_connection_is_handed_over(
+    packets: tuple[socket.socket, socket.socket], node_id: int | None
+) -> None:
+    ours, theirs = packets
+    theirs.setblocking(False)
+    client, peer = socket.socketpair()
+    with peer:
+        with pytest.raises(BlockingIOError):
+            take_over(theirs)
+        with client:
+            hand_over(ours, client, node_id)
+        taken = take_over(theirs)
+        assert taken is not None
+        assert taken[1] is not None
+        with taken[1] as sock:
+            assert taken[0] == node_id
+            sock.send(b"hello")
+            assert peer.recv(10) == b"hello"
+        ours.close()
+        assert take_over(theirs) is None

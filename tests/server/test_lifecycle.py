@@ -1,0 +1,487 @@
+"""The life of a gateway: what it takes on while it runs, what it turns away, how another one follows it."""
+
+import asyncio
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.addresses import Address
+from proxy.net.listen import Binding
+from proxy.server import main, server
+from proxy.server.gateway import Gateway
+from proxy.telemetry.admin import Admin
+from proxy.telemetry.status import Health
+from tests.shell import (
+    BOTH_LOOPS,
+    WAIT_SECONDS,
+    StubCluster,
+    answer,
+    client,
+    frame,
+    gateway,
+    link_of,
+    request,
+    run,
+    socket_of,
+    stub_broker,
+    stub_cluster,
+    until,
+)
+from tools.kafka.ports import free_ports
+
+LIST_GROUPS = 16
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at connections often."""
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
+
+
+# Limits
+
+
+async def _closed(port: int) -> bool:
+    """Connect and tell whether that is closed at once."""
+    async with client(port) as (reader, writer):
+        writer.write(b"?")
+        try:
+            return await asyncio.wait_for(reader.read(1), WAIT_SECONDS) == b""
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.usefixtures("_quick")
+def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address, max_connections="2") as gate:
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (reader, writer), client(gate.listen.port):
+                    await until(lambda: len(gate.links) == 2)
+                    assert [await _closed(gate.listen.port) for _ in range(5)] == [True] * 5
+                    full = "all 2 connections are taken, others are closed at once; see --max-connections"
+                    assert full in gate.health().reasons
+                    writer.write(b"still served")
+                    assert await reader.readexactly(12) == b"still served"
+                await until(lambda: not gate.links)
+                assert full not in gate.health().reasons
+                async with client(gate.listen.port) as (reader, writer):
+                    writer.write(b"room")
+                    assert await reader.readexactly(4) == b"room"
+            assert gate.turned_away["limit"] == 5
+            assert broker.accepted == 3, "those turned away never reached the broker"
+            assert gate.accepted == 3
+            assert [line["event"] for line in lines].count("no room for more clients, they are closed") == 1
+
+    run(scene())
+
+
+def test_it_is_degraded_while_all_connections_are_taken() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, max_connections="1") as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            async with client(gate.listen.port):
+                await until(lambda: gate.links)
+                reason = "all 1 connections are taken, others are closed at once; see --max-connections"
+                assert gate.health() == Health(state="degraded", reasons=[reason])
+
+    run(scene())
+
+
+@asynccontextmanager
+async def _served(**options: str) -> AsyncIterator[tuple[Gateway, StubCluster]]:
+    """Run a gateway of real cores before a cluster that answers ListGroups."""
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway, **options) as gate:
+        cluster.others = lambda _: b"groups"
+        await until(lambda: gate.health().ready)
+        yield gate, cluster
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize(
+    "begun", [b"", b"\0\0", request(LIST_GROUPS, 0, 1)[:9]], ids=["silent", "two", "nine"]
+)
+def test_a_client_that_never_gets_to_a_request_is_closed(begun: bytes) -> None:
+    async def scene() -> None:
+        async with (
+            _served(handshake_timeout="0.1") as (gate, _),
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(begun)
+            assert await reader.read() == b""
+            assert gate.turned_away == {
+                "limit": 0,
+                "draining": 0,
+                "no request": 1,
+                "idle": 0,
+                "not reading": 0,
+            }
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_connection_that_nobody_uses_is_closed_and_its_session_ended() -> None:
+    async def scene() -> None:
+        async with (
+            _served(idle_timeout="0.2") as (gate, cluster),
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(request(LIST_GROUPS, 0, 1))
+            assert await frame(reader) == (1).to_bytes(4) + b"groups"
+            assert await reader.read() == b""
+            assert gate.turned_away["idle"] == 1
+            writer.close()
+            await until(lambda: not gate.links and not cluster.writers)
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
+    async def scene() -> None:
+        async with _served(idle_timeout="0.05") as (gate, cluster):
+            cluster.others = lambda _: b""
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(request(LIST_GROUPS, 0, 1))
+                await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+                await asyncio.sleep(0.3)
+                assert gate.turned_away["idle"] == 0
+                for broker in cluster.writers:
+                    broker.write(answer(1, b"late"))
+                assert await frame(reader) == (1).to_bytes(4) + b"late"
+                assert await reader.read() == b""
+
+    run(scene())
+
+
+LARGE = 40_000_000
+"""Of an answer: more than the buffers of the system take."""
+
+
+@pytest.mark.usefixtures("_quick")
+@BOTH_LOOPS
+def test_a_client_that_takes_nothing_of_its_answer_is_closed(plain: bool) -> None:
+    async def scene() -> None:
+        async with _served(idle_timeout="0.2") as (gate, cluster):
+            cluster.others = lambda _: bytes(LARGE)
+            with capture_logs() as lines:
+                async with client(gate.listen.port) as (_, writer):
+                    socket_of(writer).pause_reading()
+                    writer.write(request(LIST_GROUPS, 0, 1))
+                    await until(lambda: gate.turned_away["not reading"])
+                    link_of(gate).abort()  # what it does not take it may have for ten seconds more, twice
+                    await until(lambda: not gate.links and not cluster.writers)
+            assert gate.turned_away["not reading"] == 1
+            closed = [line for line in lines if line["event"] == "connection closed"]
+            assert [line["reason"] for line in closed] == ["not reading"]
+
+    run(scene(), plain=plain)
+
+
+@pytest.mark.usefixtures("_quick")
+@BOTH_LOOPS
+def test_a_client_that_takes_its_answer_slowly_is_not_closed(plain: bool) -> None:
+    async def scene() -> None:
+        async with _served(idle_timeout="2") as (gate, cluster):
+            cluster.others = lambda _: bytes(LARGE)
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(request(LIST_GROUPS, 0, 1))
+                await reader.readexactly(8)
+                for _ in range(10):
+                    await reader.readexactly(LARGE // 10)
+                    await asyncio.sleep(0.3)
+            assert gate.turned_away["not reading"] == 0
+
+    run(scene(), plain=plain)
+
+
+def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> None:
+    half = request(1, 11, 1, bytes(900_000))[:500_000]
+
+    async def scene() -> None:
+        async with _served(max_inflight_bytes="2000000") as (gate, _), AsyncExitStack() as stack:
+            for _ in range(10):
+                _, writer = await stack.enter_async_context(client(gate.listen.port))
+                writer.write(half)
+            await until(lambda: gate.counts().total().client.bytes_in == 10 * len(half))
+            assert 0 < gate.collecting.total <= 2_000_000
+            assert gate.counts().total().broker.bytes_out >= 6 * len(half)
+            await stack.aclose()
+            await until(lambda: not gate.links)
+            assert gate.collecting.total == 0
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_0_is_no_limit_of_time() -> None:
+    async def scene() -> None:
+        options = {"idle_timeout": "0", "handshake_timeout": "0"}
+        async with _served(**options) as (gate, _), client(gate.listen.port) as (reader, writer):
+            await asyncio.sleep(0.2)
+            writer.write(request(LIST_GROUPS, 0, 1))
+            assert await frame(reader) == (1).to_bytes(4) + b"groups"
+            await asyncio.sleep(0.2)
+            assert len(gate.links) == 1
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> None:
+    """200 of them: TCP_REPAIR closes a socket without FIN or RST where there is the right; else they idle."""
+
+    async def scene() -> None:
+        async with _served(idle_timeout="0.5") as (gate, cluster):
+            vanishing = []
+            for _ in range(200):
+                sock = socket.create_connection(("127.0.0.1", gate.listen.port))
+                sock.sendall(request(LIST_GROUPS, 0, 1))
+                vanishing.append(sock)
+                await asyncio.sleep(0)
+            await until(lambda: len(gate.links) == 200)
+            await until(lambda: all(link.core.tally.client.bytes_out for link in gate.links))
+            for sock in vanishing:
+                _vanish(sock)
+            await until(lambda: not gate.links and len(cluster.writers) == 0)
+            assert gate.turned_away["idle"] == 200
+
+    run(scene())
+
+
+TCP_REPAIR = 19
+"""linux/tcp.h."""
+
+
+def _vanish(sock: socket.socket) -> None:
+    """Have a socket gone without telling its peer; without CAP_NET_ADMIN it only says nothing any more."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    except PermissionError:
+        _silent.append(sock)
+    else:
+        sock.close()
+
+
+_silent: list[socket.socket] = []
+
+
+# Replacing a gateway
+
+
+class Group:
+    """A client that asks again and again, and comes back whenever it is disconnected."""
+
+    def __init__(self, port: int) -> None:
+        self.answered = 0
+        self.reconnects = -1
+        self.cut_inside = 0
+        self.stop = False
+        self._port = port
+
+    async def ask(self) -> None:
+        """Ask until it is told to stop."""
+        number = 0
+        while not self.stop:
+            self.reconnects += 1
+            async with client(self._port) as (reader, writer):
+                while not self.stop:
+                    number += 1
+                    try:
+                        writer.write(request(LIST_GROUPS, 0, number))
+                        assert await frame(reader) == number.to_bytes(4) + b"groups"
+                    except (asyncio.IncompleteReadError, ConnectionResetError) as error:
+                        self.cut_inside += bool(getattr(error, "partial", b""))
+                        break
+                    self.answered += 1
+                    await asyncio.sleep(0)
+
+
+def test_a_new_gateway_takes_over_while_the_old_one_drains() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            cluster.others = lambda _: b"groups"
+            options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
+            async with gateway(cluster.address, Gateway, **options) as old:
+                await until(lambda: old.health().ready)
+                clients = [Group(old.listen.port + way) for way in (0, 2) for _ in range(10)]
+                asking = [asyncio.create_task(each.ask()) for each in clients]
+                await until(lambda: all(each.answered > 10 for each in clients))
+                async with gateway(cluster.address, Gateway, **options) as new:
+                    await until(lambda: new.health().state == "ready")
+                    assert await old.drain(20) == 0
+                    assert not old.links
+                    before = [each.answered for each in clients]
+                    await until(
+                        lambda: all(
+                            each.answered > then + 10 for each, then in zip(clients, before, strict=True)
+                        )
+                    )
+                    assert len(new.links) == len(clients)
+                    for each in clients:
+                        each.stop = True
+                    await asyncio.gather(*asking)
+                    assert all(each.reconnects >= 1 for each in clients)
+                    assert sum(each.cut_inside for each in clients) == 0
+
+    run(scene())
+
+
+def test_without_it_a_second_gateway_does_not_come_up_beside_the_first() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+        ):
+            with pytest.raises(OSError, match="Address already in use"):
+                async with gateway(cluster.address, Gateway, listen=str(gate.listen), reuse_port="on"):
+                    pass
+
+    run(scene())
+
+
+def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "ADMIN_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(main, "ADMIN_LATE_SECONDS", 0.05)
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
+            async with gateway(cluster.address, Gateway, **options) as gate:
+                with socket.create_server(("127.0.0.1", 0)) as stranger, capture_logs() as lines:
+                    at = Address(*stranger.getsockname())
+                    admin = Admin(gate)
+                    bind = partial(Binding().bind, at)
+                    assert await main._start_admin(gate, admin, at, bind) == at
+                    await until(lambda: any(line["log_level"] == "warning" for line in lines))
+                    await asyncio.sleep(0.2)
+                told = [line for line in lines if "admin" in line["event"]]
+                assert [line["log_level"] for line in told] == ["info", "warning"], "said once"
+                assert told[1]["admin"] == str(at)
+                assert "--admin" in told[1]["event"]
+                await until(lambda: admin._servers)  # now that the stranger has left
+                assert await _is_live(at)
+                admin.close()
+
+    run(scene())
+
+
+def test_ports_are_shared_with_other_gateways_alone() -> None:
+    async def scene() -> None:
+        first = free_ports(2)
+        options = {
+            "listen": f"127.0.0.1:{first}",
+            "broker_ports": f"1={first},2={first + 1}",
+            "reuse_port": "on",
+        }
+        async with (
+            stub_cluster((1, "", 0), (2, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, **options) as gate,
+        ):
+            reason = (
+                f"broker 1: 127.0.0.1:{first} can't be bound: Address already in use; "
+                "give it another port with --broker-ports"
+            )
+            await until(lambda: gate.health() == Health(state="degraded", reasons=[reason]))
+
+    run(scene())
+
+
+async def _is_live(at: Address) -> bool:
+    """Ask the admin endpoint."""
+    reader, writer = await asyncio.open_connection(at.host, at.port)
+    writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+    answered = await reader.readline()
+    writer.close()
+    return b" 200 " in answered
+
+
+HANDED_OVER = """
+import os, sys
+numbers = [int(number) for number in sys.argv[1].split(",")]
+for place, number in enumerate(numbers, 3):
+    os.dup2(number, place)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(numbers))}
+os.execv(sys.executable, [sys.executable, "-m", "proxy", "proxy", *sys.argv[2:]])
+"""
+"""Starts a gateway as systemd does when it listens for it."""
+
+
+@asynccontextmanager
+async def _activated(
+    listeners: list[socket.socket], *options: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a gateway with sockets that listen already."""
+    # Above the places that they are put into, so that none is put over another.
+    copies = [fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, 100) for sock in listeners]
+    numbers = ",".join(map(str, copies))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HANDED_OVER, numbers, *options, pass_fds=copies, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        for number in copies:
+            os.close(number)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def test_a_socket_of_systemd_s_serves_one_thing(tmp_path: Path) -> None:
+    """The admin endpoint finds the socket at the address of a broker that was known before."""
+
+    async def scene() -> None:
+        first = free_ports(2)
+        listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 1)]
+        state = tmp_path / "state.json"
+        state.write_text('{"brokers": [{"id": 0, "host": "127.0.0.1", "port": 1}]}', encoding="utf-8")
+        options = ("--bootstrap", "127.0.0.1:1", "--listen", f"127.0.0.1:{first}", "--state", str(state))
+        async with _activated(listeners, *options, "--admin", f"127.0.0.1:{first + 1}") as gate:
+            assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 1
+        for sock in listeners:
+            sock.close()
+
+    run(scene())
+
+
+def test_clients_wait_while_a_gateway_of_systemd_s_sockets_is_restarted() -> None:
+    async def scene() -> None:
+        first = free_ports(3)
+        listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 2)]
+        async with stub_cluster((1, "", 0)) as cluster:
+            cluster.others = lambda _: b"groups"
+            options = ("--bootstrap", cluster.address, "--listen", f"127.0.0.1:{first}", "--admin", "off")
+            async with _activated(listeners, *options) as gate:
+                for port in (first, first + 2):
+                    assert await _ask(port) == b"groups"
+                gate.terminate()
+                assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 0
+            waiting = [asyncio.create_task(_ask(port)) for port in (first, first + 2)]
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in waiting)
+            async with _activated(listeners, *options):
+                assert await asyncio.gather(*waiting) == [b"groups"] * 2
+        for sock in listeners:
+            sock.close()
+
+    run(scene())
+
+
+async def _ask(port: int) -> bytes:
+    async with client(port) as (reader, writer):
+        writer.write(request(LIST_GROUPS, 0, 1))
+        return (await asyncio.wait_for(frame(reader), WAIT_SECONDS))[4:]

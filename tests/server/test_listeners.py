@@ -1,0 +1,228 @@
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from proxy.addresses import Address, BrokerPorts
+from proxy.net.listen import Binding
+from proxy.server.listeners import GONE_SECONDS, Brokers
+from tools.kafka.ports import free_ports
+
+KAFKA = Address("kafka-1", 9092)
+
+
+class Serving:
+    """Stands for the gateway: takes the sockets of brokers."""
+
+    def __init__(self) -> None:
+        self.sockets: dict[int, list[socket.socket]] = {}
+
+    def serve(self, node_id: int, sockets: list[socket.socket]) -> None:
+        self.sockets[node_id] = sockets
+
+    def stop(self, node_id: int) -> None:
+        for sock in self.sockets.pop(node_id):
+            sock.close()
+
+    def brokers(
+        self,
+        base: int,
+        *,
+        rule: str = "",
+        advertise: str = "",
+        state: Path | None = None,
+        binding: Binding | None = None,
+    ) -> Brokers:
+        return Brokers(
+            rule=BrokerPorts.parse(rule),
+            listen=Address("127.0.0.1", base),
+            advertise=advertise,
+            serve=self.serve,
+            stop=self.stop,
+            log=structlog.get_logger(),
+            state=state,
+            binding=binding or Binding(),
+        )
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    serving = Serving()
+    yield serving
+    for node_id in list(serving.sockets):
+        serving.stop(node_id)
+
+
+@pytest.fixture
+def base() -> int:
+    """A port whose five successors are free as well."""
+    return free_ports(6)
+
+
+def _connects(port: int) -> bool:
+    with closing(socket.socket()) as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_an_answer_names_a_broker_once_its_listener_is_bound(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base)
+    assert not _connects(base + 2)
+
+    assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 2)
+
+    assert _connects(base + 2)
+    assert brokers.known[1].address == KAFKA
+
+
+def test_the_same_broker_is_told_the_same_and_bound_once(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base, advertise="gate")
+    first = brokers.resolve("127.0.0.1", 0, "kafka-0", 9092)
+    (sock,) = serving.sockets[0]
+
+    assert brokers.resolve("127.0.0.1", 0, "kafka-0", 9092) == first == ("gate", base + 1)
+    assert serving.sockets[0] == [sock]
+
+
+def test_a_broker_that_moved_keeps_its_listener(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base)
+    before = brokers.resolve("127.0.0.1", 1, "kafka-1", 9092)
+
+    assert brokers.resolve("127.0.0.1", 1, "kafka-one", 9093) == before
+    assert brokers.known[1].address == Address("kafka-one", 9093)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "host", "port"), [(-1, "k", 1), (1, "", 1), (1, "k", -1), (1, "k", 65536)]
+)
+def test_an_address_that_is_none_is_not_learned(
+    serving: Serving, base: int, node_id: int, host: str, port: int
+) -> None:
+    brokers = serving.brokers(base)
+
+    assert brokers.resolve("127.0.0.1", node_id, host, port) is None
+    assert brokers.known == {}
+
+
+def test_a_broker_without_a_port_is_left_out_and_named(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base)
+
+    assert brokers.resolve("127.0.0.1", 65_000, "kafka", 9092) is None
+    assert brokers.problems == ["broker 65000: its port is outside 1-65535; see --broker-ports"]
+    brokers.retry()
+    assert len(brokers.problems) == 1
+
+
+def test_a_broker_whose_port_is_taken_is_left_out_until_it_is_free(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base)
+    with closing(socket.create_server(("127.0.0.1", base + 2))):
+        assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) is None
+        brokers.retry()
+        (problem,) = brokers.problems
+        assert problem == (
+            f"broker 1: 127.0.0.1:{base + 2} can't be bound: Address already in use; "
+            "give it another port with --broker-ports"
+        )
+
+    brokers.retry()
+
+    assert brokers.problems == []
+    assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 2)
+
+
+def test_two_brokers_never_share_a_port_by_accident(serving: Serving, base: int) -> None:
+    """SO_REUSEPORT would let both be bound, and spread the clients of each over the two."""
+    brokers = serving.brokers(base, rule=f"{base},3={base + 1}", binding=Binding(shares=True))
+
+    assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 1)
+    assert brokers.resolve("127.0.0.1", 3, "kafka-3", 9092) is None
+    (problem,) = brokers.problems
+    assert problem == (
+        f"broker 3: 127.0.0.1:{base + 1} can't be bound: Address already in use; "
+        "give it another port with --broker-ports"
+    )
+
+    serving.stop(1)
+    brokers.retry()
+
+    assert brokers.problems == []
+    assert _connects(base + 1)
+
+
+def test_a_host_template_that_leads_nowhere_is_left_out(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base, rule="b-{id}.invalid:9092")
+
+    assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) is None
+    (problem,) = brokers.problems
+    assert problem.startswith("broker 1: b-1.invalid:9092 can't be bound: unknown host: ")
+
+
+def test_a_host_template_binds_and_tells_the_name(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base, rule=f"127.0.0.{{id}}:{base}", advertise="gate")
+
+    assert brokers.resolve("127.0.0.1", 9, "kafka-9", 9092) == ("127.0.0.9", base)
+    assert serving.sockets[9][0].getsockname() == ("127.0.0.9", base)
+
+
+def test_a_broker_that_is_gone_for_long_loses_its_listener(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base)
+    both = {1: KAFKA, 2: Address("kafka-2", 9092)}
+    brokers.named(both, (), 0.0)
+    brokers.named({1: KAFKA}, (), 10.0)
+    brokers.named({1: KAFKA}, (), 9.9 + GONE_SECONDS)
+    assert _connects(base + 3)
+
+    brokers.named({1: KAFKA}, {2}, 10.0 + GONE_SECONDS)
+    assert _connects(base + 3), "somebody uses it"
+    brokers.named({1: KAFKA}, (), 10.0 + GONE_SECONDS)
+
+    assert not _connects(base + 3)
+    assert list(brokers.known) == [1]
+
+
+def test_a_broker_that_comes_back_in_time_keeps_its_listener(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base)
+    brokers.named({1: KAFKA}, (), 0.0)
+    brokers.named({}, (), 10.0)
+    brokers.named({1: KAFKA}, (), 20.0)
+    brokers.named({}, (), 15.0 + GONE_SECONDS)
+
+    assert list(brokers.known) == [1]
+
+
+def test_what_is_learned_survives_a_restart(serving: Serving, base: int, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    serving.brokers(base, state=state).resolve("127.0.0.1", 1, "kafka-1", 9092)
+    serving.stop(1)
+    assert json.loads(state.read_text()) == {"brokers": [{"id": 1, "host": "kafka-1", "port": 9092}]}
+    assert list(tmp_path.iterdir()) == [state]
+
+    again = serving.brokers(base, state=state)
+    again.load()
+
+    assert _connects(base + 2)
+    assert again.known[1].address == KAFKA
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"brokers": [{"id": "x"}]}', '{"brokers": 5}', "\xff"])
+def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(
+    serving: Serving, base: int, tmp_path: Path, text: str
+) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(text, encoding="latin-1")
+
+    brokers = serving.brokers(base, state=state)
+    brokers.load()
+
+    assert brokers.known == {}
+
+
+def test_a_state_that_cant_be_written_is_no_reason_to_fail(
+    serving: Serving, base: int, tmp_path: Path
+) -> None:
+    brokers = serving.brokers(base, state=tmp_path / "none" / "state.json")
+
+    assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 2)

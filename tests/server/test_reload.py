@@ -1,0 +1,191 @@
+"""Options that are read again: what applies at once, to whom, and what is said of mistakes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from proxy.config import load
+from proxy.server import reload, server
+from proxy.server.gateway import Gateway
+from proxy.server.reload import Reloader
+from tests.shell import client, gateway, request, run, stub_cluster, until
+
+LIST_GROUPS = 16
+
+
+@pytest.fixture(autouse=True)
+def _log_defaults() -> Iterator[None]:
+    """Take back what a reload set up."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at files and at connections often."""
+    monkeypatch.setattr(reload, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
+
+
+def _reloader(gate: Gateway, bootstrap: str, file: Path) -> Reloader:
+    flags = {"bootstrap": bootstrap, "listen": "127.0.0.1:0"}
+    return Reloader(gate, load(flags, {}, str(file)), lambda: load(flags, {}, str(file)), str(file))
+
+
+@asynccontextmanager
+async def _following(file: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
+    """Run a gateway that follows a file."""
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        options = _reloader(gate, cluster.address, file)
+        gate.spawn(options.follow())
+        yield gate, options
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_that_changes_is_applied_without_a_signal(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("max_sessions = 5\n")
+
+    async def scene() -> None:
+        async with _following(file) as (gate, options):
+            aside = tmp_path / "new"
+            aside.write_text(
+                "max_sessions = 6\nmax_inflight_bytes = 1000\ndrain_timeout = 1.5\ncapture_files = 2\n"
+            )
+            aside.replace(file)
+            await until(lambda: gate.sessions.max_sessions == 6)
+            assert gate.budget.limit == 1000
+            assert options.config.drain_timeout == 1.5
+            (told,) = [each for each in gate.books.happenings if each.kind == "reloaded"]
+            assert told.warning
+            assert told.text == (
+                "a restart is needed for capture_files; "
+                "options reloaded: max_sessions, max_inflight_bytes, drain_timeout"
+            )
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("max_sessions = 5\n")
+
+    async def scene() -> None:
+        async with _following(file) as (gate, _):
+            before = gate.sessions.max_sessions
+
+            def told() -> list[str]:
+                return [line["reason"] for line in lines if line["event"] == "not reloaded"]
+
+            with capture_logs() as lines:
+                file.write_text("max_sessions = -\n")
+                await until(told)
+                await asyncio.sleep(0.05)
+            assert told() == [f"--config {file} is no TOML: Invalid value (at line 1, column 16)"], "once"
+            assert gate.sessions.max_sessions == before
+            (reason,) = gate.health().reasons
+            assert reason == f"options not reloaded, a restart would fail: {told()[0]}"
+            file.write_text("max_sessions = 7\n")
+            await until(lambda: gate.sessions.max_sessions == 7)
+            assert gate.health().reasons == []
+
+    run(scene())
+
+
+def test_a_drain_under_way_keeps_the_time_that_it_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("drain_timeout = 20\n")
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            options = _reloader(gate, cluster.address, file)
+            options.draining = True
+            file.write_text("drain_timeout = 3\nmax_sessions = 6\n")
+            for applied in ("max_sessions", "nothing new"):
+                options.reload()
+                *_, told = gate.books.happenings
+                assert told.text == f"a restart is needed for drain_timeout; options reloaded: {applied}"
+            assert (options.config.drain_timeout, gate.config.max_sessions) == (20, 6)
+
+    run(scene())
+
+
+def test_a_lower_limit_leaves_sessions_that_stand_and_gives_no_more(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("max_sessions = 2\n")
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            options = _reloader(gate, cluster.address, file)
+            assert gate.sessions.take()
+            assert gate.sessions.take()
+            file.write_text("max_sessions = 1\n")
+            options.reload()
+            assert gate.sessions.held == 2
+            gate.sessions.release()
+            assert not gate.sessions.take()
+            gate.sessions.release()
+            assert gate.sessions.take()
+
+    run(scene())
+
+
+def test_memory_that_a_lower_limit_makes_short_holds_brokers_back(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("")
+
+    class Holder:
+        held_changed_at = 0.0
+        can_go_on = True
+        waits = False
+
+        def wait_for_budget(self, waits: bool) -> None:
+            self.waits = waits
+
+        def count_held(self) -> None:
+            pass
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            options = _reloader(gate, cluster.address, file)
+            first, second = Holder(), Holder()
+            gate.budget.update(first, 60)
+            gate.budget.update(second, 60)
+            file.write_text("max_inflight_bytes = 100\n")
+            options.reload()
+            assert (first.waits, second.waits, gate.sessions.crowded) == (False, True, True)
+            file.write_text("max_inflight_bytes = 200\n")
+            options.reload()
+            assert (first.waits, second.waits, gate.sessions.crowded) == (False, False, False)
+
+    run(scene())
+
+
+def test_a_larger_request_is_taken_from_connections_that_come_after_the_reload(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("max_request_bytes = 100\n")
+    large = request(LIST_GROUPS, 0, 1, bytes(200))
+
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, max_request_bytes="100") as gate,
+        ):
+            cluster.others = lambda _: b"taken"
+            options = _reloader(gate, cluster.address, file)
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(large)
+                assert await reader.read() == b""
+            file.write_text("max_request_bytes = 1000\n")
+            options.reload()
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(large)
+                assert await reader.readexactly(13) == (9).to_bytes(4) + (1).to_bytes(4) + b"taken"
+
+    run(scene())

@@ -1,0 +1,72 @@
+"""What is known of who can't be reached: told once, and not for ever."""
+
+import asyncio
+from time import monotonic
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from proxy.addresses import LOOPED, OTHERS, Address
+from proxy.server import conditions, server
+from proxy.server.conditions import UNTRIED_SECONDS, Reach
+from proxy.server.gateway import Gateway
+from proxy.telemetry.status import Health
+from tests.shell import gateway, run, stub_cluster, until
+
+AT = Address("10.99.0.1", 9092)
+
+
+def _reach(*bootstrap: Address) -> Reach:
+    return Reach(bootstrap, structlog.get_logger(), lambda *_, **__: None, str)
+
+
+def test_a_destination_that_nobody_tries_again_is_forgotten() -> None:
+    with capture_logs() as lines:
+        known = _reach()
+        began = monotonic()
+        known.unreachable(0, "refused")
+        known.unreachable(OTHERS, "refused")
+        known.unreachable(LOOPED, "nowhere to go")
+        known.forget(began + UNTRIED_SECONDS - 1)
+        assert known.troubles.now() == {OTHERS: "refused", 0: "refused"}
+        tried = monotonic()
+        known.unreachable(0, "refused")
+        known.forget(tried + UNTRIED_SECONDS)
+        assert 0 in known.troubles.now(), "it was tried again"
+        known.forget(monotonic() + UNTRIED_SECONDS + 1)
+        assert known.troubles.now() == {}
+        known.unreachable(0, "refused")
+        known.connected(0, AT)
+        known.forget(monotonic() + UNTRIED_SECONDS + 1)
+    assert [(line["broker"], line["event"].split(",")[0]) for line in lines] == [
+        (0, "broker unreachable"),
+        (OTHERS, "broker unreachable"),
+        (OTHERS, "unreachable broker not tried any more"),
+        (0, "unreachable broker not tried any more"),
+        (0, "broker unreachable"),
+        (0, "broker reachable again"),
+    ]
+
+
+def test_the_bootstrap_is_not_forgotten_for_it_is_always_tried() -> None:
+    known = _reach(AT)
+    known.told(AT)
+    known.unreachable(None, "refused")
+    known.forget(monotonic() + UNTRIED_SECONDS + 1)
+    assert known.troubles.now() == {None: "refused"}
+
+
+def test_a_gateway_is_well_again_when_nobody_wants_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            gate.unreachable(1, "refused")
+            await asyncio.sleep(0.05)
+            assert gate.health() == Health(state="degraded", reasons=["refused"])
+            monkeypatch.setattr(conditions, "UNTRIED_SECONDS", 0.0)
+            await until(lambda: gate.health() == Health(state="ready", reasons=[]))
+
+    run(scene())

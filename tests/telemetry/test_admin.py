@@ -1,0 +1,203 @@
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.addresses import Address
+from proxy.config import load
+from proxy.net.listen import Binding
+from proxy.server.gateway import Gateway
+from proxy.telemetry import admin
+from proxy.telemetry.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, Admin
+from tests.shell import client, gateway, run, stub_broker, stub_cluster, until
+
+
+@asynccontextmanager
+async def admin_of(gate: Gateway) -> AsyncIterator[tuple[int, Admin]]:
+    sockets = Binding().bind(Address("127.0.0.1", 0))
+    endpoint = Admin(gate)
+    await endpoint.start(sockets)
+    try:
+        yield sockets[0].getsockname()[1], endpoint
+    finally:
+        endpoint.close()
+
+
+async def send(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send bytes, read to the end: status, headers, body."""
+    async with client(port) as (reader, writer):
+        writer.write(request)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert int(headers["Content-Length"]) == len(body)
+    assert headers["Connection"] == "close"
+    return int(first.split()[1]), headers, body
+
+
+async def get(port: int, path: str) -> tuple[int, Any]:
+    status, headers, body = await send(port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return status, json.loads(body) if headers["Content-Type"] == "application/json" else body.decode()
+
+
+def test_liveness_and_readiness() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0), (70_000, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+            admin_of(gate) as (port, _),
+        ):
+            assert await get(port, "/livez") == (200, "alive\n")
+            await until(lambda: gate.health().ready)
+            left_out = "broker 70000: its port is outside 1-65535; see --broker-ports"
+            assert await get(port, "/readyz") == (200, {"state": "degraded", "reasons": [left_out]})
+            del gate.brokers.known[70_000]
+            assert await get(port, "/readyz") == (200, {"state": "ready", "reasons": []})
+            await gate.drain(1)
+            assert await get(port, "/readyz") == (503, {"state": "draining", "reasons": []})
+            assert await get(port, "/livez") == (200, "alive\n")
+
+    run(scene())
+
+
+def test_it_is_not_ready_before_the_bootstrap_answered() -> None:
+    async def scene() -> None:
+        async with gateway("127.0.0.1:1", Gateway) as gate, admin_of(gate) as (port, _):
+            await until(lambda: "Connection refused" in gate.health().reasons[0])
+            assert await get(port, "/readyz") == (
+                503,
+                {"state": "starting", "reasons": ["127.0.0.1:1: Connection refused"]},
+            )
+
+    run(scene())
+
+
+def test_metrics_are_in_prometheus_text_format() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+            status, headers, body = await send(port, b"GET /metrics?x=1 HTTP/1.1\r\n\r\n")
+            assert status == 200
+            assert headers["Content-Type"].startswith("text/plain; version=")
+            assert b'\nfetchgate_fetch_request_bytes_total{side="client"} 0.0\n' in body
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /state HTTP/1.1\r\n\r\n", 405),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"GET /../etc/passwd HTTP/1.1\r\n\r\n", 404),
+        (b"GET /livez\r\n\r\n", 400),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\n" + b"a" * MAX_HEAD_BYTES, 431),
+    ],
+)
+def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+            got, headers, _ = await send(port, request_)
+            assert got == status
+            assert headers.get("Allow") == ("GET" if status == 405 else None)
+
+    run(scene())
+
+
+def test_a_slow_peer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+            monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.05)
+            async with client(port) as (reader, writer):
+                writer.write(b"GET /livez")
+                assert await reader.read() == b""
+
+    run(scene())
+
+
+def test_a_peer_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address) as gate,
+            admin_of(gate) as (port, end),
+        ):
+            monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.05)
+
+            async def more_than_a_socket_holds(_query: str) -> admin.Answer:
+                return HTTPStatus.OK, "text/plain", bytes(50_000_000)
+
+            end._routes["/livez"] = more_than_a_socket_holds
+            async with client(port) as (reader, writer):
+                writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+                reader._transport.pause_reading()  # type: ignore[attr-defined] # no public way not to read
+                await until(lambda: end._open)
+                await until(lambda: not end._open)
+
+    run(scene())
+
+
+def test_peers_that_send_nothing_do_not_keep_out_a_probe() -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address) as gate,
+            admin_of(gate) as (port, end),
+        ):
+            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+            await until(lambda: len(end._open) == MAX_CONNECTIONS)
+            assert (await get(port, "/livez"))[0] == 200
+            with suppress(ConnectionError):
+                assert await streams[0][0].read() == b"", "who came first made room"
+            assert len(end._open) <= MAX_CONNECTIONS
+            for _, writer in streams:
+                writer.close()
+            await until(lambda: not end._open)
+
+    run(scene())
+
+
+def test_it_binds_loopback_unless_told_otherwise() -> None:
+    given = load({"bootstrap": "kafka:9092"}, {}, None)
+    assert given.admin == Address("127.0.0.1", 9464)
+
+
+def test_the_listing_can_be_short() -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address) as gate,
+            admin_of(gate) as (port, _),
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(b"hello")
+            await reader.readexactly(5)
+            assert len((await get(port, "/state"))[1]["connections"]) == 1
+            assert (await get(port, "/state?connections=0"))[1]["connections"] == []
+            assert (await get(port, "/state?connections=-1"))[0] == 400
+            assert (await get(port, "/state?connections=1e3"))[0] == 400
+            assert (await get(port, f"/state?connections={'9' * 5000}"))[0] == 400
+
+    run(scene())
+
+
+def test_a_defect_is_answered_and_told_of() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, end):
+
+            async def broken(_query: str) -> admin.Answer:
+                raise ZeroDivisionError
+
+            end._routes["/livez"] = broken
+            with capture_logs() as lines:
+                assert await get(port, "/livez") == (500, "Internal Server Error\n")
+            (line,) = [line for line in lines if line["log_level"] == "error"]
+            assert line["event"] == "admin endpoint broken by a defect"
+            assert isinstance(line["exc_info"], ZeroDivisionError)
+
+    run(scene())

@@ -1,0 +1,120 @@
+"""Reasons that `/readyz` gives, beyond those of the bootstrap and the listeners."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.server import conditions, server
+from proxy.server.gateway import Gateway
+from proxy.telemetry.status import Health
+from tests.shell import BOTH_LOOPS, client, gateway, run, stub_broker, stub_cluster, until
+
+
+def test_limits_that_are_reached_are_reasons() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, max_sessions="1", max_inflight_bytes="100") as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            assert gate.sessions.take()
+            slots = "all 1 session slots are taken, other clients pass as they come; see --max-sessions"
+            assert gate.health() == Health(state="degraded", reasons=[slots])
+            gate.set_sessions(on=False, off_for=frozenset())
+            assert gate.health().state == "ready", "nobody wants one"
+            gate.set_sessions(on=True, off_for=frozenset())
+            gate.budget.total = 101
+            held = "101 bytes of answers are held, brokers wait; see --max-inflight-bytes"
+            assert gate.health() == Health(state="degraded", reasons=[slots, held])
+            assert gate.health().ready
+            gate.budget.total = 0
+            gate.sessions.release()
+            assert gate.health() == Health(state="ready", reasons=[])
+
+    run(scene())
+
+
+def test_no_slot_is_wanted_where_none_may_be_taken() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, max_sessions="0") as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+
+    run(scene())
+
+
+def test_that_no_broker_is_reachable_is_said_first() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            gate.unreachable(None, "down")
+            assert gate.health().reasons == ["down"]
+            gate.unreachable(1, "and this")
+            assert gate.health() == Health(
+                state="degraded", reasons=["no broker is reachable", "down", "and this"]
+            )
+            told = [kept.text for kept in gate.books.happenings]
+            assert told[0].startswith("ready: the bootstrap ")
+            assert told[1:] == ["broker 1 is unreachable: and this"], "of one kind, told as one"
+            gate.connected(1, gate.listen)
+            assert gate.health().reasons == ["down"]
+
+    run(scene())
+
+
+@contextmanager
+def _descriptors_left(count: int) -> Iterator[None]:
+    """Have so many file descriptors left in this process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0) for _ in range(count + 1)]  # the lowest ones that are free
+    for each in taken:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+NO_DESCRIPTOR = "no file descriptor is left for more clients; see ulimit -n"
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at descriptors often, and have no doubt that there are some again."""
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(conditions, "CALM_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("left", [0, 1])
+def test_that_no_descriptor_is_left_for_a_client_is_a_reason(left: int) -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            with capture_logs() as lines, _descriptors_left(left):
+                await until(lambda: gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR]))
+            await until(lambda: gate.health().state == "ready")
+            assert [line["event"] for line in lines] == ["no file descriptor is left for more clients"]
+
+    run(scene())
+
+
+@BOTH_LOOPS
+def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            gate.reach.answered = True
+            gate.reach.troubles.reached(None, 0.0)
+            with _descriptors_left(2):  # one for each end of the client's connection
+                async with client(gate.listen.port) as (reader, _):
+                    assert await reader.read() == b""
+                assert gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR])
+
+    run(scene(), plain=plain)

@@ -1,0 +1,94 @@
+"""What processes tell, added up."""
+
+from collections import Counter
+
+from proxy.core.eligibility import Sessions
+from proxy.core.events import SideTally, Tally
+from proxy.core.histograms import Measured
+from proxy.telemetry.history import HAPPENINGS, Happenings
+from proxy.telemetry.status import Counts, Process, Troubles, WithBroker
+
+
+def counts(node_id: int, size: int) -> Counts:
+    measured = Measured()
+    measured.requests.append(0.1)
+    measured.settle()
+    return Counts(
+        tallies={node_id: Tally(client=SideTally(bytes_in=size))},
+        measured={node_id: measured},
+        accepted=1,
+        turned_away=Counter(idle=size),
+        faults=Counter(client=1),
+        links={node_id: WithBroker(connections=2, reached=1, sessions=1, session_partitions=size)},
+        paused=Counter({("client", "broker_full"): 1}),
+        processes=[Process(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6, open_fds=7)],
+    )
+
+
+def test_what_two_counted_is_added_and_neither_changes() -> None:
+    one, two = counts(1, 10), counts(1, 100)
+    total = Counts()
+    total.add(one)
+    total.add(two)
+    total.add(counts(2, 1000))
+    assert total.total().client.bytes_in == 1110
+    assert {id_: tally.client.bytes_in for id_, tally in total.tallies.items()} == {1: 110, 2: 1000}
+    assert total.links[1] == WithBroker(connections=4, reached=2, sessions=2, session_partitions=110)
+    assert (total.accepted, total.turned_away["idle"], total.faults["client"]) == (3, 1110, 3)
+    assert total.paused["client", "broker_full"] == 3
+    assert total.all_measured().added_request.count == 3
+    assert len(total.processes) == 3
+    assert (one, one.measured[1].added_request.count) == (one, 1)
+    assert two.tallies[1].client.bytes_in == 100
+
+
+def test_what_stood_goes_with_a_process_and_what_it_counted_stays() -> None:
+    gone = counts(1, 10)
+    gone.ended()
+    assert [len(gone.links), len(gone.paused), len(gone.processes)] == [0, 0, 0]
+    assert gone.tallies[1].client.bytes_in == 10
+
+
+def test_the_latest_word_on_a_broker_counts() -> None:
+    one, two = Troubles(), Troubles()
+    assert one.failed(1, "down", 10.0)
+    assert not one.failed(1, "down", 11.0), "it is not new"
+    two.failed(2, "refused", 9.0)
+    two.reached(1, 10.5)
+    one.add(two)
+    assert one.now() == {1: "down", 2: "refused"}
+    assert two.reached(2, 12.0)
+    two.reached(1, 12.0)
+    one.add(two)
+    assert one.now() == {}
+    assert one.failed(None, "x", 13.0)
+    assert one.failed(1, "y", 13.0)
+    assert list(one.now()) == [None, 1], "the bootstrap first"
+
+
+def test_happenings_of_two_are_in_the_order_of_time() -> None:
+    one, two = Happenings(), Happenings()
+    one.note(1.0, "a", "first")
+    one.note(30.0, "b", "third")
+    two.note(2.0, "a", "the same, of another")
+    two.note(20.0, "c", "second", warning=True)
+    one.add(two)
+    told = [(kept.at, kept.text, kept.count) for kept in one]
+    assert told == [(2.0, "the same, of another", 2), (20.0, "second", 1), (30.0, "third", 1)]
+    for number in range(2 * HAPPENINGS):
+        two.note(100.0 * number, "d", str(number))
+    one.add(two)
+    assert len(list(one)) == HAPPENINGS
+
+
+def test_slots_are_of_one_budget_whoever_takes_them() -> None:
+    slots = [0, 0]
+    one = Sessions(max_sessions=3, slots=slots, own=0)
+    two = Sessions(max_sessions=3, slots=slots, own=1)
+    assert [one.take(), two.take(), two.take()] == [True, True, True]
+    assert not one.take()
+    assert not two.take()
+    assert (slots, one.held, two.held) == ([1, 2], 3, 3)
+    one.release()
+    assert two.take()
+    assert slots == [0, 3]

@@ -1,0 +1,103 @@
+"""What is counted stays counted when a connection closes, by broker and in all."""
+
+import pytest
+
+from proxy.core.events import FetchKind, SideTally, Tally
+from proxy.telemetry.totals import (
+    BROKER_BYTES,
+    BROKER_FETCHES,
+    CLIENT_BYTES,
+    CLIENT_FETCHES,
+    Books,
+    NodeId,
+    add,
+    saved_bytes,
+)
+
+
+def tally(factor: int = 1) -> Tally:
+    def side(number: int) -> SideTally:
+        return SideTally(
+            bytes_in=number,
+            bytes_out=number + 1,
+            fetch_request_bytes=number + 2,
+            fetch_response_bytes=number + 3,
+            fetch_record_bytes=number + 4,
+            fetches=[number + 5, number + 6, number + 7, number + 8],
+            partitions_requested=number + 9,
+            partitions_answered=number + 10,
+        )
+
+    counted = Tally(client=side(100 * factor), broker=side(1000 * factor), refusals=7)
+    counted.session_errors.update({70: 2})
+    counted.passthrough.update({"one partition": 3})
+    return counted
+
+
+def test_all_of_it_is_added_up() -> None:
+    total = tally(0)
+    add(total, tally(1))
+    add(total, tally(0))
+    assert total.client.bytes_in == 100
+    assert total.client.fetches == [115, 118, 121, 124]
+    assert total.broker.partitions_answered == 1030
+    assert (total.refusals, total.session_errors[70], total.passthrough["one partition"]) == (21, 6, 9)
+
+
+def test_what_is_saved_can_be_less_than_nothing() -> None:
+    counted = Tally(
+        client=SideTally(fetch_request_bytes=5, fetch_response_bytes=5),
+        broker=SideTally(fetch_request_bytes=10, fetch_response_bytes=6),
+    )
+    assert saved_bytes(counted) == -6
+
+
+def test_brokers_are_told_apart_and_closed_connections_kept() -> None:
+    books = Books()
+    books.closed(1, tally(1))
+    books.closed(None, tally(2))
+    opened: list[tuple[NodeId, Tally]] = [(1, tally(3)), (2, tally(4))]
+
+    totals = books.by_broker(opened)
+
+    assert {node_id: total.client.bytes_in for node_id, total in totals.items()} == {
+        1: 400,
+        None: 200,
+        2: 400,
+    }
+    assert books.gone[1] == tally(1), "what is open is not kept"
+
+
+def test_a_sample_is_what_was_counted_since_the_last() -> None:
+    books = Books()
+    counted = tally()
+    books.sample(5.0, [(1, counted)])
+    assert books.history.seconds == []
+    add(counted, tally())
+    books.sample(7.5, [(1, counted)])
+    books.closed(1, counted)
+    books.sample(9.5, [])
+    assert books.history.seconds == [2.5, 2.0]
+    client, broker = tally().client, tally().broker
+    size = client.fetch_request_bytes + client.fetch_response_bytes
+    assert books.history.column(CLIENT_BYTES) == [size, 0], "to close changes nothing"
+    size = broker.fetch_request_bytes + broker.fetch_response_bytes
+    assert books.history.column(BROKER_BYTES) == [size, 0]
+    for kind in FetchKind:
+        assert books.history.column(CLIENT_FETCHES + kind) == [client.fetches[kind], 0]
+        assert books.history.column(BROKER_FETCHES + kind) == [broker.fetches[kind], 0]
+
+
+def test_how_long_a_broker_took_is_of_late() -> None:
+    books = Books()
+    measured = books.measured(1)
+    assert books.answer_seconds(1) == (None, None)
+    measured.others.append(100.0)
+    books.sample(0.0, [])
+    assert books.answer_seconds(1) == (None, None)
+    measured.others.extend((1.0, 2.0))
+    measured.fetches.extend((0.5, 1, 1, 1, 1))
+    books.sample(2.0, [])
+    assert books.answer_seconds(1) == (0.5, 1.5)
+    assert books.answer_seconds(2) == (None, None)
+    assert books.all_measured()[1].broker_other.total == pytest.approx(103.0)

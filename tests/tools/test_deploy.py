@@ -1,0 +1,608 @@
+"""What is deployed: the rules of transparent mode, manifests, units and images name only what there is."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from proxy.config import OPTIONS, changes, load
+from tools.netns import Namespace, missing
+
+ROOT: Final = Path(__file__).parents[2]
+DEPLOY: Final = ROOT / "tools" / "deploy"
+SCRIPT: Final = DEPLOY / "transparent.sh"
+KUBERNETES: Final = DEPLOY / "kubernetes"
+UNITS: Final = DEPLOY / "systemd"
+SETTINGS: Final = UNITS / "fetchgate.toml"
+DOCS: Final = ROOT / "docs" / "deploy.md"
+MODES: Final = ("explicit", "redirect", "tproxy")
+UP: Final = ("up", "--mode", "redirect", "--ports", "9092,9094-9096", "--to", "19092", "--user", "65532")
+LACKING: Final = missing("nft")
+
+
+def transparent(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [shutil.which("sh") or "sh", str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+# -- transparent.sh
+
+
+def changed(option: str, value: str) -> tuple[str, ...]:
+    at = UP.index(option) + 1
+    return (*UP[:at], value, *UP[at + 1 :])
+
+
+def without(option: str) -> tuple[str, ...]:
+    at = UP.index(option)
+    return (*UP[:at], *UP[at + 2 :])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say what to do: up, show or down"),
+        (("start",), "'start' is none of up, show, down"),
+        (without("--mode"), "--mode is missing"),
+        (changed("--mode", "nat"), "--mode nat: give redirect or tproxy"),
+        (without("--ports"), "--ports is missing"),
+        (changed("--ports", "kafka"), "--ports kafka: 'kafka' is no port"),
+        (changed("--ports", "9092,,9093"), "'' is no port"),
+        (changed("--ports", "9094-9092"), "'9094-9092' is no port"),
+        (changed("--ports", "70000"), "'70000' is no port"),
+        (changed("--ports", "9092; flush ruleset"), "is no port"),
+        (changed("--ports", "19000-20000"), "holds the port of --to"),
+        (without("--to"), "--to is missing"),
+        (changed("--to", "0"), "--to 0: this is no port"),
+        (without("--user"), "--user is missing"),
+        (changed("--user", "nobody-of-that-name"), "there is no such user"),
+        ((*changed("--user", "99999999999"), "--dry-run"), "--user 99999999999: this is no user's number"),
+        ((*changed("--user", "4294967295"), "--dry-run"), "--user 4294967295: this is no user's number"),
+        ((*changed("--user", "010"), "--dry-run"), "--user 010: this is no user's number"),
+        ((*UP, "--more"), "'--more' is no option of up"),
+        ((*UP, "--mode"), "--mode wants a value"),
+        (("down", "--mode", "redirect"), "'--mode' is no option of down"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    done = transparent(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("transparent.sh: ")
+    assert said in line
+
+
+def test_help_has_examples_and_what_it_needs() -> None:
+    for arguments in (("--help",), ("up", "--help")):
+        done = transparent(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "examples:" in done.stdout
+        assert "It needs CAP_NET_ADMIN" in done.stdout
+
+
+def test_a_dry_run_needs_no_right_and_prints_what_would_be_done() -> None:
+    done = transparent(*UP, "--dry-run", PATH=os.environ["PATH"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nft -f - <<END\ntable inet fetchgate\ndelete table inet fetchgate\n")
+    assert "meta skuid 65532 return" in done.stdout
+    assert done.stdout.count("tcp dport { 9092,9094-9096 }") == 2
+    assert done.stdout.count("redirect to :19092") == 2
+    assert "ip rule" not in done.stdout
+    told = transparent(*changed("--mode", "tproxy"), "--dry-run").stdout
+    assert told.startswith("ip -4 rule add fwmark 0x6667 lookup 26215\n")
+    assert told.count("tproxy ip to :19092") == told.count("tproxy ip6 to :19092") == 1
+
+
+def test_a_user_may_be_named() -> None:
+    assert "meta skuid 0 return" in transparent(*changed("--user", "root"), "--dry-run").stdout
+
+
+@pytest.mark.parametrize("command", ["up", "show", "down"])
+def test_what_it_lacks_is_told_in_one_line(command: str, tmp_path: Path) -> None:
+    for program in ("sh", "cat", "id", "head"):
+        (tmp_path / program).symlink_to(str(shutil.which(program)))
+    done = transparent(*(UP if command == "up" else (command,)), PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "transparent.sh: nft is missing: install nftables\n"
+    (tmp_path / "nft").write_text(
+        "#!/bin/sh\necho 'Operation not permitted (you must be root)' >&2\nexit 1\n"
+    )
+    (tmp_path / "nft").chmod(0o755)
+    done = transparent(*(UP if command == "up" else (command,)), PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert "CAP_NET_ADMIN in this network namespace is missing" in line
+    assert "Operation not permitted" in line
+
+
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+@pytest.mark.parametrize("mode", ["redirect", "tproxy"])
+def test_rules_are_laid_replaced_shown_and_taken_away(mode: str) -> None:
+    def seen() -> str:
+        versions = [place.run("ip", version, "rule").stdout for version in ("-4", "-6")]
+        return place.run("nft", "list", "ruleset").stdout + "".join(versions)
+
+    up = [str(SCRIPT), *changed("--mode", mode)]
+    with Namespace() as place:
+        place.run("nft", "add table inet theirs")
+        before = seen()
+        place.run(*up)
+        laid = seen()
+        place.run(*up)
+        assert seen() == laid != before
+        other = changed("--mode", "tproxy" if mode == "redirect" else "redirect")
+        assert "ip -4 rule" not in place.run(*up, "--dry-run").stdout
+        would = place.run(str(SCRIPT), *other, "--dry-run").stdout
+        assert ("ip -4 rule del" in would) is (mode == "tproxy")
+        shown = place.run(str(SCRIPT), "show").stdout
+        assert "table inet fetchgate" in shown
+        assert ("local default dev lo" in shown) is (mode == "tproxy")
+        place.run(str(SCRIPT), *other)
+        changed_over = seen()
+        place.run(str(SCRIPT), "down")
+        place.run(str(SCRIPT), *other)
+        assert seen() == changed_over
+        place.run(str(SCRIPT), "down")
+        assert seen() == before
+        assert place.run(str(SCRIPT), "down").stdout == "no rules of fetchgate are laid here\n"
+        none = place.run(str(SCRIPT), "show", check=False)
+        assert (none.returncode, none.stderr) == (1, "transparent.sh: no rules of fetchgate are laid here\n")
+
+
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+@pytest.mark.parametrize("mode", ["redirect", "tproxy"])
+def test_rules_that_nft_does_not_take_change_nothing_and_are_told_in_one_line(
+    mode: str, tmp_path: Path
+) -> None:
+    def seen() -> list[str]:
+        asked = (("nft", "list", "ruleset"), ("ip", "rule"), ("ip", "route", "show", "table", "all"))
+        return [place.run(*command).stdout for command in asked]
+
+    # As where the kernel lacks a part: a word of the rules that nft does not know.
+    (tmp_path / "nft").write_text(
+        f'#!/bin/sh\ncase "$*" in *-f*) sed s/counter/lacking/ ;; esac | {shutil.which("nft")} "$@"\n'
+    )
+    (tmp_path / "nft").chmod(0o755)
+    with Namespace() as place:
+        place.run(str(SCRIPT), *UP)
+        before = seen()
+        path = f"PATH={tmp_path}:{os.environ['PATH']}"
+        done = place.run("env", path, str(SCRIPT), *changed("--mode", mode), check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("transparent.sh: nft does not take the rules, nothing is changed")
+        assert "syntax error" in line
+        assert seen() == before
+
+
+# -- Kubernetes
+
+
+def rendered(mode: str) -> dict[str, Any]:
+    """A mode's Deployment, put together by kustomize itself."""
+    (document,) = kustomized(KUBERNETES / "overlays" / mode)
+    return document
+
+
+def kustomized(folder: Path) -> list[dict[str, Any]]:
+    if shutil.which("kubectl") is None and shutil.which("kustomize") is None:
+        pytest.skip("no kubectl and no kustomize here")
+    command = ["kustomize", "build"] if shutil.which("kustomize") else ["kubectl", "kustomize"]
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    documents = list(yaml.safe_load_all(done.stdout))
+    assert all(isinstance(document, dict) for document in documents)
+    return documents
+
+
+def pod_of(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return pod
+
+
+def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in container["env"]}
+
+
+def assert_options(environment: Mapping[str, str]) -> None:
+    """All variables are options of the gateway, and what they say can be used."""
+    known = {"FETCHGATE_CONFIG", *(option.variable for option in OPTIONS)}
+    assert {name for name in environment if name.startswith("FETCHGATE_")} <= known
+    load({}, environment, None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_manifests_are_valid_by_the_schema_of_kubernetes(mode: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
+    document = rendered(mode)
+    for version in ("1.29", "1.31"):
+        validate(document, version, strict=True)
+    document["spec"]["template"]["spec"]["initContainers"][0]["restartPolice"] = "Always"
+    with pytest.raises(Exception, match="restartPolice"):
+        validate(document, "1.31", strict=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) -> None:
+    pod = pod_of(rendered(mode))
+    sidecar, *others = pod["initContainers"]
+    environment = environment_of(sidecar)
+    assert (sidecar["name"], sidecar["restartPolicy"], sidecar["args"]) == ("fetchgate", "Always", ["proxy"])
+    assert_options(environment)
+    assert environment.get("FETCHGATE_TRANSPARENT", "explicit") == mode
+    admin = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
+    assert environment["FETCHGATE_ADMIN"] == f"0.0.0.0:{admin['fetchgate-admin']}"
+    pages = {
+        probe: sidecar[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert {page["port"] for page in pages.values()} == {"fetchgate-admin"}
+    assert [page["path"] for page in pages.values()] == ["/livez", "/livez", "/readyz"]
+    *_, wait = sidecar["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["terminationGracePeriodSeconds"] > float(environment["FETCHGATE_DRAIN_TIMEOUT"]) + float(wait)
+    assert [other["name"] for other in others] == ([] if mode == "explicit" else ["fetchgate-rules"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_page_s_file_of_options_is_mounted_where_the_gateway_reads_it(mode: str, tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
+    (told,) = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    file, patch = told.split("---\n")
+    (tmp_path / "file.yaml").write_text(file)
+    (tmp_path / "patch.yaml").write_text(patch)
+    overlay = os.path.relpath(KUBERNETES / "overlays" / mode, tmp_path.resolve())
+    kustomization = {"resources": ["file.yaml", overlay], "patches": [{"path": "patch.yaml"}]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    documents = {document["kind"]: document for document in kustomized(tmp_path)}
+    for document in documents.values():
+        validate(document, "1.31", strict=True)
+    pod = pod_of(documents["Deployment"])
+    sidecar = pod["initContainers"][0]
+    environment = environment_of(sidecar)
+    assert_options(environment)
+    (mount,) = sidecar["volumeMounts"]
+    (volume,) = pod["volumes"]
+    (name,) = documents["ConfigMap"]["data"]
+    assert environment["FETCHGATE_CONFIG"] == f"{mount['mountPath']}/{name}"
+    assert "subPath" not in mount, "the kubelet would not write it again"
+    assert (volume["name"], volume["configMap"]["name"]) == (
+        mount["name"],
+        documents["ConfigMap"]["metadata"]["name"],
+    )
+    for word, on in (("on", True), ("off", False)):
+        text = documents["ConfigMap"]["data"][name].replace('"on"', f'"{word}"')
+        (tmp_path / name).write_text(text)
+        assert load({}, environment, str(tmp_path / name)).sessions is on
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_container_has_more_rights_than_it_needs(mode: str) -> None:
+    pod = pod_of(rendered(mode))
+    added = {}
+    for container in (*pod["initContainers"], *pod["containers"]):
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"]["drop"] == ["ALL"]
+        assert "memory" in container["resources"]["limits"]
+        assert not container["image"].endswith(":latest")
+        assert ":" in container["image"]
+        added[container["name"]] = set(context["capabilities"].get("add", ()))
+        if container["name"] != "client":
+            assert context["readOnlyRootFilesystem"] is True
+        if not added[container["name"]]:
+            assert context["runAsNonRoot"] is True
+            assert context["runAsUser"] > 0
+    rules: dict[str, set[str]] = {} if mode == "explicit" else {"fetchgate-rules": {"NET_ADMIN"}}
+    gateway = {"NET_RAW", "SETUID", "SETGID", "SETPCAP"} if mode == "tproxy" else set()
+    assert added == {"fetchgate": gateway, "client": set(), **rules}
+
+
+@pytest.mark.parametrize("mode", ["redirect", "tproxy"])
+def test_the_rules_lead_to_the_gateway_and_leave_its_user_alone(mode: str) -> None:
+    sidecar, rules = pod_of(rendered(mode))["initContainers"]
+    told = transparent(*rules["args"], "--dry-run")
+    assert (told.returncode, told.stderr) == (0, "")
+    port = environment_of(sidecar)["FETCHGATE_LISTEN"].rpartition(":")[2]
+    assert f"to :{port}" in told.stdout
+    user = sidecar["securityContext"]["runAsUser"]
+    if mode == "tproxy":
+        (reuid,) = [word for word in sidecar["command"] if word.startswith("--reuid=")]
+        user = int(reuid.removeprefix("--reuid="))
+    assert f"meta skuid {user} return" in told.stdout
+
+
+# -- systemd
+
+
+LENT: Final = re.compile(r"^#(?=LoadCredential=|Environment=FETCHGATE_TLS_)", re.MULTILINE)
+"""In front of what the unit shows for a key that only root may read."""
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_units_are_in_order(tmp_path: Path, lent: bool) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    for unit in UNITS.glob("fetchgate.*"):
+        text = unit.read_text().replace("/opt/fetchgate/bin/fetchgate", str(shutil.which("true")))
+        text = LENT.sub("", text) if lent else text
+        (tmp_path / unit.name).write_text(text)
+    units = [str(tmp_path / name) for name in ("fetchgate.service", "fetchgate.socket")]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False, timeout=60
+    )
+    complaints = [line for line in done.stderr.splitlines() if "fetchgate" in line]
+    assert complaints == []
+
+
+def test_the_service_is_hardened() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    command = ["systemd-analyze", "security", "--offline=yes", str(UNITS / "fetchgate.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    (level,) = re.findall(r"Overall exposure level for fetchgate.service: ([0-9.]+)", done.stdout)
+    assert float(level) < 2.0
+
+
+def unit(name: str) -> dict[str, list[str]]:
+    values: dict[str, list[str]] = {}
+    for line in (UNITS / name).read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            values.setdefault(key, []).append(value)
+    return values
+
+
+def environment_file() -> dict[str, str]:
+    lines = (UNITS / "fetchgate.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_a_key_is_lent_to_the_service_where_its_options_look_for_it() -> None:
+    text = (UNITS / "fetchgate.service").read_text()
+    shown = [line for line in LENT.sub("", text).splitlines() if line not in text.splitlines()]
+    names = [line.split("=")[1].split(":") for line in shown if line.startswith("LoadCredential=")]
+    assert [Path(source).name for _, source in names] == [name for name, _ in names]
+    (variables,) = [line.partition("=")[2].split() for line in shown if line.startswith("Environment=")]
+    assert variables == [
+        f"{option}=%d/{name}"
+        for option, (name, _) in zip(("FETCHGATE_TLS_CERT", "FETCHGATE_TLS_KEY"), names, strict=True)
+    ]
+    assert {variable.split("=")[0] for variable in variables} <= {option.variable for option in OPTIONS}
+    assert all(f"`{line}`" in DOCS.read_text() for line in shown)
+
+
+def test_what_a_reload_can_change_is_in_a_file_that_nothing_beats(tmp_path: Path) -> None:
+    environment = environment_file()
+    (install,) = [line for line in commands("systemd") if environment["FETCHGATE_CONFIG"] in line]
+    assert install.split()[-2:] == ["tools/deploy/systemd/fetchgate.toml", environment["FETCHGATE_CONFIG"]]
+    fixed = [
+        *environment,
+        *(value.split("=")[0] for value in unit("fetchgate.service").get("Environment", ())),
+    ]
+    live = {option.name: option for option in OPTIONS if option.live}
+    assert not {option.variable for option in live.values()} & {*fixed}
+    text = SETTINGS.read_text()
+    shown = re.sub(
+        r"^#(?=\w+ = )", "", text, flags=re.MULTILINE
+    )  # all that is written there, as if it counted
+    assert [*tomllib.loads(shown)] == [*live]
+    (tmp_path / "all.toml").write_text(shown)
+    as_shipped, as_shown = (load({}, environment, str(file)) for file in (SETTINGS, tmp_path / "all.toml"))
+    assert as_shipped == load({}, environment, None), "the file as it is shipped changes nothing"
+    assert changes(as_shipped, as_shown) == (["sessions_off_for"], []), "what is shown is what counts without"
+
+
+def test_the_page_names_what_needs_no_restart() -> None:
+    (told,) = re.findall(r"`fetchgate.toml` holds what applies at once: ([^.]*)\.", DOCS.read_text())
+    assert re.findall(r"`(\w+)`", told) == [option.name for option in OPTIONS if option.live]
+
+
+def test_the_sockets_are_those_that_the_gateway_asks_for() -> None:
+    environment = environment_file()
+    assert_options(environment)
+    config = load({}, environment, str(SETTINGS))
+    brokers = [config.broker_ports.place(number, config.listen) for number in range(3)]
+    assert unit("fetchgate.socket")["ListenStream"] == [
+        str(address) for address in (config.listen, *brokers, config.admin)
+    ]
+    service = unit("fetchgate.service")
+    assert float(service["TimeoutStopSec"][0]) > config.drain_timeout
+    assert service["ExecStart"] == ["/opt/fetchgate/bin/fetchgate proxy"]
+    assert service["StateDirectory"] == ["fetchgate"]
+    assert str(config.state).startswith("/var/lib/fetchgate/")
+
+
+# -- images
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split(None, 1)[0], re.sub(r"\s+", " ", line.split(None, 1)[1])) for line in lines]
+
+
+def test_the_image_is_pinned_slim_and_not_of_root() -> None:
+    stages: dict[str, list[tuple[str, str]]] = {}
+    for word, rest in instructions():
+        if word == "FROM":
+            image, _, name = rest.partition(" AS ")
+            assert re.fullmatch(r"docker\.io/library/[a-z]+:[0-9a-z.-]*slim[0-9a-z.-]*", image), image
+            stages[name] = []
+        else:
+            stages[list(stages)[-1]].append((word, rest))
+    assert list(stages) == ["build", "rules", "gateway"]  # the last is what is built without --target
+    words = dict(stages["gateway"])
+    assert words["USER"] == "65532:65532"
+    assert words["ENTRYPOINT"] == '["fetchgate"]'
+    variables = re.findall(r"FETCHGATE_\w+", words["ENV"])
+    assert set(variables) <= {option.variable for option in OPTIONS}
+    for word, rest in (each for stage in stages.values() for each in stage):
+        assert word in {"WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "ENV"}
+        if word in {"ENTRYPOINT", "CMD"}:
+            assert rest.startswith("["), "the shell form takes signals away"
+        if "apt-get install" in rest:
+            assert "--no-install-recommends" in rest
+            assert "rm -rf /var/lib/apt/lists/*" in rest
+        if "pip install" in rest:
+            assert "--no-cache-dir" in rest
+            assert "[replay]" not in rest
+        if word == "COPY" and "--from" not in rest:
+            *sources, _ = [part for part in rest.split() if not part.startswith("--")]
+            assert all((ROOT / source).exists() for source in sources), rest
+
+
+def test_images_are_given_what_they_are_built_from_and_no_more() -> None:
+    nothing, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] != "#"]
+    assert nothing == "*"
+    given = {line.removeprefix("!") for line in rest if line.startswith("!")}
+    asked = {
+        source
+        for word, rest in instructions()
+        if word == "COPY" and "--from" not in rest
+        for source in [part for part in rest.split() if not part.startswith("--")][:-1]
+    }
+    assert {next(name for name in given if f"{source}/".startswith(f"{name}/")) for source in asked} == given
+
+
+def wait_idle(admin: str) -> int:
+    command = [sys.executable, str(DEPLOY / "wait-idle.py"), admin, "120"]
+    return subprocess.run(command, check=False, timeout=150).returncode
+
+
+def test_a_gateway_that_is_busy_is_waited_for_until_its_clients_have_left() -> None:
+    asked: list[str] = []
+    again = threading.Event()
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if len(asked) == 1:
+                again.wait(120)  # longer than anybody waits for an answer
+                return
+            again.set()
+            told = b"half an ans" if len(asked) == 2 else b'{"connections_open": %d}' % (len(asked) == 3)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(told)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert wait_idle(f"127.0.0.1:{server.server_port}") == 0
+        server.shutdown()
+    assert len(asked) >= 4
+    assert set(asked) == {"/state?connections=0"}, (
+        "a list of all connections may take longer than it is waited for"
+    )
+
+
+def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    began = time.monotonic()
+    assert wait_idle(f"127.0.0.1:{port}") == 0
+    assert time.monotonic() - began < 60
+
+
+def test_compose_names_what_there_is() -> None:
+    file = DEPLOY / "compose" / "compose.yaml"
+    services = yaml.safe_load(file.read_text())["services"]
+    gateway = services["fetchgate"]
+    assert_options(gateway["environment"])
+    build = gateway["build"]
+    context = (file.parent / build["context"]).resolve()
+    assert context == ROOT
+    assert (context / build["dockerfile"]).is_file()
+    assert any(word == "FROM" and rest.endswith(f" AS {build['target']}") for word, rest in instructions())
+    assert gateway["read_only"] is True
+    assert gateway["cap_drop"] == ["ALL"]
+    listen = gateway["environment"]["FETCHGATE_LISTEN"]
+    assert listen in services["client"]["command"]
+    assert services["client"]["network_mode"] == "service:fetchgate"
+    assert not any(" " in part for part in gateway["healthcheck"]["test"])
+    for service in services.values():
+        assert set(service.get("depends_on", ())) <= services.keys()
+        assert ":" in service.get("image", ":")
+
+
+# -- the page
+
+
+def blocks(section: str = "") -> list[list[str]]:
+    """Give the commands of each block of the page, or of those below a heading."""
+    text = DOCS.read_text()
+    if section:
+        text = text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    return [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)]
+
+
+def commands(section: str = "") -> list[str]:
+    return [line for block in blocks(section) for line in block]
+
+
+ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose")
+"""Commands that need a cluster, a daemon, or a registry: run by tests/integration/test_deploy_*.py."""
+HERE: Final = ("kubectl kustomize", "systemd-analyze")
+
+
+_, GATEWAYS = blocks("Transparent mode by hand")
+"""How the gateway is started: run by tests/integration/test_transparent_live.py."""
+
+
+def test_no_command_of_the_page_is_forgotten() -> None:
+    known = (*ELSEWHERE, *HERE, "tools/deploy/transparent.sh")
+    run = [*GATEWAYS, *commands("systemd")]  # these by tests/integration/test_deploy_systemd.py
+    assert [line for line in commands() if not line.startswith(known) and line not in run] == []
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith(HERE)])
+def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
+    program, *_ = line.split()
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here")
+    done = subprocess.run(line.split(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    not_installed = "Command /opt/fetchgate/bin/fetchgate is not executable"
+    assert done.returncode == 0 or not_installed in done.stderr, done.stderr
+
+
+def test_the_page_and_the_manifest_leave_the_same_right() -> None:
+    """The manifest's command is run by tests/integration/test_transparent_live.py."""
+    (line,) = [line for line in commands() if line.startswith("setpriv") and "net_raw" in line]
+    container = pod_of(rendered("tproxy"))["initContainers"][0]
+    shipped = [word for word in container["command"] if not word.startswith("--bounding-set=")]
+    assert line.split() == [*shipped, *container["args"], "--transparent", "tproxy"]
+
+
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+def test_the_rules_of_the_page_are_laid_and_taken_away_as_it_is_written() -> None:
+    with Namespace() as place, place.inside():
+        for line in (line for line in commands() if line.startswith("tools/deploy/transparent.sh")):
+            done = subprocess.run(line.split(), cwd=ROOT, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), line
+        assert place.run("nft", "list", "ruleset").stdout == ""
+
+
+def test_files_and_options_that_the_page_names_are_there() -> None:
+    text = DOCS.read_text()
+    for file in re.findall(r"(?:tools|tests|docs)/[\w./-]+", text):
+        assert (ROOT / file.rstrip(".")).exists(), file
+    flags = {option.flag for option in OPTIONS}
+    named = set(re.findall(r"`(--[a-z-]+)[ `]", text))
+    assert named - flags <= {"--config", "--ports", "--user", "--read-only"}

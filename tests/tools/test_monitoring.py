@@ -1,0 +1,173 @@
+"""What is deployed to watch a gateway names only what there is, and the docs name all of it."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.telemetry.metrics import exposition
+from tests.shell import gateway, run, stub_broker
+
+ROOT: Final = Path(__file__).parents[2]
+ALERTS: Final = ROOT / "tools" / "deploy" / "alerts.yml"
+ALERT_TESTS: Final = ROOT / "tools" / "deploy" / "alerts.test.yml"
+DASHBOARD: Final = ROOT / "tools" / "deploy" / "grafana.json"
+DOCS: Final = ROOT / "docs" / "metrics.md"
+
+SELECTOR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{([^}]*)\})?")
+MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"([^\"]*)\"")
+OF_PROMETHEUS: Final = frozenset({"job", "instance"})
+METRIC = re.compile(r"\b(?:fetchgate|process)_[a-z_]+")
+
+
+Series = dict[str, dict[str, set[str]]]
+
+
+@pytest.fixture(scope="module")
+def series() -> Series:
+    """All that a gateway tells: names of series with their labels and values."""
+    found: Series = {"up": {}}
+
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            gate.books.gone.clear()
+            (tally := gate.counts().total()).session_errors[70] = 1
+            tally.passthrough["one partition"] = 1
+            gate.books.closed(1, tally)
+            await asyncio.sleep(0)
+            text = exposition(gate.account()).decode()
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    labels = found.setdefault(sample.name, {})
+                    for name, value in sample.labels.items():
+                        labels.setdefault(name, set()).add(value)
+
+    run(scene())
+    return found
+
+
+def _rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+def _panels() -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    return panels
+
+
+def _expressions() -> Iterator[tuple[str, str]]:
+    for rule in _rules():
+        yield rule["alert"], rule["expr"]
+    for panel in _panels():
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+@pytest.mark.parametrize(("where", "expression"), list(_expressions()))
+def test_every_series_and_label_that_is_asked_for_exists(series: Series, where: str, expression: str) -> None:
+    asked = [
+        (name, matchers)
+        for name, matchers in SELECTOR.findall(expression)
+        if matchers or METRIC.fullmatch(name) or name == "up"
+    ]
+    assert asked
+    for name, matchers in asked:
+        assert name in series, f"{where}: no gateway tells {name}"
+        for label, value in MATCHER.findall(matchers):
+            if label in OF_PROMETHEUS:
+                continue
+            assert label in series[name], f"{where}: {name} has no label {label}"
+            assert any(re.fullmatch(value, told) for told in series[name][label]), f"{where}: {label}={value}"
+
+
+@pytest.mark.parametrize("expression", [expression for _, expression in _expressions()])
+def test_what_is_grouped_by_is_a_label(series: Series, expression: str) -> None:
+    labels = {"le", *OF_PROMETHEUS, *(label for of_series in series.values() for label in of_series)}
+    for grouped in re.findall(r"(?:by|without)\s*\(([^)]*)\)", expression):
+        assert {label.strip() for label in grouped.split(",")} <= labels
+
+
+def test_every_alert_tells_who_what_and_how_bad() -> None:
+    for rule in _rules():
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert "$labels.instance" in rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith((".", "?"))
+
+
+def test_every_alert_is_seen_to_fire() -> None:
+    """By promtool, below where it is to be had."""
+    tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
+    fired = {case["alertname"] for each in tests for case in each["alert_rule_test"] if "exp_alerts" in case}
+    assert fired == {rule["alert"] for rule in _rules()}
+
+
+def _first_cells(heading: str) -> list[str]:
+    """The first column of the table under a heading of the docs."""
+    section = DOCS.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
+    return rows[1:]
+
+
+def test_the_docs_have_every_alert_panel_and_metric_in_order(series: Series) -> None:
+    assert _first_cells("Alerts") == [rule["alert"] for rule in _rules()]
+    assert _first_cells("Grafana") == [panel["title"] for panel in _panels()]
+    named = set(METRIC.findall(" ".join(_first_cells("Metrics"))))
+    told = {
+        name
+        for name in series
+        if name.startswith("fetchgate_") and not name.endswith(("_bucket", "_sum", "_count", "_created"))
+    } | {name.removesuffix("_bucket") for name in series if name.endswith("_bucket")}
+    assert named - {"process_"} == told
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in _panels():
+        at = panel["gridPos"]
+        places = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not places & taken, panel["title"]
+        taken |= places
+    assert len({panel["id"] for panel in _panels()}) == len(_panels())
+
+
+PROMTOOL: Final = shutil.which("promtool")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: python -m tools.debian fetches it")
+@pytest.mark.parametrize(
+    "command", [["check", "rules", ALERTS.name], ["test", "rules", ALERT_TESTS.name]], ids=" ".join
+)
+def test_promtool_finds_nothing(command: list[str]) -> None:
+    done = subprocess.run(
+        [PROMTOOL or "", *command], cwd=ALERTS.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: python -m tools.debian fetches it")
+def test_promtool_takes_every_panel(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel{number}", "expr": expression.replace("$__rate_interval", "5m")}
+        for number, (_, expression) in enumerate(_expressions())
+    ]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        [PROMTOOL or "", "check", "rules", "rules.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
