@@ -1,7 +1,7 @@
-"""Conformance cases by number: through the connection core, against the model broker.
+"""Conformance cases (fetch-semantics 7) through the connection core, against the model broker.
 
 A client without sessions fetches through the gateway; what it gets is held, byte for byte, against what the
-broker answers the same fetch directly at that moment. Cases that are shown elsewhere are in `tests.cases`.
+broker answers the same fetch directly at that moment.
 """
 
 import random
@@ -27,7 +27,8 @@ from tests.sessionless import B2, IDLE, Client, all_of, filled
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
-def test_case_22_each_change_alone(version: int) -> None:
+def test_each_change_alone(version: int) -> None:
+    """Case 22."""
     client = Client(version).established(*all_of())
     part = client.part("t", 2)
     part.append(b"records", replicated=False)
@@ -42,8 +43,8 @@ def test_case_22_each_change_alone(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
-def test_case_23_what_the_client_alone_changes(version: int) -> None:
-    """The new values are read with, though the broker answers nothing of them."""
+def test_what_the_client_alone_changes(version: int) -> None:
+    """Case 23: the new values are read with, though the broker answers nothing of them."""
     client = Client(version)
     for size in (5, 6, 7):
         client.part().append(bytes(size))
@@ -55,7 +56,8 @@ def test_case_23_what_the_client_alone_changes(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
-def test_case_25_recovered_at_the_same_high_watermark(version: int) -> None:
+def test_recovered_at_the_same_high_watermark(version: int) -> None:
+    """Case 25."""
     client = Client(version).established(*all_of())
     client.part("t", 1).error = 56
     for _ in range(3):
@@ -67,7 +69,8 @@ def test_case_25_recovered_at_the_same_high_watermark(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_case_26_an_added_partition(version: int) -> None:
+def test_an_added_partition(version: int) -> None:
+    """Case 26."""
     client = Client(version).established(*all_of(3))
     for _ in range(3):
         client.same(*all_of(4))
@@ -75,7 +78,8 @@ def test_case_26_an_added_partition(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_case_28_a_high_watermark_that_goes_back(version: int) -> None:
+def test_a_high_watermark_that_goes_back(version: int) -> None:
+    """Case 28."""
     client = Client(version)
     client.part().append(b"x", count=9)
     client.established(("t", 0, 9), ("t", 1))
@@ -85,8 +89,9 @@ def test_case_28_a_high_watermark_that_goes_back(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13, 16, 18])
-def test_case_29_and_69_divergence_each_time(version: int) -> None:
-    """A last_fetched_epoch whose log ended earlier: told in every answer, at an unchanged watermark."""
+def test_divergence_each_time(version: int) -> None:
+    """Cases 29 and 69: a last_fetched_epoch whose log ended earlier: told in every answer, at an unchanged
+    watermark."""
     client = Client(version)
     client.part().append(b"x", count=2)
     client.part().move_leader(1, 5)
@@ -106,8 +111,8 @@ def test_case_29_and_69_divergence_each_time(version: int) -> None:
 # --- 57 -------------------------------------------------------------------------------------------
 
 
-def test_case_57_ids_come_and_go() -> None:
-    """A client that loses an id falls back to v12, and returns: no 106, and never two sessions."""
+def test_ids_come_and_go() -> None:
+    """Case 57: a client that loses an id falls back to v12, and returns: no 106, and never two sessions."""
     client = Client(16).established(*all_of())
     for version in (12, 16, 12):
         client.version = client.asker.version = version
@@ -121,7 +126,8 @@ def test_case_57_ids_come_and_go() -> None:
 # --- 58 to 63: limits and order are kept as sent --------------------------------------------------
 
 
-def test_case_58_partitions_fill_the_answer_in_order() -> None:
+def test_partitions_fill_the_answer_in_order() -> None:
+    """Case 58."""
     client = filled([50] * 10)
     assert sizes(client.same(*all_of(size=190), *IDLE, max_bytes=800))[:5] == [190] * 4 + [0]
     assert client.incremental == 1
@@ -130,8 +136,9 @@ def test_case_58_partitions_fill_the_answer_in_order() -> None:
     assert client.incremental == 1
 
 
-def test_case_58_starvation_ends_by_the_sessions_own_order() -> None:
-    """Whoever got records goes to the back of the session: under a limit every partition gets its turn."""
+def test_starvation_ends_by_the_sessions_own_order() -> None:
+    """Case 58: whoever got records goes to the back of the session: under a limit every partition gets its
+    turn."""
     client = Client()
     for index in range(5):
         client.part("t", index).append(bytes(100))
@@ -142,13 +149,15 @@ def test_case_58_starvation_ends_by_the_sessions_own_order() -> None:
 
 
 @pytest.mark.parametrize(("size", "limit"), [(100, 800), (900, 100), (0, 0)])
-def test_case_59_a_first_batch_comes_whole(size: int, limit: int) -> None:
+def test_a_first_batch_comes_whole(size: int, limit: int) -> None:
+    """Case 59."""
     client = filled([500, 20])
     assert sizes(client.same(*all_of(size=size), *IDLE, max_bytes=limit))[:5] == [500, 0, 0, 0, 0]
     assert client.incremental == 1
 
 
-def test_case_60_the_same_batch_later_is_left_out() -> None:
+def test_the_same_batch_later_is_left_out() -> None:
+    """Case 60."""
     client = Client()
     client.part("t", 0).append(bytes(10))
     client.part("t", 1).append(bytes(500))
@@ -159,21 +168,24 @@ def test_case_60_the_same_batch_later_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1024), (2, 1040), (3, 550)])
-def test_case_61_the_brokers_own_limit(offset: int, size: int) -> None:
+def test_the_brokers_own_limit(offset: int, size: int) -> None:
+    """Case 61."""
     client = filled([100, 1400, 1040, 500, 50], partitions=2)
     client.broker.fetch_max_bytes = 1024
     assert sizes(client.same(("t", 0, offset), ("t", 1, 5), *IDLE))[:2] == [size, 0]
     assert client.incremental == 1
 
 
-def test_case_62_caught_up_partitions_leave_the_first_batch_to_others() -> None:
+def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
+    """Case 62."""
     client = filled([500], partitions=3)
     wants: list[Want] = [("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
     assert sizes(client.same(*wants, *IDLE[:3]))[:3] == [0, 500, 0]
     assert client.incremental == 1
 
 
-def test_case_63_errors_cost_nothing() -> None:
+def test_errors_cost_nothing() -> None:
+    """Case 63."""
     client = filled([500], partitions=3)
     client.part("t", 1).error = 56
     wants: list[Want] = [("t", 0, 99, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
@@ -186,7 +198,8 @@ def test_case_63_errors_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", [11, 12, 15, 16, 18])
-def test_case_64_leaders_and_endpoints_through_a_session(version: int) -> None:
+def test_leaders_and_endpoints_through_a_session(version: int) -> None:
+    """Case 64."""
     client = Client(version)
     values = {"current_leader_epoch": 0}
     client.established(*all_of(), values=values)
@@ -200,7 +213,8 @@ def test_case_64_leaders_and_endpoints_through_a_session(version: int) -> None:
     assert client.incremental == 2
 
 
-def test_case_65_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
+def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
+    """Case 65."""
     client = Client(16).established(*all_of())
     for index, (leader, epoch) in enumerate([(-1, -1), (-1, 4), (2, 4)]):
         part = client.part("t", index)
@@ -214,7 +228,8 @@ def test_case_65_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
 
 
 @pytest.mark.parametrize("release", ["2.4", "2.5", "4.3"])
-def test_case_68_fencing_in_a_session_and_without_on_old_brokers(release: str) -> None:
+def test_fencing_in_a_session_and_without_on_old_brokers(release: str) -> None:
+    """Case 68."""
     version = 11
     client = Client(version, release)
     for part in client.broker.topics["t"].partitions.values():
@@ -241,10 +256,9 @@ SPOKEN = {
 
 @pytest.mark.parametrize(("release", "version"), [(one, v) for one, found in SPOKEN.items() for v in found])
 @pytest.mark.parametrize("isolation", [0, 1])
-def test_case_70_and_98_an_idle_client_gets_what_it_always_got(
-    release: str, version: int, isolation: int
-) -> None:
-    """Byte for byte, brokers up to 2.0 included, which tell read_uncommitted no last stable offset."""
+def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isolation: int) -> None:
+    """Cases 70 and 98: byte for byte, brokers up to 2.0 included, which tell read_uncommitted no last stable
+    offset."""
     client = Client(version, release)
     client.part().append(b"x", count=3)
     wants = [("t", 0, 3), *all_of()[1:], ("u", 0)]
@@ -258,15 +272,15 @@ def test_case_70_and_98_an_idle_client_gets_what_it_always_got(
     assert client.incremental == (0 if release == "1.0" else 7)
 
 
-def test_case_98_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
-    """Up to 2.0 read_uncommitted says -1: read_committed must not get it from there."""
+def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
+    """Case 98: up to 2.0 read_uncommitted says -1: read_committed must not get it from there."""
     client = Client(8, "2.0").established(*all_of())
     for isolation in (1, 1, 1, 1, 0, 0, 0, 0):
         client.same(*all_of(), isolation_level=isolation)
 
 
-def test_case_72_a_new_connection_begins_in_full() -> None:
-    """The broker has lost nothing, but an answer may have been lost: nothing is continued."""
+def test_a_new_connection_begins_in_full() -> None:
+    """Case 72: the broker has lost nothing, but an answer may have been lost: nothing is continued."""
     client = Client().established(*all_of())
     client.same(*all_of())
     client.connection.ended()
@@ -281,7 +295,8 @@ def test_case_72_a_new_connection_begins_in_full() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
-def test_case_76_transactions_under_read_committed(version: int) -> None:
+def test_transactions_under_read_committed(version: int) -> None:
+    """Case 76."""
     client = Client(version).established(*all_of(), isolation_level=1)
     part = client.part()
     part.append(b"open", producer=7)
@@ -302,7 +317,8 @@ def test_case_76_transactions_under_read_committed(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_case_78_seek_back_on_an_idle_partition(version: int) -> None:
+def test_seek_back_on_an_idle_partition(version: int) -> None:
+    """Case 78."""
     client = Client(version)
     client.part().append(b"first")
     client.part().append(b"second")
@@ -315,8 +331,8 @@ def test_case_78_seek_back_on_an_idle_partition(version: int) -> None:
     assert client.incremental == 7
 
 
-def test_case_79_a_thousand_pauses_and_rebalances() -> None:
-    """The session follows the list, and no partition is left frozen at an old offset."""
+def test_a_thousand_pauses_and_rebalances() -> None:
+    """Case 79: the session follows the list, and no partition is left frozen at an old offset."""
     chance = random.Random(79)
     client = Client(16)
     everything = [(name, index) for name in ("t", "u") for index in range(5)]
@@ -342,7 +358,8 @@ def test_case_79_a_thousand_pauses_and_rebalances() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 12])
-def test_case_80_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
+def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
+    """Case 80."""
     client = Client(version)
     client.part("u").append(b"old", count=5)
     wants: list[Want] = [("t", 0), ("u", 0, 5)]
@@ -357,8 +374,8 @@ def test_case_80_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [13, 16, 18])
-def test_case_80_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
-    """Never 103, and 100 as a broker without a session says it."""
+def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
+    """Case 80: never 103, and 100 as a broker without a session says it."""
     client = Client(version).established(("t", 0), ("u", 0))
     client.broker.delete_topic("u")
     for _ in range(3):
@@ -373,7 +390,8 @@ def test_case_80_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_case_82_access_withdrawn_and_restored(version: int) -> None:
+def test_access_withdrawn_and_restored(version: int) -> None:
+    """Case 82."""
     client = Client(version).established(*all_of(3), ("u", 0))
     client.broker.denied.add("u")
     client.part("u").append(b"secret")
@@ -385,7 +403,8 @@ def test_case_82_access_withdrawn_and_restored(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [11, 12, 16, 18])
-def test_case_83_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int) -> None:
+def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int) -> None:
+    """Case 83."""
     client = Client(version)
     client.part().append(b"here")
     client.established(*all_of(), rack_id="r")
@@ -403,8 +422,9 @@ def test_case_83_a_preferred_replica_is_passed_and_the_partition_forgotten(versi
 
 
 @pytest.mark.parametrize(("before", "after"), [("3.7", "3.9"), ("4.3", "4.3"), ("3.9", "2.8")])
-def test_case_92_a_broker_that_comes_back_without_its_sessions(before: str, after: str) -> None:
-    """Another release, other ways to number sessions; the connection is kept, as behind a load balancer."""
+def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) -> None:
+    """Case 92: another release, other ways to number sessions; the connection is kept, as behind a load
+    balancer."""
     client = Client(12, before).established(*all_of())
     renewed = ModelBroker(release=after, seed=5)
     renewed.topics = client.broker.topics
@@ -415,7 +435,8 @@ def test_case_92_a_broker_that_comes_back_without_its_sessions(before: str, afte
     assert set(client.connection.tally.session_errors) <= {70}
 
 
-def test_case_96_and_92_an_id_that_the_new_shards_do_not_have() -> None:
+def test_an_id_that_the_new_shards_do_not_have() -> None:
+    """Cases 96 and 92."""
     client = Client(12, "3.7").established(*all_of())
     (session,) = client.broker.cache.sessions.values()
     high = 2_147_483_640
@@ -434,7 +455,8 @@ def test_case_96_and_92_an_id_that_the_new_shards_do_not_have() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 9, 11, 12])
-def test_case_93_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> None:
+def test_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> None:
+    """Case 93."""
     play = Playbook().established(version, [("t", 0), ("t", 1)], release="3.9")
     play.client(fetch(version, ("t", 0), ("t", 1), correlation=4))
     play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=4))
@@ -447,7 +469,8 @@ def test_case_93_null_records_pass_as_they_are_and_are_never_made_up(version: in
 
 
 @pytest.mark.parametrize("release", ["3.7", "3.9", "4.3"])
-def test_case_95_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
+def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
+    """Case 95."""
     client = Client(16 if release != "3.7" else 12, release, slots=8)
     for shard in client.broker.cache.shards:
         for _ in range(shard.slots):
@@ -468,8 +491,9 @@ def many(count: int) -> list[CachedPartition]:
 
 
 @pytest.mark.parametrize("version", [8, 12, 16])
-def test_case_97_a_batch_that_no_quota_lets_through(version: int) -> None:
-    """Empty and throttled for ever, as without the gateway; no session is lost and nothing asked twice."""
+def test_a_batch_that_no_quota_lets_through(version: int) -> None:
+    """Case 97: empty and throttled for ever, as without the gateway; no session is lost and nothing asked
+    twice."""
     client = Client(version).established(*all_of())
     client.broker.throttle_ms = 1000
     for _ in range(6):

@@ -135,14 +135,15 @@ def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
 
 
 @pytest.mark.parametrize("correlation", [0, 1, -1, 2**31 - 1, 2**31 - 8, -(2**31)])
-def test_trap_17_correlation_ids_stay(correlation: int) -> None:
-    """Those from 2^31-8 on are Java's own for re-authentication."""
+def test_correlation_ids_stay(correlation: int) -> None:
+    """Trap 17: those from 2^31-8 on are Java's own for re-authentication."""
     Playbook().exchange(request(METADATA, 9, correlation), answer(correlation, b"x"))
 
 
 @pytest.mark.parametrize("correlation", [0, -5, 2**31 - 1])
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
-def test_trap_17_fetches_through_a_session_keep_theirs(version: int, correlation: int) -> None:
+def test_fetches_through_a_session_keep_theirs(version: int, correlation: int) -> None:
+    """Trap 17."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=correlation))
     play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=correlation))
@@ -158,7 +159,8 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     play.broker(*told).to_client(*told)
 
 
-def test_case_86_produce_without_acks_is_not_waited_for() -> None:
+def test_produce_without_acks_is_not_waited_for() -> None:
+    """Case 86."""
     play = Playbook()
     frames = [produce(1, 0), produce(2, 1), produce(3, 0), produce(4, 0), produce(5, -1)]
     play.client(*frames).to_broker(*frames)
@@ -169,7 +171,8 @@ def test_case_86_produce_without_acks_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 13])
 @pytest.mark.parametrize("chunk", [1, 5, 17, 1000])
-def test_case_86_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None:
+def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None:
+    """Case 86."""
     transactional = b"" if version < 3 else b"\xff\xff" if version < 9 else b"\x00"
     tags = b"\0" if version >= 9 else b""
     frames = [
@@ -181,14 +184,15 @@ def test_case_86_acks_are_found_however_the_bytes_come(version: int, chunk: int)
     play.broker(answer(2, b"two"), answer(4, b"four")).to_client(answer(2, b"two"), answer(4, b"four"))
 
 
-def test_case_86_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
-    """What tells acks lies within the first 128 KiB, or it passes as answered."""
+def test_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
+    """Case 86: what tells acks lies within the first 128 KiB, or it passes as answered."""
     head = request(0, 3, 1, b"\x7f\xff" + bytes(40_000))[4:]
     play = Playbook().client(framed(head), chunk=1000)
     assert play.takes_broker() == framed(head)
 
 
-def test_case_84_metadata_behind_a_parked_fetch() -> None:
+def test_metadata_behind_a_parked_fetch() -> None:
+    """Case 84."""
     play = Playbook().established(16, T)
     metadata = request(METADATA, 8, 11)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
@@ -199,8 +203,8 @@ def test_case_84_metadata_behind_a_parked_fetch() -> None:
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
-def test_case_84_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
-    """Case 71, too: the answers to later requests wait for the repeated fetch, in its place."""
+def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
+    """Case 84; case 71, too: the answers to later requests wait for the repeated fetch, in its place."""
     play = Playbook().established(16, T)
     later = [request(METADATA, 8, 11), request(2, 3, 12)]
     play.client(fetch(16, *T, correlation=10), *later)
@@ -426,8 +430,8 @@ def test_api_versions_is_cut_to_what_is_understood() -> None:
     play.broker(answer(1, body), chunk=3).to_client(answer(1, less))
 
 
-def test_case_85_an_unknown_version_is_refused_as_brokers_do() -> None:
-    """v5 is none that the gateway could cut: error 35 in v0 form, and the client asks again."""
+def test_an_unknown_version_is_refused_as_brokers_do() -> None:
+    """Case 85: v5 is none that the gateway could cut: error 35 in v0 form, and the client asks again."""
     play = Playbook()
     play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
     own = bytes.fromhex("0023 00000001 0012 0000 0004")
@@ -435,13 +439,15 @@ def test_case_85_an_unknown_version_is_refused_as_brokers_do() -> None:
     play.knows()
 
 
-def test_case_85_a_brokers_own_refusal_passes() -> None:
+def test_a_brokers_own_refusal_passes() -> None:
+    """Case 85."""
     asked = request(18, 4, 1, b"\0\x02a\x02b\0")
     told = answer(1, bytes.fromhex("0023 00000001 0012 0000 0003"))
     Playbook().exchange(asked, told).knows()
 
 
-def test_case_85_a_refusal_keeps_its_place() -> None:
+def test_a_refusal_keeps_its_place() -> None:
+    """Case 85."""
     first = request(METADATA, 1, 1)
     play = Playbook().client(first, request(18, 9, 2, b"\0\x01\x01\0")).to_broker(first)
     play.broker(answer(1, b"brokers"))
@@ -475,8 +481,9 @@ def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
 # --- SASL -----------------------------------------------------------------------------------------
 
 
-def test_case_87_handshake_v0_goes_opaque() -> None:
-    """Tokens follow without Kafka's header, in both directions; a fetch after them passes as it is."""
+def test_handshake_v0_goes_opaque() -> None:
+    """Case 87: tokens follow without Kafka's header, in both directions; a fetch after them passes as it
+    is."""
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN")
     play = Playbook().client(asked).to_broker(asked)
     token = framed(b"\0user\0password")
@@ -490,7 +497,8 @@ def test_case_87_handshake_v0_goes_opaque() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 50])
-def test_case_87_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
+def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
+    """Case 87."""
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN") + framed(b"\0user\0password")
     play = Playbook().client(asked, chunk=chunk)
     assert play.takes_broker() == asked
@@ -499,8 +507,8 @@ def test_case_87_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
     assert play.takes_client() == told
 
 
-def test_case_87_handshake_v1_keeps_its_frames() -> None:
-    """Re-authentication in mid-stream as well, with Java's reserved correlation ids."""
+def test_handshake_v1_keeps_its_frames() -> None:
+    """Case 87: re-authentication in mid-stream as well, with Java's reserved correlation ids."""
     play = Playbook()
     for base in (1, 2**31 - 8):
         play.exchange(request(SASL_HANDSHAKE, 1, base, b"\0\x05PLAIN"), answer(base, b"\0\0"))
@@ -509,7 +517,8 @@ def test_case_87_handshake_v1_keeps_its_frames() -> None:
     assert play.events(Passthrough) == []
 
 
-def test_trap_33_a_bare_gssapi_token_goes_opaque() -> None:
+def test_a_bare_gssapi_token_goes_opaque() -> None:
+    """Trap 33."""
     token = framed(bytes.fromhex("6082011006092a864886f71201020201006e"))
     play = Playbook().client(token).to_broker(token)
     play.broker(framed(b"\x60reply")).to_client(framed(b"\x60reply"))
@@ -526,7 +535,8 @@ def test_closing_without_a_session() -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_case_88_a_session_is_closed_at_the_broker(version: int) -> None:
+def test_a_session_is_closed_at_the_broker(version: int) -> None:
+    """Case 88."""
     play = Playbook().established(version, T)
     play.events()
     play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))

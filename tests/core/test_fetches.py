@@ -169,7 +169,8 @@ def test_added_altered_and_forgotten() -> None:
     assert play.connection.session_partitions == 3
 
 
-def test_trap_26_limits_rack_and_isolation_are_this_requests_own() -> None:
+def test_limits_rack_and_isolation_are_this_requests_own() -> None:
+    """Trap 26."""
     play = Playbook().established(16, T)
     fields: dict[str, Any] = {
         "max_wait_ms": 7,
@@ -182,8 +183,9 @@ def test_trap_26_limits_rack_and_isolation_are_this_requests_own() -> None:
     play.to_broker(asks(16, [], (SESSION_ID, 1), correlation=9, **fields))
 
 
-def test_trap_26_another_isolation_makes_another_session() -> None:
-    """What an entry without news looks like depends on it; the session that was is given up by name."""
+def test_another_isolation_makes_another_session() -> None:
+    """Trap 26: what an entry without news looks like depends on it; the session that was is given up by
+    name."""
     play = Playbook().established(16, T)
     committed: dict[str, Any] = {"isolation_level": 1}
     passes(play, 16, T, 10, **committed)
@@ -194,7 +196,8 @@ def test_trap_26_another_isolation_makes_another_session() -> None:
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_trap_27_another_version_makes_another_session(version: int) -> None:
+def test_another_version_makes_another_session(version: int) -> None:
+    """Trap 27."""
     play = Playbook().established(16, T)
     passes(play, version, T, 10)
     passes(play, version, T, 11)
@@ -206,7 +209,8 @@ def test_trap_27_another_version_makes_another_session(version: int) -> None:
 # --- two at a time --------------------------------------------------------------------------------
 
 
-def test_trap_18_a_second_fetch_in_flight_goes_without_the_session() -> None:
+def test_a_second_fetch_in_flight_goes_without_the_session() -> None:
+    """Trap 18."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     second = fetch(16, *HOT, correlation=5)
@@ -226,7 +230,8 @@ def test_trap_18_a_second_fetch_in_flight_goes_without_the_session() -> None:
 
 
 @pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56), (7, 56)])
-def test_case_74_storage_errors_in_a_session(version: int, told: int) -> None:
+def test_storage_errors_in_a_session(version: int, told: int) -> None:
+    """Case 74."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=4)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=4)
@@ -236,8 +241,8 @@ def test_case_74_storage_errors_in_a_session(version: int, told: int) -> None:
     play.to_client(response(version, ("t", rest), ("u", [entry(0, error=told)]), correlation_id=4))
 
 
-def test_trap_4_the_raised_request_to_the_byte() -> None:
-    """v4 gains log_start_offset -1, session id, epoch and an empty list of forgotten topics."""
+def test_the_raised_request_to_the_byte() -> None:
+    """Trap 4: v4 gains log_start_offset -1, session id, epoch and an empty list of forgotten topics."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 4, T[:2], number)
@@ -306,8 +311,8 @@ def test_bytes_are_counted_as_whole_frames() -> None:
 # --- case 73 --------------------------------------------------------------------------------------
 
 
-def test_case_73_two_clients_do_not_mix() -> None:
-    """One has its session lost and made again; the other goes on with its own."""
+def test_two_clients_do_not_mix() -> None:
+    """Case 73: one has its session lost and made again; the other goes on with its own."""
     sessions = Sessions(max_sessions=5)
     one = Playbook(sessions).established(16, T, session_id=71)
     two = Playbook(sessions).established(16, T, session_id=72)

@@ -162,7 +162,8 @@ def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
     assert play.connection.tally.passthrough["memory"] == 20
 
 
-def test_case_91_a_client_that_is_catching_up_goes_without_and_streams() -> None:
+def test_a_client_that_is_catching_up_goes_without_and_streams() -> None:
+    """Case 91."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     big = entry(1, 9, records=bytes(STREAM_FROM))
@@ -180,7 +181,8 @@ def test_case_91_a_client_that_is_catching_up_goes_without_and_streams() -> None
     play.client(fetch(16, *HOT, correlation=7)).to_broker(asks(16, [HOT[1]], (SESSION_ID, 2), correlation=7))
 
 
-def test_case_91_an_expanded_answer_is_held_until_it_is_whole() -> None:
+def test_an_expanded_answer_is_held_until_it_is_whole() -> None:
+    """Case 91."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     big = entry(1, 9, records=bytes(100_000))

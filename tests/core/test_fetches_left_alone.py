@@ -27,8 +27,8 @@ def test_no_partition_takes_no_slot() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_case_75_old_versions_pass_as_they_are(version: int) -> None:
-    """v0 to v3 are never raised: the broker converts records down for them."""
+def test_old_versions_pass_as_they_are(version: int) -> None:
+    """Case 75: v0 to v3 are never raised: the broker converts records down for them."""
     play = Playbook().knows("3.9")
     for number in range(1, 6):
         asked = fetch(version, *T, correlation=number)
@@ -60,8 +60,8 @@ def test_brokers_without_sessions(release: str, version: int) -> None:
 @pytest.mark.parametrize(
     ("release", "passed"), [("2.1", True), ("2.4", True), ("2.5", False), ("4.3", False)]
 )
-def test_trap_3_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
-    """KAFKA-9338: there a session forgets current_leader_epoch."""
+def test_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
+    """Trap 3: KAFKA-9338: there a session forgets current_leader_epoch."""
     play = Playbook().knows(release)
     values = {"current_leader_epoch": 4}
     for number in range(1, 3):
@@ -87,7 +87,8 @@ REPLICA: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", REPLICA, ids=str)
-def test_case_90_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
+def test_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
+    """Case 90."""
     play = Playbook().knows()
     fields = dict(fields)
     version = fields.pop("version")
@@ -96,8 +97,8 @@ def test_case_90_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("tag", [(0, bytes(16)), (1, bytes(8)), (9, b"x")])
-def test_case_90_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
-    """Replica directory ids and high watermarks are KRaft's own."""
+def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
+    """Case 90: replica directory ids and high watermarks are KRaft's own."""
     part = wire.FetchPartition(partition=0, fetch_offset=1, tags=(tag,))
     other = wire.FetchPartition(partition=1, fetch_offset=1)
     topic = wire.FetchTopic(topic_id=bytes(15) + b"\1", partitions=(part, other))
@@ -135,7 +136,8 @@ def test_a_partition_number_out_of_all_bounds_passes() -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_trap_43_native_sessions_pass_as_they_are(version: int) -> None:
+def test_native_sessions_pass_as_they_are(version: int) -> None:
+    """Trap 43."""
     play = Playbook().knows()
     steps = [
         ((0, 0), T),
@@ -155,13 +157,14 @@ def test_trap_43_native_sessions_pass_as_they_are(version: int) -> None:
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
-def test_trap_38_errors_of_native_sessions_reach_the_client(code: int) -> None:
+def test_errors_of_native_sessions_reach_the_client(code: int) -> None:
+    """Trap 38."""
     play = Playbook().knows()
     play.exchange(fetch(16, session=(5, 1), correlation=1), response(16, error_code=code, correlation_id=1))
 
 
-def test_trap_5a_a_connection_that_was_native_stays_so() -> None:
-    """Another gateway before this one mixes (id, n) with (0, -1): one session is enough."""
+def test_a_connection_that_was_native_stays_so() -> None:
+    """Trap 5a: another gateway before this one mixes (id, n) with (0, -1): one session is enough."""
     play = Playbook().knows()
     passes(play, 16, T, 1, session=(5, 1))
     for number in range(2, 8):
@@ -193,8 +196,9 @@ def test_kafka_gos_way_of_having_no_session() -> None:
     play.broker(full(11, T, session_id=7, correlation_id=3)).to_client(full(11, T, correlation_id=3))
 
 
-def test_case_89_a_client_that_floods_with_0_0() -> None:
-    """Sarama before 1.26.2: the first passes; the unused session is closed, and one of ours takes over."""
+def test_a_client_that_floods_with_0_0() -> None:
+    """Case 89: Sarama before 1.26.2: the first passes; the unused session is closed, and one of ours takes
+    over."""
     play = Playbook().knows()
     asked = fetch(11, *T, session=(0, 0), correlation=1)
     play.exchange(asked, full(11, T, session_id=31, correlation_id=1))
@@ -210,7 +214,8 @@ def test_case_89_a_client_that_floods_with_0_0() -> None:
         play.broker(response(11, session_id=32, correlation_id=9)).to_client(full(11, T, correlation_id=9))
 
 
-def test_case_89_one_partition_flooded_with() -> None:
+def test_a_flood_of_fetches_of_one_partition() -> None:
+    """Case 89."""
     play = Playbook().knows()
     one: list[Want] = [("t", 0)]
     play.exchange(
@@ -227,8 +232,8 @@ def test_case_89_one_partition_flooded_with() -> None:
     assert play.sessions.held == 0
 
 
-def test_case_89_a_refused_session_is_asked_for_again() -> None:
-    """(0, 0) answered with id 0 is no flood: a native client asks again each time."""
+def test_a_refused_session_is_asked_for_again() -> None:
+    """Case 89: (0, 0) answered with id 0 is no flood: a native client asks again each time."""
     play = Playbook().knows()
     for number in range(1, 6):
         passes(play, 11, T, number, session=(0, 0))

@@ -11,7 +11,8 @@ from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, tur
 
 @pytest.mark.parametrize("version", range(4, 19))
 @pytest.mark.parametrize("code", [70, 71, 106])
-def test_case_71_session_errors_are_not_for_the_client(version: int, code: int) -> None:
+def test_session_errors_are_not_for_the_client(version: int, code: int) -> None:
+    """Case 71."""
     play = Playbook().established(version, T)
     play.events()
     spoken = max(version, 7)
@@ -32,7 +33,8 @@ def test_case_71_session_errors_are_not_for_the_client(version: int, code: int) 
 
 
 @pytest.mark.parametrize("second", [70, 71, 106, -1])
-def test_trap_6_a_second_failure_goes_without_a_session(second: int) -> None:
+def test_a_second_failure_goes_without_a_session(second: int) -> None:
+    """Trap 6."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(response(16, error_code=71, correlation_id=4))
@@ -53,8 +55,8 @@ def test_a_slot_is_given_back_after_an_answer_that_repeats_the_last() -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
-def test_trap_11_another_error_is_told_as_without_a_session(code: int) -> None:
-    """The fetch is repeated sessionless; whatever the broker says then is the client's."""
+def test_another_error_is_told_as_without_a_session(code: int) -> None:
+    """Trap 11: the fetch is repeated sessionless; whatever the broker says then is the client's."""
     play = Playbook().established(11, T)
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
     play.broker(response(11, error_code=code, session_id=SESSION_ID, correlation_id=4))
@@ -64,7 +66,8 @@ def test_trap_11_another_error_is_told_as_without_a_session(code: int) -> None:
     play.broker(told).to_client(told)
 
 
-def test_case_96_an_id_outside_the_shards() -> None:
+def test_an_id_outside_the_shards() -> None:
+    """Case 96."""
     play = Playbook().established(16, T, session_id=2147483640)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (2147483640, 1), correlation=4))
     play.broker(response(16, error_code=-1, session_id=2147483640, correlation_id=4))
@@ -73,7 +76,8 @@ def test_case_96_an_id_outside_the_shards() -> None:
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
 
 
-def test_case_95_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
+def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
+    """Case 95."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)
@@ -84,7 +88,8 @@ def test_case_95_a_refused_session_is_asked_for_again_each_time_and_told_once() 
     assert play.events(SessionRefused, SessionMade) == [SessionRefused()]
 
 
-def test_trap_10_an_answer_with_id_0_ends_the_session() -> None:
+def test_an_answer_with_id_0_ends_the_session() -> None:
+    """Trap 10."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(response(16, ("t", [entry(0, 6)]), correlation_id=4))
@@ -104,8 +109,8 @@ def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:
 
 
 @pytest.mark.parametrize("code", [3, 103])
-def test_case_80_a_recreated_topic_is_had_again_in_full(code: int) -> None:
-    """Trap 8: without a session the broker says 100, and 103 never reaches the client."""
+def test_a_recreated_topic_is_had_again_in_full(code: int) -> None:
+    """Case 80; trap 8: without a session the broker says 100, and 103 never reaches the client."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(response(16, ("u", [entry(0, error=code)]), session_id=SESSION_ID, correlation_id=4))
@@ -120,7 +125,8 @@ def test_case_80_a_recreated_topic_is_had_again_in_full(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [76, 35])
-def test_trap_7_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
+def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
+    """Trap 7."""
     play = Playbook().knows("3.9")
     for number in (1, 2):
         passes(play, 9, T, number)
@@ -144,8 +150,8 @@ def test_trap_7_errors_that_a_session_forgets_end_sessions_for_good(code: int) -
 
 
 @pytest.mark.parametrize("version", [8, 11, 12, 16])
-def test_case_81_a_throttled_answer_is_handed_on_empty(version: int) -> None:
-    """Trap 13; and case 97: however often."""
+def test_a_throttled_answer_is_handed_on_empty(version: int) -> None:
+    """Case 81; trap 13; and case 97: however often."""
     play = Playbook().established(version, T)
     for number in (1, 2, 3):
         turn(
@@ -161,7 +167,8 @@ def test_case_81_a_throttled_answer_is_handed_on_empty(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_case_81_throttled_below_sessions(version: int) -> None:
+def test_throttled_below_sessions(version: int) -> None:
+    """Case 81."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=9)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=9)

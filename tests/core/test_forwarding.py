@@ -81,7 +81,8 @@ def test_nothing_is_held_but_what_is_still_to_be_understood(chunk: int) -> None:
 
 @pytest.mark.parametrize("version", range(7, 19))
 @pytest.mark.parametrize("chunk", [1, 5, 16, 100_000])
-def test_trap_12_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk: int) -> None:
+def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk: int) -> None:
+    """Trap 12."""
     play = asking_full(version)
     play.broker(told(version, session_id=SESSION_ID), chunk=chunk)
     assert play.takes_client() == told(version)
@@ -101,7 +102,8 @@ def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> Non
 
 
 @pytest.mark.parametrize("version", [16, 17, 18])
-def test_case_66_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
+def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
+    """Case 66."""
     play = asking(Playbook(resolve=gateway).knows(), version)
     for nodes, shown in (
         ([(2, "b2", 9092)], [(2, "gw", 19_094)]),
@@ -113,13 +115,14 @@ def test_case_66_endpoints_are_where_the_client_is_to_find_them(version: int) ->
         asking(play, version)
 
 
-def test_case_66_without_a_way_to_be_told_addresses_stay() -> None:
-    """Transparent mode: the broker's own addresses lead through the gateway."""
+def test_without_a_way_to_be_told_addresses_stay() -> None:
+    """Case 66: transparent mode: the broker's own addresses lead through the gateway."""
     frame = response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     asking(Playbook().knows()).broker(frame).to_client(frame)
 
 
-def test_case_66_a_broker_without_a_port_is_left_out() -> None:
+def test_a_broker_without_a_port_is_left_out() -> None:
+    """Case 66."""
     play = asking(Playbook(resolve=gateway).knows())
     nodes = endpoints((9, "b9", 9092), (2, "b2", 9092))
     play.broker(response(16, ("t", [HINTED]), tags=nodes, correlation_id=4))
@@ -127,13 +130,15 @@ def test_case_66_a_broker_without_a_port_is_left_out() -> None:
     play.to_client(response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
 
 
-def test_case_66_endpoints_of_a_full_answer_that_makes_a_session() -> None:
+def test_endpoints_of_a_full_answer_that_makes_a_session() -> None:
+    """Case 66."""
     play = asking_full(16, gateway)
     play.broker(told(session_id=SESSION_ID, tags=endpoints((2, "b2", 9092))))
     play.to_client(told(tags=endpoints((2, "gw", 19_094))))
 
 
-def test_case_66_endpoints_of_an_expanded_answer() -> None:
+def test_endpoints_of_an_expanded_answer() -> None:
+    """Case 66."""
     play = Playbook(resolve=gateway).established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     tags = endpoints((2, "broker-2.of.a.long.name", 9092))
@@ -142,8 +147,8 @@ def test_case_66_endpoints_of_an_expanded_answer() -> None:
     play.to_client(response(16, *elements, tags=endpoints((2, "gw", 19_094)), correlation_id=4))
 
 
-def test_trap_44_endpoints_of_a_throttled_answer() -> None:
-    """v16 and later: they can come although there are no entries."""
+def test_endpoints_of_a_throttled_answer() -> None:
+    """Trap 44: v16 and later: they can come although there are no entries."""
     play = Playbook(resolve=gateway).established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     tags = endpoints((2, "b2", 9092))

@@ -1,4 +1,4 @@
-"""Conformance cases of fetch sessions on a live broker, by their numbers, through the connection core.
+"""Conformance cases of fetch sessions on a live broker, through the connection core.
 
 The client has sessions of its own, so the core passes them 1:1: what is shown is that it hides and changes
 nothing, and that the broker is what the model of it says. Cases that a single broker can't be brought to (a
@@ -94,7 +94,8 @@ def asker(request: pytest.FixtureRequest, live: Live) -> Iterator[LiveAsker]:
 ALL_FOO = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
-def test_case_14_sessionless_and_close(asker: LiveAsker) -> None:
+def test_sessionless_and_close(asker: LiveAsker) -> None:
+    """Case 14."""
     assert summary(asker.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
     assert summary(asker.fetch(("foo", 0), session=(-1, -1))) == (0, 0, 1)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
@@ -102,7 +103,8 @@ def test_case_14_sessionless_and_close(asker: LiveAsker) -> None:
     assert summary(asker.fetch(session=(made, 1))) == (70, 0, 0)
 
 
-def test_case_15_epoch_0_makes_a_session(asker: LiveAsker) -> None:
+def test_epoch_0_makes_a_session(asker: LiveAsker) -> None:
+    """Case 15."""
     first = asker.fetch(("foo", 0), session=(0, 0)).session_id
     second = asker.fetch(("foo", 0), session=(first, 0)).session_id
     third = asker.fetch(("foo", 0), session=(77, 0)).session_id
@@ -112,7 +114,8 @@ def test_case_15_epoch_0_makes_a_session(asker: LiveAsker) -> None:
     assert summary(asker.fetch(session=(second, 1))) == (0, second, 0)
 
 
-def test_case_16_wrong_epochs_and_ids(asker: LiveAsker) -> None:
+def test_wrong_epochs_and_ids(asker: LiveAsker) -> None:
+    """Case 16."""
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
     assert summary(asker.fetch(session=(made, 2))) == (71, 0, 0)
@@ -122,7 +125,8 @@ def test_case_16_wrong_epochs_and_ids(asker: LiveAsker) -> None:
     assert summary(asker.fetch(session=(0, 1))) == (70, 0, 0)
 
 
-def test_case_17_the_first_incremental_epoch_is_1(asker: LiveAsker) -> None:
+def test_the_first_incremental_epoch_is_1(asker: LiveAsker) -> None:
+    """Case 17."""
     session = asker.session(("foo", 0))
 
     assert summary(asker.fetch(session=(session.id, 2))) == (71, 0, 0)
@@ -130,14 +134,16 @@ def test_case_17_the_first_incremental_epoch_is_1(asker: LiveAsker) -> None:
     assert summary(asker.fetch(session=(session.id, 2))) == (0, session.id, 0)
 
 
-def test_case_18_an_epoch_is_good_once(asker: LiveAsker) -> None:
+def test_an_epoch_is_good_once(asker: LiveAsker) -> None:
+    """Case 18."""
     session = asker.session(("foo", 0))
 
     assert summary(asker.fetch(session=(session.id, 1))) == (0, session.id, 0)
     assert summary(asker.fetch(session=(session.id, 1))) == (71, 0, 0)
 
 
-def test_case_19_names_and_ids_do_not_mix(asker: LiveAsker) -> None:
+def test_names_and_ids_do_not_mix(asker: LiveAsker) -> None:
+    """Case 19."""
     session = asker.session(("foo", 0))
     version = asker.version
 
@@ -147,7 +153,8 @@ def test_case_19_names_and_ids_do_not_mix(asker: LiveAsker) -> None:
     assert summary(asker.fetch(session=(session.id, 1))) == (0, session.id, 0)
 
 
-def test_case_20_versions_may_change_within_names_or_ids(asker: LiveAsker) -> None:
+def test_versions_may_change_within_names_or_ids(asker: LiveAsker) -> None:
+    """Case 20."""
     session = asker.session(("foo", 0))
 
     for version in (7, 12, 9) if asker.version <= 12 else (17, 13, 18):
@@ -155,14 +162,16 @@ def test_case_20_versions_may_change_within_names_or_ids(asker: LiveAsker) -> No
         assert summary(session.fetch()) == (0, session.id, 0)
 
 
-def test_case_21_no_change_no_entries(asker: LiveAsker) -> None:
+def test_no_change_no_entries(asker: LiveAsker) -> None:
+    """Case 21."""
     session = asker.session(*ALL_FOO)
 
     assert asker.names(session.first) == [*ALL_FOO]
     assert summary(session.fetch()) == (0, session.id, 0)
 
 
-def test_case_22_each_change_alone_includes_the_entry(asker: LiveAsker) -> None:
+def test_each_change_alone_includes_the_entry(asker: LiveAsker) -> None:
+    """Case 22."""
     session = asker.session(("foo", 0), ("foo", 1), isolation_level=1)
     transaction = asker.live.producer.begin(asker.full("foo"))
     asker.live.producer.join(transaction, asker.full("foo"), 1)
@@ -184,7 +193,8 @@ def test_case_22_each_change_alone_includes_the_entry(asker: LiveAsker) -> None:
     assert session.names() == []
 
 
-def test_case_23_what_the_broker_does_not_compare(asker: LiveAsker) -> None:
+def test_what_the_broker_does_not_compare(asker: LiveAsker) -> None:
+    """Case 23."""
     asker.produce("foo", 0)
     asker.produce("foo", 0)
     session = asker.session(("foo", 0, 2))
@@ -197,9 +207,10 @@ def test_case_23_what_the_broker_does_not_compare(asker: LiveAsker) -> None:
 
 
 @pytest.mark.parametrize("asker", [7, 12], indirect=True)
-def test_case_24_and_25_an_error_while_it_lasts_and_once_after_at_the_same_high_watermark(
+def test_an_error_while_it_lasts_and_once_after_at_the_same_high_watermark(
     asker: LiveAsker,
 ) -> None:
+    """Cases 24 and 25."""
     session = asker.session(("foo", 0), ("bar", 0))
     asker.live.delete_topic(asker.full("bar"))
 
@@ -211,14 +222,16 @@ def test_case_24_and_25_an_error_while_it_lasts_and_once_after_at_the_same_high_
     assert session.names() == []
 
 
-def test_case_26_an_added_partition_is_told_once(asker: LiveAsker) -> None:
+def test_an_added_partition_is_told_once(asker: LiveAsker) -> None:
+    """Case 26."""
     session = asker.session(("foo", 0))
 
     assert session.names(("bar", 0)) == [("bar", 0)]
     assert session.names() == []
 
 
-def test_case_27_30_and_48_throttled(asker: LiveAsker) -> None:
+def test_a_throttled_read_updates_nothing_and_its_news_come_next(asker: LiveAsker) -> None:
+    """Cases 27, 30 and 48."""
     client_id = f"throttled-{asker.suffix}"
     session = asker.session(("foo", 0), client_id=client_id)
     asker.live.admin.set_quota(client_id, {"consumer_byte_rate": RATE})
@@ -230,7 +243,8 @@ def test_case_27_30_and_48_throttled(asker: LiveAsker) -> None:
     assert session.names() == [("foo", 0), ("bar", 0)]
 
 
-def test_case_31_to_33_order(asker: LiveAsker) -> None:
+def test_records_go_last_and_unread_errors_behind_all(asker: LiveAsker) -> None:
+    """Cases 31 to 33."""
     session = asker.session(("bar", 1), ("foo", 0), ("foo", 1), ("bar", 9))
 
     assert asker.names(session.first) == [("bar", 1), ("foo", 0), ("foo", 1), ("bar", 9)]
@@ -242,7 +256,8 @@ def test_case_31_to_33_order(asker: LiveAsker) -> None:
     assert session.names(("foo", 2)) == [("foo", 0), ("bar", 1), ("foo", 1), ("foo", 2), ("bar", 9)]
 
 
-def test_case_34_and_35_forgotten_and_listed_twice(asker: LiveAsker) -> None:
+def test_forgotten_and_listed_twice(asker: LiveAsker) -> None:
+    """Cases 34 and 35."""
     for index in range(2):
         asker.produce("foo", index)
     session = asker.session(("foo", 0), ("foo", 1))
@@ -255,13 +270,15 @@ def test_case_34_and_35_forgotten_and_listed_twice(asker: LiveAsker) -> None:
     assert (asker.names(twice), sizes(twice)[0] > 0) == ([("foo", 0), ("bar", 0)], True)
 
 
-def test_case_36_only_neighbours_share_a_topic_element(asker: LiveAsker) -> None:
+def test_only_neighbours_share_a_topic_element(asker: LiveAsker) -> None:
+    """Case 36."""
     answer = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
 
     assert [len(topic.partitions) for topic in answer.topics] == [1, 1, 2]
 
 
-def test_case_37_to_39_forgetting(asker: LiveAsker) -> None:
+def test_forgetting_some_all_but_one_and_all(asker: LiveAsker) -> None:
+    """Cases 37 to 39."""
     session = asker.session(("foo", 0), ("foo", 1))
 
     assert session.names(("bar", 0), forget=[("foo", 0)]) == [("bar", 0)]
@@ -271,7 +288,8 @@ def test_case_37_to_39_forgetting(asker: LiveAsker) -> None:
     assert summary(session.fetch()) == (70, 0, 0)
 
 
-def test_case_40_an_empty_session(asker: LiveAsker) -> None:
+def test_an_empty_session(asker: LiveAsker) -> None:
+    """Case 40."""
     session = asker.session()
 
     assert session.id > 0
@@ -280,7 +298,8 @@ def test_case_40_an_empty_session(asker: LiveAsker) -> None:
 
 
 @pytest.mark.parametrize("asker", [16], indirect=True)
-def test_case_43_to_46_topic_ids(asker: LiveAsker) -> None:
+def test_topic_ids_that_are_unknown_deleted_and_made_anew(asker: LiveAsker) -> None:
+    """Cases 43 to 46."""
     asker.ids["new"] = uuid.uuid4().bytes
     session = asker.session(("foo", 0), ("new", 0), ("bar", 0))
     assert (errors(session.first), session.id > 0) == ([0, 0, 100], True)
@@ -298,7 +317,8 @@ def test_case_43_to_46_topic_ids(asker: LiveAsker) -> None:
     assert (asker.names(again), errors(again)) == ([("bar", 0)], [0])
 
 
-def test_case_58_and_59_limits(asker: LiveAsker) -> None:
+def test_limits_and_a_first_batch_that_comes_whole(asker: LiveAsker) -> None:
+    """Cases 58 and 59."""
     for index in range(3):
         asker.produce("foo", index, 500)
     whole = sizes(asker.fetch(*ALL_FOO))
@@ -309,7 +329,8 @@ def test_case_58_and_59_limits(asker: LiveAsker) -> None:
     assert sizes(asker.fetch(*ALL_FOO, max_bytes=sum(whole[:2]))) == [*whole[:2], 0]
 
 
-def test_case_96_an_id_outside_the_shards(asker: LiveAsker) -> None:
+def test_an_id_outside_the_shards(asker: LiveAsker) -> None:
+    """Case 96."""
     answer = asker.fetch(("foo", 0), session=(2_147_483_640, 0))
 
     assert (answer.error_code, answer.session_id) == (-1, 2_147_483_640)

@@ -109,14 +109,16 @@ def seek(client: Client, batches: list[list[int]], *wants: Want, **options: Any)
     return answer
 
 
-def test_case_58_partitions_fill_the_answer_in_order(client: Client) -> None:
+def test_partitions_fill_the_answer_in_order(client: Client) -> None:
+    """Case 58."""
     wants: list[Want] = [("t", index, 0, 190) for index in range(5)]
     answer = seek(client, [[10] * 10] * 5, *wants, max_bytes=800)
     assert batch(10) < 190
     assert sizes(answer)[:5] == [190] * 4 + [0]
 
 
-def test_case_58_starvation_ends_by_the_sessions_own_order(client: Client) -> None:
+def test_starvation_ends_by_the_sessions_own_order(client: Client) -> None:
+    """Case 58."""
     client.create("t", [[50]] * 5)
     wants: list[Want] = [("t", index) for index in range(5)]
     client.established(*wants, max_bytes=batch(50))
@@ -125,13 +127,15 @@ def test_case_58_starvation_ends_by_the_sessions_own_order(client: Client) -> No
 
 
 @pytest.mark.parametrize(("size", "limit"), [(100, 800), (900, 100), (0, 0)])
-def test_case_59_a_first_batch_comes_whole(client: Client, size: int, limit: int) -> None:
+def test_a_first_batch_comes_whole(client: Client, size: int, limit: int) -> None:
+    """Case 59."""
     wants: list[Want] = [("t", index, 0, size) for index in range(3)]
     answer = seek(client, [[500, 20]] * 3, *wants, max_bytes=limit)
     assert sizes(answer)[:3] == [batch(500), 0, 0]
 
 
-def test_case_60_the_same_batch_later_is_left_out(client: Client) -> None:
+def test_the_same_batch_later_is_left_out(client: Client) -> None:
+    """Case 60."""
     answer = seek(client, [[10], [500]], ("t", 0, 0, 100), ("t", 1, 0, 100))
     assert sizes(answer)[:2] == [batch(10), 0]
     assert entries(answer)[1].high_watermark == 1
@@ -140,26 +144,30 @@ def test_case_60_the_same_batch_later_is_left_out(client: Client) -> None:
 @pytest.mark.parametrize(
     ("offset", "size"), [(0, BROKER_LIMIT), (2, batch(980)), (3, batch(440) + batch(10))]
 )
-def test_case_61_the_brokers_own_limit(client: Client, offset: int, size: int) -> None:
+def test_the_brokers_own_limit(client: Client, offset: int, size: int) -> None:
+    """Case 61."""
     values = [30, 1400, 980, 440, 10]
     assert batch(980) > BROKER_LIMIT > batch(440) + batch(10)
     answer = seek(client, [values, []], ("t", 0, offset), ("t", 1))
     assert sizes(answer)[:2] == [size, 0]
 
 
-def test_case_62_caught_up_partitions_leave_the_first_batch_to_others(client: Client) -> None:
+def test_caught_up_partitions_leave_the_first_batch_to_others(client: Client) -> None:
+    """Case 62."""
     wants: list[Want] = [("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
     assert sizes(seek(client, [[500]] * 3, *wants))[:3] == [0, batch(500), 0]
 
 
-def test_case_63_errors_cost_nothing(client: Client) -> None:
+def test_errors_cost_nothing(client: Client) -> None:
+    """Case 63."""
     wants: list[Want] = [("t", 0, 99, 100), ("t", 1, 0, 100)]
     answer = seek(client, [[500]] * 2, *wants, max_bytes=10)
     assert (errors(answer)[:2], sizes(answer)[:2]) == ([1, 0], [0, batch(500)])
 
 
-def test_case_22_to_27_changes_through_a_session(client: Client) -> None:
-    """Records, log start, offsets, an error and its end, a partition more: each alone, at all versions."""
+def test_changes_through_a_session(client: Client) -> None:
+    """Cases 22 to 27: records, log start, offsets, an error and its end, a partition more: each alone, at all
+    versions."""
     client.create("t", [[10]] * 3)
     client.create("idle", [[]] * len(IDLE))
     wants: list[Want] = [("t", 0, 1), ("t", 1, 1), *IDLE]
@@ -207,7 +215,8 @@ ALL: list[Want] = [("t", index) for index in range(5)]
 
 
 @pytest.mark.parametrize("by_leader", [11, 12, 15, 16, 17, 18], indirect=True)
-def test_case_64_leaders_and_endpoints_through_a_session(by_leader: Client, cluster: Cluster) -> None:
+def test_leaders_and_endpoints_through_a_session(by_leader: Client, cluster: Cluster) -> None:
+    """Case 64."""
     client = by_leader
     client.established(*ALL)
     for _ in range(3):
@@ -221,7 +230,8 @@ def test_case_64_leaders_and_endpoints_through_a_session(by_leader: Client, clus
     assert errors(client.same(*ALL, ("t", 9)))[-1] == 3
 
 
-def test_case_66_endpoints_lead_through_the_gateway(by_leader: Client, cluster: Cluster) -> None:
+def test_endpoints_lead_through_the_gateway(by_leader: Client, cluster: Cluster) -> None:
+    """Case 66."""
     client = by_leader
     client.through.connection = Connection(
         sessions=client.through.sessions,
@@ -246,7 +256,8 @@ def told_leader(client: Client, index: int) -> tuple[int, int, bool]:
     return leader, epoch, (leader.to_bytes(4, signed=True) in endpoints)
 
 
-def test_case_65_a_dead_leader_is_named_until_it_is_missed(by_leader: Client, cluster: Cluster) -> None:
+def test_a_dead_leader_is_named_until_it_is_missed(by_leader: Client, cluster: Cluster) -> None:
+    """Case 65."""
     client = by_leader
     client.established(*ALL)
     leader, epoch, found = told_leader(client, 2)
@@ -297,7 +308,8 @@ def epochs_of(client: Client) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def test_case_68_fencing_in_one_session(moved: tuple[Client, int]) -> None:
+def test_fencing_in_one_session(moved: tuple[Client, int]) -> None:
+    """Case 68."""
     client, _ = moved
     epochs = epochs_of(client)
     assert len(epochs) == 3
@@ -319,7 +331,8 @@ def test_case_68_fencing_in_one_session(moved: tuple[Client, int]) -> None:
     assert client.incremental == 3
 
 
-def test_case_29_and_69_divergence_in_a_session(moved: tuple[Client, int]) -> None:
+def test_divergence_in_a_session(moved: tuple[Client, int]) -> None:
+    """Cases 29 and 69."""
     client, first_epoch = moved
     wants: list[Want] = [("t", 0, 6), ("t", 1), ("t", 2), ("t", 3)]
 

@@ -70,7 +70,7 @@ def gone(stage: Scene) -> bool:
 def test_the_broker_connection_may_be_cut_at_any_byte_of_its_answers(
     stage: Scene, relay: Relay, expected: Answers
 ) -> None:
-    """What came whole is right, what did not is not made up, and the client is closed."""
+    """Case 72: what came whole is right, what did not is not made up, and the client is closed."""
     relay.fault = Fault()
     assert fetch_until_cut(stage) == expected * FETCHES
     size = relay.seen
@@ -163,7 +163,8 @@ def again(log: str, what: str) -> int:
 def test_a_broker_killed_and_started_again_costs_no_record_and_is_said_once(
     stage: Scene, relay: Relay
 ) -> None:
-    """Twice: behind the relay, where connections stand and are reset, and where nobody listens meanwhile."""
+    """Case 92: twice: behind the relay, where connections stand and are reset, and where nobody listens
+    meanwhile."""
     relay.fault = Fault()
     with Admin(stage.broker.address) as admin:
         admin.create_topic("away", partitions=20)

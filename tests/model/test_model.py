@@ -15,7 +15,8 @@ EVERY_VERSION = pytest.mark.parametrize("version", range(7, 19))
 
 
 @EVERY_VERSION
-def test_case_14_sessionless_and_close(version: int) -> None:
+def test_sessionless_and_close(version: int) -> None:
+    """Case 14."""
     broker, asker = fresh(version)
 
     assert summary(asker.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
@@ -26,7 +27,8 @@ def test_case_14_sessionless_and_close(version: int) -> None:
 
 
 @EVERY_VERSION
-def test_case_15_epoch_0_makes_a_session(version: int) -> None:
+def test_epoch_0_makes_a_session(version: int) -> None:
+    """Case 15."""
     broker, asker = fresh(version)
 
     first = asker.fetch(("foo", 0), session=(0, 0)).session_id
@@ -38,7 +40,8 @@ def test_case_15_epoch_0_makes_a_session(version: int) -> None:
 
 
 @EVERY_VERSION
-def test_case_16_wrong_epochs_and_ids(version: int) -> None:
+def test_wrong_epochs_and_ids(version: int) -> None:
+    """Case 16."""
     _, asker = fresh(version)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -49,7 +52,8 @@ def test_case_16_wrong_epochs_and_ids(version: int) -> None:
     assert summary(asker.fetch(session=(0, 1))) == (70, 0, 0)
 
 
-def test_case_17_epochs_begin_at_1_and_wrap_to_1() -> None:
+def test_epochs_begin_at_1_and_wrap_to_1() -> None:
+    """Case 17."""
     broker, asker = fresh()
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
     broker.cache.sessions[made].epoch = 2**31 - 1
@@ -59,7 +63,8 @@ def test_case_17_epochs_begin_at_1_and_wrap_to_1() -> None:
     assert summary(asker.fetch(session=(made, 2))) == (0, made, 0)
 
 
-def test_case_18_an_epoch_is_good_once() -> None:
+def test_an_epoch_is_good_once() -> None:
+    """Case 18."""
     _, asker = fresh()
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -68,7 +73,8 @@ def test_case_18_an_epoch_is_good_once() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(12, 13), (13, 12), (7, 18), (18, 7)])
-def test_case_19_names_and_ids_do_not_mix(before: int, after: int) -> None:
+def test_names_and_ids_do_not_mix(before: int, after: int) -> None:
+    """Case 19."""
     _, asker = fresh(before)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -78,7 +84,8 @@ def test_case_19_names_and_ids_do_not_mix(before: int, after: int) -> None:
     assert summary(asker.fetch(session=(made, 1))) == (0, made, 0)
 
 
-def test_case_20_versions_may_change_within_names_or_ids() -> None:
+def test_versions_may_change_within_names_or_ids() -> None:
+    """Case 20."""
     _, asker = fresh(16)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -94,7 +101,8 @@ ALL_FOO = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 @EVERY_VERSION
-def test_case_21_no_change_no_entries(version: int) -> None:
+def test_no_change_no_entries(version: int) -> None:
+    """Case 21."""
     _, asker = fresh(version)
     session = Session(asker, *ALL_FOO)
 
@@ -103,7 +111,8 @@ def test_case_21_no_change_no_entries(version: int) -> None:
     assert summary(session.fetch()) == (0, session.id, 0)
 
 
-def test_case_22_each_change_alone_includes_the_entry() -> None:
+def test_each_change_alone_includes_the_entry() -> None:
+    """Case 22."""
     broker, asker = fresh(12)
     foo = broker.partition("foo", 1)
     foo.append(b"one", replicated=False)
@@ -127,7 +136,8 @@ def test_case_22_each_change_alone_includes_the_entry() -> None:
     assert entries(diverged)[0].tags == (diverging_epoch_tag(0, 2),)
 
 
-def test_case_23_what_the_broker_does_not_compare() -> None:
+def test_what_the_broker_does_not_compare() -> None:
+    """Case 23."""
     broker, asker = fresh()
     foo = broker.partition("foo")
     foo.append(b"open", producer=9)
@@ -144,7 +154,8 @@ def test_case_23_what_the_broker_does_not_compare() -> None:
     assert (sizes(read), entries(read)[0].last_stable_offset) == ([4], 2)
 
 
-def test_case_24_an_error_is_told_while_it_lasts_and_once_after() -> None:
+def test_an_error_is_told_while_it_lasts_and_once_after() -> None:
+    """Case 24."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0), ("bar", 0))
     broker.partition("bar").error = 56
@@ -156,7 +167,8 @@ def test_case_24_an_error_is_told_while_it_lasts_and_once_after() -> None:
     assert session.names() == []
 
 
-def test_case_25_recovered_at_the_same_high_watermark() -> None:
+def test_recovered_at_the_same_high_watermark() -> None:
+    """Case 25."""
     broker, asker = fresh()
     broker.denied.add("bar")
     session = Session(asker, ("foo", 0), ("bar", 0))
@@ -171,7 +183,8 @@ def test_case_25_recovered_at_the_same_high_watermark() -> None:
     assert session.names() == []
 
 
-def test_case_26_an_added_partition_is_told_once() -> None:
+def test_an_added_partition_is_told_once() -> None:
+    """Case 26."""
     _, asker = fresh()
     session = Session(asker, ("foo", 0))
 
@@ -179,7 +192,8 @@ def test_case_26_an_added_partition_is_told_once() -> None:
     assert session.names() == []
 
 
-def test_case_27_an_added_partition_throttled_at_first_is_told_next() -> None:
+def test_an_added_partition_throttled_at_first_is_told_next() -> None:
+    """Case 27."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0))
 
@@ -190,7 +204,8 @@ def test_case_27_an_added_partition_throttled_at_first_is_told_next() -> None:
     assert session.names() == [("bar", 0)]
 
 
-def test_case_28_a_high_watermark_that_goes_back_is_told() -> None:
+def test_a_high_watermark_that_goes_back_is_told() -> None:
+    """Case 28."""
     broker, asker = fresh()
     broker.partition("foo").append(b"xyz")
     session = Session(asker, ("foo", 0, 1))
@@ -199,7 +214,8 @@ def test_case_28_a_high_watermark_that_goes_back_is_told() -> None:
     assert [data.high_watermark for data in entries(session.fetch())] == [0]
 
 
-def test_case_29_divergence_is_told_every_time() -> None:
+def test_divergence_is_told_every_time() -> None:
+    """Case 29."""
     broker, asker = fresh(12)
     broker.partition("foo").append(b"xyz")
     broker.partition("foo").move_leader(1, 4)
@@ -211,7 +227,8 @@ def test_case_29_divergence_is_told_every_time() -> None:
         assert data.tags == (diverging_epoch_tag(0, 1),)
 
 
-def test_case_30_what_a_throttled_read_saw_is_still_news() -> None:
+def test_what_a_throttled_read_saw_is_still_news() -> None:
+    """Case 30."""
     broker, asker = fresh()
     broker.partition("foo").append(b"x", replicated=False)
     session = Session(asker, ("foo", 0, 1))
@@ -228,7 +245,8 @@ def test_case_30_what_a_throttled_read_saw_is_still_news() -> None:
 
 
 @EVERY_VERSION
-def test_case_31_request_order_then_session_order_and_unread_errors_last(version: int) -> None:
+def test_request_order_then_session_order_and_unread_errors_last(version: int) -> None:
+    """Case 31."""
     broker, asker = fresh(version)
     broker.denied.add("bar")
     wants = (("zar", 1), ("bar", 0), ("zar", 0), ("foo", 2))
@@ -241,7 +259,8 @@ def test_case_31_request_order_then_session_order_and_unread_errors_last(version
     assert session.names() == order
 
 
-def test_case_32_records_go_last_and_news_stay() -> None:
+def test_records_go_last_and_news_stay() -> None:
+    """Case 32."""
     broker, asker = fresh()
     broker.partition("foo").append(b"data", replicated=False)
     session = Session(asker, ("foo", 0, 1), ("foo", 1), ("foo", 2))
@@ -264,7 +283,8 @@ def test_up_to_2_8_news_go_last_too() -> None:
     assert session.order == [("foo", 2), ("foo", 0), ("foo", 1)]
 
 
-def test_case_33_two_with_records_keep_their_order_at_the_tail() -> None:
+def test_two_with_records_keep_their_order_at_the_tail() -> None:
+    """Case 33."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 2), ("foo", 1), ("foo", 0))
     for index in (1, 2):
@@ -274,7 +294,8 @@ def test_case_33_two_with_records_keep_their_order_at_the_tail() -> None:
     assert session.order == [("foo", 0), ("foo", 2), ("foo", 1)]
 
 
-def test_case_34_new_values_keep_the_place_forgetting_loses_it() -> None:
+def test_new_values_keep_the_place_forgetting_loses_it() -> None:
+    """Case 34."""
     _, asker = fresh()
     session = Session(asker, *ALL_FOO)
 
@@ -286,7 +307,8 @@ def test_case_34_new_values_keep_the_place_forgetting_loses_it() -> None:
 
 
 @EVERY_VERSION
-def test_case_35_added_and_forgotten_at_once_and_twice_in_one_request(version: int) -> None:
+def test_added_and_forgotten_at_once_and_twice_in_one_request(version: int) -> None:
+    """Case 35."""
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
 
@@ -300,7 +322,8 @@ def test_case_35_added_and_forgotten_at_once_and_twice_in_one_request(version: i
 
 
 @EVERY_VERSION
-def test_case_36_only_neighbours_share_a_topic_element(version: int) -> None:
+def test_only_neighbours_share_a_topic_element(version: int) -> None:
+    """Case 36."""
     _, asker = fresh(version)
 
     answer = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
@@ -313,7 +336,8 @@ def test_case_36_only_neighbours_share_a_topic_element(version: int) -> None:
 
 
 @EVERY_VERSION
-def test_case_37_remove_one_add_one(version: int) -> None:
+def test_remove_one_add_one(version: int) -> None:
+    """Case 37."""
     _, asker = fresh(version)
     session = Session(asker, ("foo", 0), ("foo", 1))
 
@@ -322,7 +346,8 @@ def test_case_37_remove_one_add_one(version: int) -> None:
 
 
 @EVERY_VERSION
-def test_case_38_forgetting_everything_closes(version: int) -> None:
+def test_forgetting_everything_closes(version: int) -> None:
+    """Case 38."""
     broker, asker = fresh(version)
     session = Session(asker, *ALL_FOO)
 
@@ -340,7 +365,8 @@ def test_what_is_added_and_forgotten_as_all_is_forgotten_is_answered_once() -> N
     assert (answer.session_id, asker.names(answer)) == (0, [("bar", 0)])
 
 
-def test_case_39_forget_all_but_the_added_one() -> None:
+def test_forget_all_but_the_added_one() -> None:
+    """Case 39."""
     _, asker = fresh()
     session = Session(asker, *ALL_FOO)
 
@@ -350,7 +376,8 @@ def test_case_39_forget_all_but_the_added_one() -> None:
     assert session.order == [("bar", 0)]
 
 
-def test_case_40_an_empty_session() -> None:
+def test_an_empty_session() -> None:
+    """Case 40."""
     broker, asker = fresh()
     session = Session(asker)
 
@@ -359,7 +386,8 @@ def test_case_40_an_empty_session() -> None:
     assert not broker.cache.sessions
 
 
-def test_case_41_evicted_while_parked() -> None:
+def test_evicted_while_parked() -> None:
+    """Case 41."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0))
     parked = broker.arrive(asker.request(session=(session.id, 1)), 0.0)
@@ -372,7 +400,8 @@ def test_case_41_evicted_while_parked() -> None:
     assert summary(asker.fetch(session=(session.id, 2))) == (70, 0, 0)
 
 
-def test_case_42_overtaken_while_parked() -> None:
+def test_overtaken_while_parked() -> None:
+    """Case 42."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0))
     parked = broker.arrive(asker.request(session=(session.id, 1)), 0.0)
@@ -387,7 +416,8 @@ def test_case_42_overtaken_while_parked() -> None:
 # Topic ids
 
 
-def test_case_43_an_unknown_id_becomes_known() -> None:
+def test_an_unknown_id_becomes_known() -> None:
+    """Case 43."""
     broker, asker = fresh(13)
     topic = broker.topics.pop("bar")
     session = Session(asker, ("foo", 0), ("bar", 0))
@@ -399,7 +429,8 @@ def test_case_43_an_unknown_id_becomes_known() -> None:
     assert (asker.names(answer), errors(answer)) == ([("bar", 0)], [0])
 
 
-def test_case_44_a_resolved_name_sticks() -> None:
+def test_a_resolved_name_sticks() -> None:
+    """Case 44."""
     broker, asker = fresh(13)
     session = Session(asker, ("bar", 0))
 
@@ -413,7 +444,8 @@ def test_case_44_a_resolved_name_sticks() -> None:
 
 @pytest.mark.parametrize("then", [True, False])
 @pytest.mark.parametrize("first", [True, False])
-def test_case_45_forgetting_by_id_needs_no_name(first: bool, then: bool) -> None:
+def test_forgetting_by_id_needs_no_name(first: bool, then: bool) -> None:
+    """Case 45."""
     broker, asker = fresh(13)
     topic = broker.topics["bar"]
     if not first:
@@ -427,7 +459,8 @@ def test_case_45_forgetting_by_id_needs_no_name(first: bool, then: bool) -> None
     assert session.order == [("foo", 0)]
 
 
-def test_case_46_a_recreated_topic_by_id_and_by_name() -> None:
+def test_a_recreated_topic_by_id_and_by_name() -> None:
+    """Case 46."""
     broker, asker = fresh(13)
     session = Session(asker, ("foo", 0), ("bar", 0))
     old = asker.ids["bar"]
@@ -450,7 +483,8 @@ def test_case_46_a_recreated_topic_by_id_and_by_name() -> None:
     assert named.names() == []
 
 
-def test_case_47_keys_are_ids_or_else_names() -> None:
+def test_keys_are_ids_or_else_names() -> None:
+    """Case 47."""
     broker, asker = fresh(13)
     topic = broker.topics.pop("bar")
     session = Session(asker, ("bar", 0))
@@ -467,7 +501,8 @@ def test_case_47_keys_are_ids_or_else_names() -> None:
 
 
 @EVERY_VERSION
-def test_case_48_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> None:
+def test_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> None:
+    """Case 48."""
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
     broker.partition("foo").append(b"data")
@@ -482,7 +517,8 @@ def test_case_48_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: 
 
 
 @EVERY_VERSION
-def test_case_49_a_session_error_hides_behind_a_throttle(version: int) -> None:
+def test_a_session_error_hides_behind_a_throttle(version: int) -> None:
+    """Case 49."""
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
     broker.throttle_ms = 30

@@ -28,7 +28,8 @@ def of_all(size: int, *, offset: int = 0, partitions: int = 5) -> list[Want]:
 # KIP-74
 
 
-def test_case_58_the_leading_partitions_fill_the_answer() -> None:
+def test_the_leading_partitions_fill_the_answer() -> None:
+    """Case 58."""
     _, asker = filled([50] * 10)
     assert sizes(asker.fetch(*of_all(190), max_bytes=800)) == [190, 190, 190, 190, 0]
 
@@ -36,7 +37,8 @@ def test_case_58_the_leading_partitions_fill_the_answer() -> None:
     assert sizes(asker.fetch(*of_all(190), max_bytes=800)) == [200, 0, 0, 0, 0]
 
 
-def test_case_59_a_first_batch_comes_whole() -> None:
+def test_a_first_batch_comes_whole() -> None:
+    """Case 59."""
     _, asker = filled([500, 20])
 
     assert sizes(asker.fetch(*of_all(100), max_bytes=800)) == [500, 0, 0, 0, 0]
@@ -44,7 +46,8 @@ def test_case_59_a_first_batch_comes_whole() -> None:
     assert sizes(asker.fetch(*of_all(0), max_bytes=0)) == [500, 0, 0, 0, 0]
 
 
-def test_case_60_the_same_batch_later_is_left_out() -> None:
+def test_the_same_batch_later_is_left_out() -> None:
+    """Case 60."""
     broker, asker = filled([500], 2)
     broker.partition("t", 0).segments[0].batches[0] = replace(
         broker.partition("t", 0).segments[0].batches[0], data=bytes(10)
@@ -57,14 +60,16 @@ def test_case_60_the_same_batch_later_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1024), (2, 1040), (3, 550)])
-def test_case_61_the_brokers_own_limit(offset: int, size: int) -> None:
+def test_the_brokers_own_limit(offset: int, size: int) -> None:
+    """Case 61."""
     broker, asker = filled([100, 1400, 1040, 500, 50], 1)
     broker.fetch_max_bytes = 1024
 
     assert sizes(asker.fetch(("t", 0, offset, 1 << 20))) == [size]
 
 
-def test_case_62_caught_up_partitions_leave_the_first_batch_to_others() -> None:
+def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
+    """Case 62."""
     _, asker = filled([500], 3)
 
     answer = asker.fetch(("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100))
@@ -72,7 +77,8 @@ def test_case_62_caught_up_partitions_leave_the_first_batch_to_others() -> None:
     assert sizes(answer) == [0, 500, 0]
 
 
-def test_case_63_errors_cost_nothing() -> None:
+def test_errors_cost_nothing() -> None:
+    """Case 63."""
     broker, asker = filled([500], 3)
     broker.partition("t", 1).error = 56
 
@@ -140,7 +146,8 @@ def test_transactions_end_where_read_committed_sees_them() -> None:
 
 
 @pytest.mark.parametrize("version", [12, 15, 16, 18])
-def test_case_64_who_leads_instead(version: int) -> None:
+def test_who_leads_instead(version: int) -> None:
+    """Case 64."""
     broker, asker = filled([10], 5)
     broker.nodes = {2: B2}
     asker.version = version
@@ -171,7 +178,8 @@ def test_a_follower_serves_from_v11_on(version: int) -> None:
     assert errors(asker.fetch(("t", 0))) == [6 if version == 10 else 0]
 
 
-def test_case_65_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
+def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
+    """Case 65."""
     broker, asker = filled([10], 3)
     asker.version = 16
     asker.learn()

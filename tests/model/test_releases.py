@@ -30,7 +30,8 @@ def test_an_unexpected_failure_lists_the_request(
 
 
 @pytest.mark.parametrize(("release", "error"), [("3.7", 70), ("3.8", -1), ("4.3", -1)])
-def test_case_96_ids_that_no_shard_owns(release: str, error: int) -> None:
+def test_ids_that_no_shard_owns(release: str, error: int) -> None:
+    """Case 96."""
     _, asker = fresh(13, release)
 
     assert asker.fetch(session=(2_147_483_640, 1)).error_code == error
@@ -82,7 +83,8 @@ def test_up_to_1_1_an_unknown_partition_is_answered_in_its_place() -> None:
 
 
 @pytest.mark.parametrize(("release", "error"), [("2.4", 0), ("2.5", 74)])
-def test_case_68_old_brokers_forget_to_fence_in_sessions(release: str, error: int) -> None:
+def test_old_brokers_forget_to_fence_in_sessions(release: str, error: int) -> None:
+    """Case 68."""
     broker, asker = fresh(11, release)
     broker.partition("foo").leader_epoch = 5
     session = Session(asker, ("foo", 0), values={"current_leader_epoch": 5})
@@ -94,7 +96,8 @@ def test_case_68_old_brokers_forget_to_fence_in_sessions(release: str, error: in
     assert errors(asker.fetch(("foo", 0), values={"current_leader_epoch": 6})) == [75]
 
 
-def test_case_69_an_epoch_never_seen_is_out_of_range() -> None:
+def test_an_epoch_never_seen_is_out_of_range() -> None:
+    """Case 69."""
     _, asker = fresh(12)
 
     assert errors(asker.fetch(("foo", 0), values={"last_fetched_epoch": 7})) == [1]

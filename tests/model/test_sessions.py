@@ -32,7 +32,8 @@ def alive(cache: FetchSessionCache, *sessions: FetchSession) -> bool:
     return set(cache.sessions) == {session.session_id for session in sessions}
 
 
-def test_case_01_ids_are_positive_unique_and_their_shards_own() -> None:
+def test_ids_are_positive_unique_and_their_shards_own() -> None:
+    """Case 1."""
     cache = FetchSessionCache(slots=80_000, sharded=True, seed=1)
 
     ids = [cache.create(0, parts(1)) for _ in range(10_000)]
@@ -43,7 +44,8 @@ def test_case_01_ids_are_positive_unique_and_their_shards_own() -> None:
         assert all(max(1, index * 268_435_455) <= i < (index + 1) * 268_435_455 for i in shard.sessions)
 
 
-def test_case_02_no_room_for_more() -> None:
+def test_a_full_cache_refuses() -> None:
+    """Case 2."""
     cache = one_cache(3)
     sessions = [make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)]
 
@@ -52,7 +54,8 @@ def test_case_02_no_room_for_more() -> None:
     assert alive(cache, *sessions)
 
 
-def test_case_03_the_least_recently_used_goes_when_stale() -> None:
+def test_the_least_recently_used_goes_when_stale() -> None:
+    """Case 3."""
     cache = one_cache(3)
     first, _, third = make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)
     cache.touch(first, 120_011)
@@ -62,7 +65,8 @@ def test_case_03_the_least_recently_used_goes_when_stale() -> None:
     assert alive(cache, first, third, fourth)
 
 
-def test_case_04_the_smallest_aged_goes_and_privilege_counts() -> None:
+def test_the_smallest_aged_goes_and_privilege_counts() -> None:
+    """Case 4."""
     cache = one_cache(3)
     first, third = make(cache, 10, 0), make(cache, 30, 20)
     cache.touch(first, 120_211)
@@ -77,7 +81,8 @@ def test_case_04_the_smallest_aged_goes_and_privilege_counts() -> None:
     assert alive(cache, third, fifth, sixth)
 
 
-def test_case_05_equal_size_never_evicts() -> None:
+def test_equal_size_never_evicts() -> None:
+    """Case 5."""
     cache = one_cache(1)
     old = make(cache, 10, 0)
     cache.touch(old, 120_001)
@@ -86,7 +91,8 @@ def test_case_05_equal_size_never_evicts() -> None:
     assert alive(cache, make(cache, 11, 120_001))
 
 
-def test_case_06_staleness_is_strict() -> None:
+def test_staleness_is_strict() -> None:
+    """Case 6."""
     cache = one_cache(1)
     make(cache, 10, 0)
 
@@ -94,7 +100,8 @@ def test_case_06_staleness_is_strict() -> None:
     assert alive(cache, make(cache, 10, 120_001))
 
 
-def test_case_07_a_privileged_newcomer_beats_any_consumer() -> None:
+def test_a_privileged_newcomer_beats_any_consumer() -> None:
+    """Case 7."""
     cache = one_cache(1)
     make(cache, 100, 0)
 
@@ -104,7 +111,8 @@ def test_case_07_a_privileged_newcomer_beats_any_consumer() -> None:
     assert refused(cache, 200, 2, privileged=True)
 
 
-def test_case_08_a_consumer_never_evicts_a_follower_in_use() -> None:
+def test_a_consumer_never_evicts_a_follower_in_use() -> None:
+    """Case 8."""
     cache = one_cache(1)
     follower = make(cache, 1, 0, privileged=True)
     cache.touch(follower, 120_001)
@@ -113,14 +121,16 @@ def test_case_08_a_consumer_never_evicts_a_follower_in_use() -> None:
     make(cache, 100, 240_002)
 
 
-def test_case_09_anyone_evicts_a_stale_follower() -> None:
+def test_anyone_evicts_a_stale_follower() -> None:
+    """Case 9."""
     cache = one_cache(1)
     make(cache, 10, 0, privileged=True)
 
     assert alive(cache, make(cache, 1, 120_001))
 
 
-def test_case_10_a_session_in_use_is_not_the_victim() -> None:
+def test_a_session_in_use_is_not_the_victim() -> None:
+    """Case 10."""
     broker = ModelBroker(slots=16)
     broker.create_topic("t", 2)
     asker = Asker(broker=broker)
@@ -140,7 +150,8 @@ def test_case_10_a_session_in_use_is_not_the_victim() -> None:
     assert idle not in broker.cache.sessions
 
 
-def test_case_11_partitions_are_counted_as_last_touched() -> None:
+def test_partitions_are_counted_as_last_touched() -> None:
+    """Case 11."""
     cache = one_cache(2)
     make(cache, 2, 0)
     four = make(cache, 4, 0)
@@ -159,7 +170,8 @@ def test_case_11_partitions_are_counted_as_last_touched() -> None:
 
 
 @pytest.mark.parametrize("slots", [0, 7])
-def test_case_12_without_slots_fetches_work(slots: int) -> None:
+def test_without_slots_fetches_work(slots: int) -> None:
+    """Case 12."""
     broker = ModelBroker(slots=slots)
     broker.create_topic("t")
 
@@ -169,7 +181,8 @@ def test_case_12_without_slots_fetches_work(slots: int) -> None:
     assert len(answer.topics) == 1
 
 
-def test_case_13_shards_and_their_turns() -> None:
+def test_shards_and_their_turns() -> None:
+    """Case 13."""
     cache = FetchSessionCache(slots=800, sharded=True, seed=3)
 
     assert cache.shard_of(268_435_454) is cache.shards[0]

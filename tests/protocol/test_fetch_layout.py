@@ -1,4 +1,4 @@
-"""Sizes and offsets of section 1.5 of the protocol's description, and counts where uvarints grow."""
+"""Sizes and offsets of docs/fetch-semantics.md, section 1.5, and counts where uvarints grow."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,8 @@ def many(version: int, count: int) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize(
     ("version", "count"), [(11, 127), (12, 126), (12, 127), (16, 16_382), (16, 16_383), (16, 2_097_151)]
 )
-def test_case_94_partitions_where_counts_grow(version: int, count: int) -> None:
+def test_partitions_where_counts_grow(version: int, count: int) -> None:
+    """Case 94."""
     request, answer = many(version, count)
     view = parsed(request)
     assert view.listing is not None

@@ -186,7 +186,8 @@ def test_throttle_time_and_tags_are_the_answers_own(version: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56)])
-def test_case_74_storage_errors_are_told_as_the_client_knows_them(version: int, told: int) -> None:
+def test_storage_errors_are_told_as_the_client_knows_them(version: int, told: int) -> None:
+    """Case 74."""
     session = Session(version, WANTS).establish()
     frame = session.expanded(WANTS, ("t", [entry(1, error=56)]))
     assert frame == session.direct(WANTS, {("t", 1): entry(1, error=told)})

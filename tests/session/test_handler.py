@@ -1,4 +1,4 @@
-"""FetchSessionHandler, row by row: the table in its docstring, section 3.2, and cases 50 to 57.
+"""FetchSessionHandler, row by row: the table in its docstring (fetch-semantics 3.2), and cases 50 to 57.
 
 Each answer that is no good is given with entries that would change the table, and it is shown that they did
 not: an error changes nothing but what the next fetch carries.
@@ -22,7 +22,8 @@ def test_a_full_answer_with_an_id_makes_a_session() -> None:
     assert [high_watermark(handler, *key) for key in T] == [5, 5, 5]
 
 
-def test_case_50_a_full_answer_without_an_id_and_each_next_fetch_asks_again() -> None:
+def test_a_full_answer_without_an_id_and_each_next_fetch_asks_again() -> None:
+    """Case 50."""
     handler = asked()
     elements = [("t", [entry(0), entry(1)]), ("u", [entry(0)])]
     for _ in range(3):
@@ -44,7 +45,8 @@ def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
     assert Kept.of(handler) == kept
 
 
-def test_case_55_a_full_answer_thrown_away_by_a_quota() -> None:
+def test_a_full_answer_thrown_away_by_a_quota() -> None:
+    """Case 55."""
     handler = asked()
     verdict = give(handler, 16, throttle_time_ms=100)
     assert (verdict.use, verdict.reason) == (Use.EMPTY, "")
@@ -64,8 +66,8 @@ def test_case_55_a_full_answer_thrown_away_by_a_quota() -> None:
     ],
 )
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_case_53_a_full_answer_with_other_partitions(version: int, elements: Any) -> None:
-    """It is the broker's own answer and goes on; there is no session after it."""
+def test_a_full_answer_with_other_partitions(version: int, elements: Any) -> None:
+    """Case 53: it is the broker's own answer and goes on; there is no session after it."""
     handler = asked(version)
     verdict = give(handler, version, *elements, session_id=77)
     assert (verdict.use, verdict.reason) == (Use.COMPLETE, "other partitions than asked for")
@@ -118,7 +120,8 @@ def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
     assert state(handler) == (77, 2)
 
 
-def test_case_17_epochs_begin_with_one_and_go_round() -> None:
+def test_epochs_begin_with_one_and_go_round() -> None:
+    """Case 17."""
     handler = established()
     assert handler.ask_incremental() == (77, 1)
     handler.epoch = MAX_EPOCH
@@ -127,8 +130,8 @@ def test_case_17_epochs_begin_with_one_and_go_round() -> None:
     assert state(handler) == (77, 1)
 
 
-def test_case_54_an_incremental_answer_without_an_id() -> None:
-    """The session is gone, but its entries are good."""
+def test_an_incremental_answer_without_an_id() -> None:
+    """Case 54: the session is gone, but its entries are good."""
     handler = established()
     again(handler)
     verdict = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
@@ -139,7 +142,8 @@ def test_case_54_an_incremental_answer_without_an_id() -> None:
 @pytest.mark.parametrize(
     "elements", [[("v", [entry(0)])], [("t", [entry(2)])], [("t", [entry(i) for i in range(9)])]]
 )
-def test_case_54_a_partition_outside_the_session(elements: Any) -> None:
+def test_a_partition_outside_the_session(elements: Any) -> None:
+    """Case 54."""
     handler = established()
     again(handler)
     verdict = give(handler, 16, *elements, session_id=77)
@@ -147,7 +151,8 @@ def test_case_54_a_partition_outside_the_session(elements: Any) -> None:
     assert state(handler) == (77, 0)
 
 
-def test_case_52_session_not_found() -> None:
+def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
+    """Case 52."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -158,7 +163,8 @@ def test_case_52_session_not_found() -> None:
 
 
 @pytest.mark.parametrize("code", [71, 106])
-def test_case_52_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
+def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
+    """Case 52."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -168,8 +174,8 @@ def test_case_52_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
-def test_case_52_another_error(code: int) -> None:
-    """A sessionless fetch tells what the client would have been told."""
+def test_another_error_asks_without_a_session(code: int) -> None:
+    """Case 52: a sessionless fetch tells what the client would have been told."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -179,7 +185,8 @@ def test_case_52_another_error(code: int) -> None:
 
 
 @pytest.mark.parametrize(("session_id", "kept_id"), [(UNSHARDED_ID - 1, UNSHARDED_ID - 1), (UNSHARDED_ID, 0)])
-def test_case_96_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
+def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
+    """Case 96."""
     handler = established(session_id=session_id)
     again(handler)
     give(handler, 16, error_code=-1, session_id=session_id)
@@ -216,8 +223,9 @@ def test_throttled_with_entries_is_an_ordinary_answer() -> None:
     assert high_watermark(handler, "t", 0, 7) == 8
 
 
-def test_case_27_added_while_throttled_is_not_filled_in() -> None:
-    """Its first answer was thrown away: the broker will tell it in the next, and until then nobody knows."""
+def test_added_while_throttled_is_not_filled_in() -> None:
+    """Case 27: its first answer was thrown away: the broker will tell it in the next, and until then nobody
+    knows."""
     handler = established()
     again(handler, 16, *T, ("u", 1))
     assert give(handler, 16, session_id=77, throttle_time_ms=100).use is Use.EMPTY
@@ -235,7 +243,8 @@ def test_a_partition_that_the_broker_has_not_described_is_not_invented() -> None
 
 
 @pytest.mark.parametrize("version", [7, 11])
-def test_case_24_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None:
+def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None:
+    """Case 24."""
     handler = established(version)
     for _ in range(3):
         again(handler, version)
@@ -257,7 +266,8 @@ def test_an_error_that_goes_silent_is_not_filled_in() -> None:
     assert give(handler, 16, session_id=77).use is Use.REPEAT_FULL
 
 
-def test_trap_25_a_watermark_of_an_error_is_not_remembered() -> None:
+def test_a_watermark_of_an_error_is_not_remembered() -> None:
+    """Trap 25."""
     handler = established()
     again(handler)
     give(handler, 16, ("t", [entry(0, error=1)]), session_id=77)
@@ -271,7 +281,8 @@ def test_trap_25_a_watermark_of_an_error_is_not_remembered() -> None:
 
 @pytest.mark.parametrize("code", [3, 103])
 @pytest.mark.parametrize("version", [13, 16, 18])
-def test_trap_8_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int) -> None:
+def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int) -> None:
+    """Trap 8."""
     handler = established(version)
     again(handler, version)
     kept = Kept.of(handler)
@@ -282,8 +293,8 @@ def test_trap_8_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, cod
 
 
 @pytest.mark.parametrize("code", [3, 103])
-def test_trap_8_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
-    """Metadata lags or the partition number is too high: it must not double every later fetch."""
+def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
+    """Trap 8: Metadata lags or the partition number is too high: it must not double every later fetch."""
     handler = established()
     again(handler)
     give(handler, 16, ("t", [entry(1, error=code)]), session_id=77)
@@ -298,7 +309,8 @@ def test_trap_8_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
     assert state(handler) == (78, 4)
 
 
-def test_trap_8_an_error_that_was_mended_and_comes_back_is_new() -> None:
+def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
+    """Trap 8."""
     handler = asked()
     give(handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=3)]), session_id=77)
     again(handler)
@@ -308,7 +320,8 @@ def test_trap_8_an_error_that_was_mended_and_comes_back_is_new() -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12])
-def test_trap_9_by_name_3_is_what_a_full_fetch_says(version: int) -> None:
+def test_by_name_3_is_what_a_full_fetch_says(version: int) -> None:
+    """Trap 9."""
     handler = established(version)
     again(handler, version)
     verdict = give(handler, version, ("t", [entry(1, error=3)]), session_id=77)

@@ -26,7 +26,8 @@ def numbers(*partitions: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", SESSION_VERSIONS)
-def test_case_51_added_first_altered_last_forgotten_named(version: int) -> None:
+def test_added_first_altered_last_forgotten_named(version: int) -> None:
+    """Case 51."""
     handler = established(version)
     what = listing(version, ("u", 0, 4), ("t", 1), ("v", 3, 2))
     delta = handler.compare(what)
@@ -66,7 +67,8 @@ def test_altered_entries_of_one_topic_go_together(version: int) -> None:
         {"log_start_offset": 0},
     ],
 )
-def test_trap_26_every_field_of_an_entry_counts(values: dict[str, int]) -> None:
+def test_every_field_of_an_entry_counts(values: dict[str, int]) -> None:
+    """Trap 26."""
     handler = established()
     found = parsed(fetch(16, *T, values=values)).listing
     assert found is not None
@@ -87,7 +89,8 @@ def test_a_session_may_lose_everything_it_had() -> None:
     assert handler.table.size == 2
 
 
-def test_case_56_comparing_changes_nothing_that_is_sent() -> None:
+def test_comparing_changes_nothing_that_is_sent() -> None:
+    """Case 56."""
     handler = established()
     kept = Kept.of(handler)
     first = handler.compare(listing(16, ("t", 0, 9), ("v", 1)))
@@ -98,7 +101,8 @@ def test_case_56_comparing_changes_nothing_that_is_sent() -> None:
     assert (Kept.of(handler), state(handler)) == (kept, (77, 1))
 
 
-def test_case_56_the_epoch_is_not_advanced_by_asking() -> None:
+def test_the_epoch_is_not_advanced_by_asking() -> None:
+    """Case 56."""
     handler = established()
     assert handler.ask_incremental() == handler.ask_incremental() == (77, 1)
 
@@ -112,7 +116,8 @@ def test_a_partition_listed_twice_is_no_listing_for_a_session(twice: list[Want])
     assert FetchSessionHandler().learn_listing(listing(16, *twice), 0) is False
 
 
-def test_trap_48_a_topic_in_two_elements_is_no_repetition() -> None:
+def test_a_topic_in_two_elements_is_no_repetition() -> None:
+    """Trap 48."""
     handler = FetchSessionHandler()
     assert handler.learn_listing(listing(16, ("t", 0), ("u", 0), ("t", 1)), 0)
     assert handler.learn_listing(listing(16, ("t", 0), ("u", 0), ("t", 0)), 0) is False
@@ -140,7 +145,8 @@ def test_sparse_partitions_are_not_taken_and_nothing_changes() -> None:
 # --- ending ---------------------------------------------------------------------------------------
 
 
-def test_trap_19_a_connection_that_ends_takes_all_with_it() -> None:
+def test_a_connection_that_ends_takes_all_with_it() -> None:
+    """Trap 19."""
     handler = established()
     handler.drop()
     assert (*state(handler), handler.table) == (0, 0, None)
