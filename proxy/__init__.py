@@ -8,11 +8,11 @@ bytes, time and ids come in as arguments, bytes and events go out.
 - **session** (sans-IO): KIP-227's ``FetchSessionHandler``, and the *partition table*, which keeps what a
   session holds in columns, a row a partition. A *rotation* is the short way for a list of one topic that only
   turned.
-- **connection** (sans-IO): one client and its broker. Tells frames apart; its ``answers`` leave in request
+- **connection** (sans-IO): one client and its broker. Tells frames apart; its ``responses`` leave in request
   order, its ``fetches`` decide what goes through the session. It reports *events*, which are rare, and a
   *tally*, to which every fetch adds.
 - **routing** (sans-IO): which broker is reached at which port, and what addresses clients are told.
-- **budget** (sans-IO): which brokers are not read while too many bytes of answers are held.
+- **budget** (sans-IO): which brokers are not read while too many bytes of responses are held.
 - **measured, books, recent** (sans-IO): what is measured, what is counted by broker, what happened of late.
 - **capturing, cutting** (sans-IO): what passes, as pcap records, and what may be left out of them.
 - **account** (sans-IO): what a gateway tells of itself, in plain data; health, metrics and state are read

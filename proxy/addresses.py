@@ -1,6 +1,6 @@
 """Which broker is reached at which listener, and what addresses clients are told. Sans-IO.
 
-Everything goes by node id: a broker that moves keeps its listener, and all answers say the same of it.
+Everything goes by node id: a broker that moves keeps its listener, and all responses say the same of it.
 """
 
 import re

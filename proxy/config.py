@@ -330,8 +330,8 @@ OPTIONS = (
         parse=_seconds,
         default="600",
         help="close a connection that carried nothing for so long, as a broker does "
-        "(connections.max.idle.ms), unless its client waits for an answer; not what passes because it is not "
-        "plain Kafka; 0: never",
+        "(connections.max.idle.ms), unless its client waits for a response; not what passes because it is "
+        "not plain Kafka; 0: never",
         live=True,
     ),
     Option(
@@ -347,8 +347,8 @@ OPTIONS = (
         metavar="N",
         parse=_whole(1),
         default=str(256 * MIB),
-        help="bytes of answers held in memory, all connections together; beyond it brokers are not read; as "
-        "many again of fetches that are not whole yet, which pass as they come beyond it",
+        help="bytes of responses held in memory, all connections together; beyond it brokers are not read; "
+        "as many again of fetches that are not whole yet, which pass as they come beyond it",
         live=True,
     ),
     Option(

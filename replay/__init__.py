@@ -6,7 +6,7 @@ From the inside out; sans-IO modules open no socket and no file and ask no clock
   of TCP segments (``segments``), these the exchanges of each connection (``reassembly``, ``framing``,
   ``pairing``, ``exchanges``). What can't be read is counted, never guessed.
 - **outcome, broker, policies, savings** (sans-IO): each captured fetch goes through the gateway's own core,
-  ``proxy.core.connection``; a broker that answers as the captured answers say stands behind it.
+  ``proxy.core.connection``; a broker that answers as the captured responses say stands behind it.
 - **table, rows, digest**: one row an exchange; what can only be told of a whole connection.
 - **spark**: the only imports of pyspark. One job: captures, exchanges, one grouped query.
 - **slots, totals, tallies, modelled**: the report object; **report**: its four forms, pure functions.

@@ -25,8 +25,8 @@ Want: TypeAlias = tuple[str, int] | tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """A request and its answer as a live broker gave it, with length prefixes."""
+class LiveExchange:
+    """A request and its response as a live broker gave it, with length prefixes."""
 
     name: str
     broker: str
@@ -42,11 +42,11 @@ def framed(content: bytes) -> bytes:
     return len(content).to_bytes(4) + content
 
 
-def live() -> list[Exchange]:
+def live() -> list[LiveExchange]:
     """All fetches of v4 to v18 that were captured."""
     vectors = json.loads((DATA / "fetch-live.json").read_text())
     return [
-        Exchange(
+        LiveExchange(
             vector["name"],
             vector["broker"],
             vector["api_version"],
@@ -111,7 +111,7 @@ def fetch(
 def entry(
     partition: int, hw: int = 0, *, error: int = 0, records: bytes | None = b"", **fields: Any
 ) -> wire.PartitionData:
-    """An entry of an answer: without an error, lso is hw and the log starts at 0."""
+    """An entry of a response: without an error, lso is hw and the log starts at 0."""
     if error:
         told: dict[str, Any] = {"error_code": error}
     else:
@@ -119,8 +119,8 @@ def entry(
     return wire.PartitionData(partition_index=partition, records=records, **told | fields)
 
 
-def response(version: int, *elements: tuple[str, list[wire.PartitionData]], **fields: Any) -> bytes:
-    """An answer; fields are those of `tests.model.wire.FetchResponse`, correlation id 1 if not told."""
+def fetch_response(version: int, *elements: tuple[str, list[wire.PartitionData]], **fields: Any) -> bytes:
+    """A response; fields are those of `tests.model.wire.FetchResponse`, correlation id 1 if not told."""
     topics = tuple(wire.TopicData(**named(version, name), partitions=tuple(data)) for name, data in elements)
     fields = {"correlation_id": 1} | fields
     return framed(wire.encode_response(wire.FetchResponse(version=version, topics=topics, **fields)))
@@ -133,7 +133,7 @@ def parsed(frame: bytes) -> FetchRequest:
 
 
 def walked(frame: bytes, version: int, isolation_level: int = 0, *, keep: bool = True) -> FetchResponseWalk:
-    """Walk a whole answer in one chunk."""
+    """Walk a whole response in one chunk."""
 
     walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=keep)
     walk.feed(frame)

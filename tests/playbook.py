@@ -2,7 +2,7 @@
 
     play = Playbook()
     play.client(request).to_broker(request)
-    play.broker(answer).to_client(answer)
+    play.broker(response).to_client(response)
 
 Every step is played at once. What comes out must be named before the next step: a byte too many is seen as
 well as one that is missing. A failure shows both sides frame by frame, fetches by what they say.
@@ -13,12 +13,12 @@ from difflib import ndiff
 from itertools import count
 from typing import Any, Final, Self
 
-from proxy.core.budget import Collecting
+from proxy.core.budget import RequestBudget
 from proxy.core.connection import MAX_REQUEST_BYTES, Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event
 from proxy.protocol.addresses import Resolve
-from tests.frames import Want, entry, fetch, framed, response
+from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
 from tests.model.broker import ModelBroker
 from tests.model.primitives import WireError
@@ -34,13 +34,13 @@ def request(api_key: int, version: int, correlation: int, body: bytes = b"", cli
     return framed(head + len(client).to_bytes(2) + client + body)
 
 
-def answer(correlation: int, body: bytes = b"") -> bytes:
-    """An answer with header v0."""
+def response(correlation: int, body: bytes = b"") -> bytes:
+    """A response with header v0."""
     return framed(correlation.to_bytes(4, signed=True) + body)
 
 
 def api_versions(release: str, correlation: int = 0, version: int = 0) -> tuple[bytes, bytes]:
-    """ApiVersions and its answer, as a broker of that release gives it."""
+    """ApiVersions and its response, as a broker of that release gives it."""
     asked = request(18, version, correlation)
     return asked, framed(ModelBroker(release).handle(asked[4:], 0.0))
 
@@ -67,18 +67,18 @@ class Playbook:
 
     def __init__(
         self,
-        sessions: Sessions | None = None,
+        sessions: SessionLimits | None = None,
         *,
         resolve: Resolve | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
-        collecting: Collecting | None = None,
+        request_budget: RequestBudget | None = None,
     ) -> None:
-        self.sessions = sessions or Sessions(max_sessions=10)
+        self.sessions = sessions or SessionLimits(max_sessions=10)
         self.connection = Connection(
             sessions=self.sessions,
             resolve=resolve,
             max_request_bytes=max_request_bytes,
-            collecting=collecting,
+            request_budget=request_budget,
         )
         self.now = 0.0
         self._asked: dict[bytes, tuple[int, int]] = {}
@@ -124,7 +124,7 @@ class Playbook:
         got = self.takes_client()
         due = b"".join(frames)
         if got != due:
-            raise AssertionError(_difference(self._told_answers(due), self._told_answers(got), due, got))
+            raise AssertionError(_difference(self._told_responses(due), self._told_responses(got), due, got))
         return self if more else self._quiet("broker")
 
     def nothing(self) -> Self:
@@ -152,7 +152,7 @@ class Playbook:
         return self.broker(told).to_client(told)
 
     def exchange(self, asked: bytes, told: bytes) -> Self:
-        """A request and its answer pass as they are."""
+        """A request and its response pass as they are."""
         self.client(asked).to_broker(asked)
         return self.broker(told).to_client(told)
 
@@ -179,7 +179,7 @@ class Playbook:
 
     def _quiet(self, side: str) -> Self:
         take, tell = (
-            (self.takes_client, self._told_answers)
+            (self.takes_client, self._told_responses)
             if side == "client"
             else (self.takes_broker, self._told_requests)
         )
@@ -190,8 +190,8 @@ class Playbook:
     def _told_requests(self, data: bytes) -> list[str]:
         return [_tell_request(frame) for frame in split(data)]
 
-    def _told_answers(self, data: bytes) -> list[str]:
-        return [_tell_answer(frame, *self._asked.get(frame[4:8], (-1, -1))) for frame in split(data)]
+    def _told_responses(self, data: bytes) -> list[str]:
+        return [_tell_response(frame, *self._asked.get(frame[4:8], (-1, -1))) for frame in split(data)]
 
 
 def asks(
@@ -207,7 +207,7 @@ def asks(
 
 
 def full(version: int, wants: Iterable[Want], hw: int = 5, **fields: Any) -> bytes:
-    """A full answer to `wants`, neighbours of one topic in one element, all high watermarks the same."""
+    """A full response to `wants`, neighbours of one topic in one element, all high watermarks the same."""
     elements: list[tuple[str, list[wire.PartitionData]]] = []
     for name, index, *_ in wants:
         data = entry(index, hw) if version >= 5 else entry(index, hw, log_start_offset=-1)
@@ -215,7 +215,7 @@ def full(version: int, wants: Iterable[Want], hw: int = 5, **fields: Any) -> byt
             elements[-1][1].append(data)
         else:
             elements.append((name, [data]))
-    return response(version, *elements, **fields)
+    return fetch_response(version, *elements, **fields)
 
 
 def turn(
@@ -233,7 +233,7 @@ def turn(
 
 
 def passes(play: Playbook, version: int, wants: list[Want], correlation: int = 50, **fields: Any) -> None:
-    """A fetch goes as it came, and so does its answer."""
+    """A fetch goes as it came, and so does its response."""
     asked = fetch(version, *wants, correlation=correlation, **fields)
     play.exchange(asked, full(version, wants, correlation_id=correlation))
 
@@ -267,7 +267,7 @@ def _tell_request(frame: bytes) -> str:
     return f"fetch v{asked.version} #{asked.correlation_id} {session} {listed} forget {forgotten}"
 
 
-def _tell_answer(frame: bytes, api_key: int, version: int) -> str:
+def _tell_response(frame: bytes, api_key: int, version: int) -> str:
     correlation = int.from_bytes(frame[4:8], signed=True)
     if api_key != wire.FETCH:
         return f"#{correlation} {frame[8:24].hex()}... ({len(frame)} bytes)"

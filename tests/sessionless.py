@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from tests.model.asker import Asker, Want, lines
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate
@@ -30,7 +30,7 @@ class Client:
     release: str = "4.3"
     partitions: int = 5
     slots: int = 1000
-    sessions: Sessions = field(default_factory=lambda: Sessions(max_sessions=10))
+    sessions: SessionLimits = field(default_factory=lambda: SessionLimits(max_sessions=10))
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -50,8 +50,8 @@ class Client:
         return self.broker.partition(name, index)
 
     def through(self, request: FetchRequest) -> FetchResponse:
-        (answer,) = self.gate.exchange([encode_request(request)], self.now)
-        return decode_response(answer, request.version)
+        (response,) = self.gate.exchange([encode_request(request)], self.now)
+        return decode_response(response, request.version)
 
     def fetch(self, *wants: Want, **fields: Any) -> FetchResponse:
         """Fetch through the gateway, without comparing."""
@@ -62,10 +62,10 @@ class Client:
         request = self.asker.request(*wants, **fields)
         direct = self.broker.handle(encode_request(request), self.now)
         (got,) = self.gate.exchange([encode_request(request)], self.now)
-        answer = decode_response(got, self.version)
-        assert lines(answer) == lines(decode_response(direct, self.version))
+        response = decode_response(got, self.version)
+        assert lines(response) == lines(decode_response(direct, self.version))
         assert got == direct
-        return answer
+        return response
 
     def established(self, *wants: Want, **fields: Any) -> "Client":
         """Fetch until there is a session."""

@@ -47,18 +47,18 @@ def request(api_key: int, version: int, correlation_id: int, body: bytes = b"") 
     return struct.pack(">i", len(message)) + message
 
 
-def answer(correlation_id: int, body: bytes) -> bytes:
+def response(correlation_id: int, body: bytes) -> bytes:
     """Write a response with header v0."""
     return struct.pack(">ii", 4 + len(body), correlation_id) + body
 
 
 def api_versions(*ranges: tuple[int, int, int], error: int = 0) -> bytes:
-    """Write the body of an ApiVersions v0 answer: api key, lowest and highest version."""
+    """Write the body of an ApiVersions v0 response: api key, lowest and highest version."""
     return struct.pack(">hi", error, len(ranges)) + b"".join(struct.pack(">hhh", *entry) for entry in ranges)
 
 
 def metadata(*brokers: tuple[int, str, int]) -> bytes:
-    """Write the body of a Metadata v1 answer without topics: node id, host, port."""
+    """Write the body of a Metadata v1 response without topics: node id, host, port."""
     entries = [
         struct.pack(">ih", node_id, len(host)) + host.encode() + struct.pack(">ih", port, -1)
         for node_id, host, port in brokers
@@ -151,10 +151,13 @@ class Wire:
 
 
 class StubBroker:
-    """A TCP server, or with `tls` one inside TLS, that keeps what it receives and answers as a test says."""
+    """A TCP server, or with `tls` one inside TLS, that keeps what it receives and responses as a
+    test says."""
 
-    def __init__(self, answers: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None) -> None:
-        self.answers = answers
+    def __init__(
+        self, responses: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.responses = responses
         self.tls = tls
         self.received = bytearray()
         self.writers: list[asyncio.StreamWriter] = []
@@ -180,7 +183,7 @@ class StubBroker:
         try:
             while data := await self._read(reader):
                 self.received += data
-                writer.write(self.answers(data))
+                writer.write(self.responses(data))
                 await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
             pass
@@ -201,10 +204,10 @@ class StubBroker:
 
 @asynccontextmanager
 async def stub_broker(
-    answers: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
+    responses: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[StubBroker]:
     """Run a stub broker."""
-    broker = StubBroker(answers, tls)
+    broker = StubBroker(responses, tls)
     await broker.start()
     try:
         yield broker
@@ -216,7 +219,7 @@ class StubCluster(StubBroker):
     """A stub that answers ApiVersions and Metadata v1, and other requests with what a test says of them."""
 
     def __init__(self, *brokers: tuple[int, str, int], tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(self._answer, tls)
+        super().__init__(self._response, tls)
         self.brokers = brokers
         self.others: Callable[[bytes], bytes] = lambda _: b""
 
@@ -227,15 +230,15 @@ class StubCluster(StubBroker):
             return size + await reader.readexactly(int.from_bytes(size))
         return b""
 
-    def _answer(self, data: bytes) -> bytes:
+    def _response(self, data: bytes) -> bytes:
         message = data[4:]
         api_key, _version, correlation_id = struct.unpack_from(">hhi", message)
         if api_key == ApiKey.API_VERSIONS:
-            return answer(correlation_id, api_versions((1, 0, 11), (3, 0, 1), (18, 0, 0)))
+            return response(correlation_id, api_versions((1, 0, 11), (3, 0, 1), (18, 0, 0)))
         if api_key == ApiKey.METADATA:
-            return answer(correlation_id, metadata(*self.brokers))
+            return response(correlation_id, metadata(*self.brokers))
         body = self.others(message)
-        return answer(correlation_id, body) if body else b""
+        return response(correlation_id, body) if body else b""
 
 
 @asynccontextmanager
@@ -316,7 +319,7 @@ def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
 async def answers_and_closes(
     broker: StubBroker, gate: Gateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """A broker that closes behind a large answer: the client gets all of it, and then the end."""
+    """A broker that closes behind a large response: the client gets all of it, and then the end."""
     writer.write(b"x")
     await until(lambda: broker.received.endswith(b"x"))
     broker.writers[0].write(b"y" * 3_000_000)

@@ -19,7 +19,7 @@ from proxy.config import OPTIONS
 from proxy.net import bootstrap
 from proxy.protocol.api import ApiKey
 from proxy.server import preflight
-from tests.shell import WAIT_SECONDS, answer, client, frame, request, run, stub_cluster, until
+from tests.shell import WAIT_SECONDS, client, frame, request, response, run, stub_cluster, until
 from tools.kafka.ports import free_ports
 
 LIST_GROUPS = ApiKey.LIST_GROUPS
@@ -231,7 +231,7 @@ def test_sigterm_drains_and_leaves_with_0() -> None:
                 await until(lambda: gate.said("draining"))
                 assert await gate.get("/readyz") == (503, {"state": "draining", "reasons": []})
                 for broker in cluster.writers:
-                    broker.write(answer(1, b"late"))
+                    broker.write(response(1, b"late"))
                 assert await frame(reader) == struct.pack(">i", 1) + b"late"
                 assert await reader.read() == b""
                 writer.close()
@@ -322,7 +322,7 @@ def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, li
 def _checked(
     capsys: pytest.CaptureFixture[str], bootstrap: str, *arguments: str
 ) -> asyncio.Future[tuple[int, list[str], str]]:
-    """Check in a thread: the cluster of the test answers meanwhile."""
+    """Check in a thread: the cluster of the test responses meanwhile."""
     return asyncio.get_running_loop().run_in_executor(
         None, lambda: _check(capsys, "--bootstrap", bootstrap, *arguments)
     )
@@ -396,8 +396,8 @@ def test_check_says_what_it_waits_for(
         code, said, complaint = _check(capsys, "--bootstrap", at, "--listen", "127.0.0.1:0", "--admin", "off")
     assert code == 1
     assert said == [
-        f"bootstrap {at}: no answer yet; it has 0 s",
-        f"bootstrap {at}: no answer in 0 s (does it speak TLS? Then give --broker-tls on)",
+        f"bootstrap {at}: no response yet; it has 0 s",
+        f"bootstrap {at}: no response in 0 s (does it speak TLS? Then give --broker-tls on)",
     ]
     assert complaint.startswith("fetchgate proxy: no bootstrap address answers")
 

@@ -143,7 +143,7 @@ class Reader(threading.Thread):
             while not self._stop_reading.is_set():
                 for message in self._consumer.consume(500, 0.1):
                     self._take(message)
-            # An answer that comes when its client has gone can't be predicted from the client's side.
+            # A response that comes when its client has gone can't be predicted from the client's side.
             self._consumer.pause(self._consumer.assignment())
             self._consumer.consume(500, PARKED_SECONDS)
         except Exception as error:  # noqa: BLE001 - raised again by the thread that asks for the records
@@ -217,7 +217,7 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
         got = ", ".join(f"{len(reader.records):,} {reader.name}" for reader in readers)
         step.reached(number / RECORDS_PER_SECOND, f"{number + 1:,} written, {got}")
     if producer.flush(CATCH_UP_SECONDS) or refused:
-        raise RuntimeError(f"the broker did not take all records: {(refused or ['no answer'])[0]}")
+        raise RuntimeError(f"the broker did not take all records: {(refused or ['no response'])[0]}")
     return count
 
 

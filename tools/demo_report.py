@@ -202,7 +202,7 @@ def table(outcome: Outcome) -> Table:
             through.per_fetch(through.request_bytes),
         ),
         (
-            "answer bytes per fetch",
+            "response bytes per fetch",
             direct.per_fetch(direct.response_bytes),
             through.per_fetch(through.response_bytes),
         ),

@@ -33,7 +33,7 @@ class GatewayProcess:
         bootstrap: address or addresses of the brokers.
         options: more of the command line.
         environment: variables on top of this process's own.
-        ready: whether to wait for /readyz; without, start returns as soon as /livez answers.
+        ready: whether to wait for /readyz; without, start returns as soon as /livez responses.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class GatewayProcess:
 
     def state(self) -> dict[str, Any]:
         """Give /state."""
-        answer: dict[str, Any] = json.loads(self._get("/state"))
-        return answer
+        response: dict[str, Any] = json.loads(self._get("/state"))
+        return response
 
     def totals(self, *, timeout: float = 15.0) -> dict[str, Any]:
         """Give what all connections counted, once the last of them is closed.
@@ -192,8 +192,8 @@ class GatewayProcess:
         return 200
 
     def _get(self, page: str) -> str:
-        with urllib.request.urlopen(f"http://{self.admin}{page}", timeout=5) as answer:
-            text: bytes = answer.read()
+        with urllib.request.urlopen(f"http://{self.admin}{page}", timeout=5) as response:
+            text: bytes = response.read()
         return text.decode()
 
 

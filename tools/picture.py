@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 from proxy.addresses import Address
-from proxy.dashboard.choice import Choice
+from proxy.dashboard.choice import Selection
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.top import UnreachableError, ask
 from proxy.dashboard.view import Size, frame
@@ -75,7 +75,7 @@ def picture(seen: Snapshot) -> str:
         highlight=False,
         _environ={},
     )
-    console.print(frame(seen, Choice(), Size(width=WIDTH, height=HEIGHT)))
+    console.print(frame(seen, Selection(), Size(width=WIDTH, height=HEIGHT)))
     template = _FONT_FACES.sub("", CONSOLE_SVG_FORMAT).replace("Fira Code, monospace", _FONT)
     drawn = console.export_svg(
         title="fetchgate top", theme=SVG_EXPORT_THEME, code_format=template, unique_id="top"

@@ -56,7 +56,7 @@ _DATA: Final = Flag.PSH | Flag.ACK
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class TcpPeer:
     """One end of a connection."""
 
     address: IPv4Address | IPv6Address
@@ -79,7 +79,7 @@ class Conversation:
 
     __slots__ = ("_directions", "_sequences")
 
-    def __init__(self, client: Endpoint, broker: Endpoint, now: int) -> None:
+    def __init__(self, client: TcpPeer, broker: TcpPeer, now: int) -> None:
         start = now // _ISN_TICK % _SEQUENCES
         self._directions = (_Direction(client, broker), _Direction(broker, client))
         self._sequences = [start, start]
@@ -129,7 +129,7 @@ class _Direction:
 
     __slots__ = ("_checksum", "_length", "_length_at", "_tcp_at", "_template")
 
-    def __init__(self, source: Endpoint, target: Endpoint) -> None:
+    def __init__(self, source: TcpPeer, target: TcpPeer) -> None:
         tcp = TCP(sport=source.port, dport=target.port, win=0xFFFF)
         addresses = {"src": source.address.packed, "dst": target.address.packed}
         self._checksum = -1

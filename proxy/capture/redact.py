@@ -49,7 +49,7 @@ _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 """After it tokens travel without Kafka's framing."""
 
 
-class Cutter:
+class Redactor:
     """One connection, both directions; bytes go in as they pass, and come out in pieces."""
 
     __slots__ = ("_streams",)
@@ -73,7 +73,7 @@ class _Stream:
 
     def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
         self._asked = asked
-        """Unanswered requests of which the answer may stay: correlation id -> api_key, api_version."""
+        """Unanswered requests of which the response may stay: correlation id -> api_key, api_version."""
         self._head = b""
         self._wanted = _PREFIX
         self._left = 0
@@ -161,7 +161,7 @@ class _Requests(_Stream):
         if api_key in KEPT:
             self._asked[head[8:12]] = api_key, version
             self._keep = self._left
-        else:  # it may have no answer at all, as Produce with acks=0
+        else:  # it may have no response at all, as Produce with acks=0
             self._keep = max(int.from_bytes(head[12:14], signed=True), 0)
 
 

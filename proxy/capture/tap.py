@@ -16,8 +16,8 @@ from threading import Thread
 from time import gmtime, strftime, time_ns
 from typing import Any, Final, Protocol, cast
 
-from proxy.capture.pcap import CLIENT, Buffer, Conversation, Endpoint, file_header
-from proxy.capture.redact import Cutter
+from proxy.capture.pcap import CLIENT, Buffer, Conversation, TcpPeer, file_header
+from proxy.capture.redact import Redactor
 from proxy.logger import Logger
 from proxy.reasons import reason_of
 
@@ -244,7 +244,7 @@ class _Side:
         self._capture = capture
         self._transport = transport
         self._by = by
-        self._cutter = None if capture.records else Cutter()
+        self._cutter = None if capture.records else Redactor()
         self._open = [True, True]
         now = time_ns()
         ends = [_endpoint(transport.get_extra_info(name)) for name in ("sockname", "peername")]
@@ -301,6 +301,6 @@ def _written_at(path: Path) -> int:
         return 0
 
 
-def _endpoint(name: tuple[str, int] | None) -> Endpoint:
+def _endpoint(name: tuple[str, int] | None) -> TcpPeer:
     host, port = (name or _NOWHERE)[:2]
-    return Endpoint(ip_address(host.partition("%")[0]), port)
+    return TcpPeer(ip_address(host.partition("%")[0]), port)

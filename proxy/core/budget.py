@@ -1,13 +1,13 @@
-"""How many bytes of answers the process may hold, and which brokers wait when it is too many. Sans-IO.
+"""How many bytes of responses the process may hold, and which brokers wait when it is too many. Sans-IO.
 
-Requests that are kept until they are whole have as much for themselves: see `Collecting`.
+Requests that are kept until they are whole have as much for themselves: see `RequestBudget`.
 
-An expanded answer can't be streamed: its length and counts stand first and depend on which entries the broker
-left out. It is held until it is complete.
+An expanded response can't be streamed: its length and counts stand first and depend on which entries the
+broker left out. It is held until it is complete.
 
 KIP-74's remedy for short memory, to ask brokers for less (``max_bytes``), is not used: over the limit fetches
-go without a session, and their answers pass in pieces, however large they are, so that less of them would not
-free a byte. A client's ``max_bytes`` stays what it asked for.
+go without a session, and their responses pass in pieces, however large they are, so that less of them would
+not free a byte. A client's ``max_bytes`` stays what it asked for.
 """
 
 from typing import Final, Protocol
@@ -24,7 +24,7 @@ class Holder(Protocol):
 
     @property
     def can_go_on(self) -> bool:
-        """Tell whether reading its broker would bring the held answer further."""
+        """Tell whether reading its broker would bring the held response further."""
 
     def wait_for_budget(self, waits: bool, /) -> None:
         """Stop reading the broker, or read it again."""
@@ -36,10 +36,10 @@ class Holder(Protocol):
 class Budget:
     """Bytes held over all connections, against one limit.
 
-    Over the limit, brokers whose answers are held are not read, except that of the connection which has held
-    longest and whose client takes its answers: one always goes on, so that all do, one after the other. An
-    answer that is complete but lies in the write buffer of a client that does not read counts as well; when
-    such answers alone reach the limit all wait, until the clients read or are given up.
+    Over the limit, brokers whose responses are held are not read, except that of the connection which has
+    held longest and whose client takes its responses: one always goes on, so that all do, one after the
+    other. An response that is complete but lies in the write buffer of a client that does not read counts as
+    well; when such responses alone reach the limit all wait, until the clients read or are given up.
     """
 
     __slots__ = ("_holders", "_waiting", "limit", "total")
@@ -75,7 +75,7 @@ class Budget:
     def stalled(self, now: float) -> Holder | None:
         """Name the connection to give up: others wait, it does not, and it lay still for `STALL_SECONDS`.
 
-        Its broker stopped in mid-answer, or its client does not read.
+        Its broker stopped in mid-response, or its client does not read.
         """
         if not self._waiting:
             return None
@@ -89,7 +89,8 @@ class Budget:
         if not self.over and not self._waiting:
             return
         able = [holder for holder in self._holders if holder.can_go_on] if self.over else []
-        # Answers that are complete but not taken must leave room, or each that goes on adds one more to them.
+        # Responses that are complete but not taken must leave room, or each that goes on adds one more to
+        # them.
         lying = self.total - sum(self._holders[holder] for holder in able)
         waiting = set(able[1:] if lying < self.limit else able)
         for holder in self._waiting - waiting:
@@ -99,11 +100,11 @@ class Budget:
         self._waiting = waiting
 
 
-class Collecting:
+class RequestBudget:
     """Bytes that fetches may take which are kept until they are whole, over all connections.
 
-    They are apart from those of answers: clients that stop in the middle of a request must hold up no broker.
-    Whose fetch finds no room loses nothing but its saving: it passes as it comes.
+    They are apart from those of responses: clients that stop in the middle of a request must hold up no
+    broker. Whose fetch finds no room loses nothing but its saving: it passes as it comes.
     """
 
     __slots__ = ("limit", "total")

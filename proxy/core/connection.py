@@ -7,13 +7,13 @@ fault: `Connection.fault` says why the connection has to end.
 from struct import Struct
 from typing import Final
 
-from proxy.core.budget import Collecting
-from proxy.core.eligibility import Sessions
+from proxy.core.budget import RequestBudget
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import ClientNamed, Event, Fault, Passthrough, Tally
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured, Meter
-from proxy.core.in_flight import Answers, Becomes, Buffer, Exchange
-from proxy.core.requests import READ_WITHIN, TLS_HANDSHAKE, describe_length, named, shown, wants_answer
+from proxy.core.in_flight import Buffer, Disposition, InFlightRequest, ResponseQueue
+from proxy.core.requests import READ_WITHIN, TLS_HANDSHAKE, describe_length, named, shown, wants_response
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
 from proxy.protocol.addresses import Resolve
@@ -53,7 +53,6 @@ class Connection:
     """
 
     __slots__ = (
-        "_answers",
         "_begun",
         "_broker_left",
         "_broker_parts",
@@ -61,7 +60,6 @@ class Connection:
         "_client_need",
         "_client_part",
         "_closing",
-        "_collecting",
         "_fetches",
         "_foreign",
         "_half",
@@ -72,6 +70,8 @@ class Connection:
         "_now",
         "_opaque",
         "_probed",
+        "_request_budget",
+        "_responses",
         "_rewriting",
         "_room",
         "_waiting",
@@ -89,12 +89,12 @@ class Connection:
     def __init__(
         self,
         *,
-        sessions: Sessions,
+        sessions: SessionLimits,
         resolve: Resolve | None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         measured: Measured | None = None,
         foreign: bool = False,
-        collecting: Collecting | None = None,
+        request_budget: RequestBudget | None = None,
     ) -> None:
         self.tally = Tally()
         self.client_id = ""
@@ -111,10 +111,10 @@ class Connection:
         """Bytes that are due and not taken yet."""
         self._foreign = foreign
         self._max_request_bytes = max_request_bytes
-        self._answers = Answers()
+        self._responses = ResponseQueue()
         self._client_part = bytearray()
         self._client_need = 0
-        self._collecting = collecting
+        self._request_budget = request_budget
         self._room = 0
         self._client_left = 0
         self._broker_parts = b""
@@ -123,8 +123,8 @@ class Connection:
         self._closing = False
         self._probed = False
         self._begun = False
-        self._half: Exchange | None = None
-        self._waiting: list[tuple[Exchange, bytes]] = []
+        self._half: InFlightRequest | None = None
+        self._waiting: list[tuple[InFlightRequest, bytes]] = []
         self._header = b""
         self._header_version = -1
         self._now = 0.0
@@ -136,7 +136,7 @@ class Connection:
 
     def __repr__(self) -> str:
         return (
-            f"<Connection {self.client_id!r} in_flight={len(self._answers.owed)} {self._fetches.handler!r}>"
+            f"<Connection {self.client_id!r} in_flight={len(self._responses.owed)} {self._fetches.handler!r}>"
         )
 
     # What the shell asks
@@ -147,8 +147,8 @@ class Connection:
         if self._closing:
             return False
         # What goes to the broker on our own account waits for the end of a frame that is being passed.
-        answers = self._answers
-        return self._client_left > 0 or (not answers.repeating and len(answers.owed) < MAX_IN_FLIGHT)
+        responses = self._responses
+        return self._client_left > 0 or (not responses.repeating and len(responses.owed) < MAX_IN_FLIGHT)
 
     @property
     def done(self) -> bool:
@@ -156,7 +156,7 @@ class Connection:
         if not self._closing:
             return False
         # A request of which the end never came is not answered.
-        expected = self._answers.expected
+        expected = self._responses.expected
         return not expected or (bool(self._client_left) and expected[0] is self._half)
 
     @property
@@ -170,20 +170,20 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """Whether the client waits for an answer; to half a request it waits for none.
+        """Whether the client waits for a response; to half a request it waits for none.
 
         On a wire it may wait as long as it likes: whose turn it is can't be told once both sides have spoken.
         """
         if self.wire:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
         if self._client_left:
-            return len(self._answers.expected) > (self._half is not None)
-        return bool(self._answers.owed)
+            return len(self._responses.expected) > (self._half is not None)
+        return bool(self._responses.owed)
 
     @property
     def held(self) -> int:
-        """Bytes of answers kept until they are whole or their turn comes."""
-        return self._answers.held
+        """Bytes of responses kept until they are whole or their turn comes."""
+        return self._responses.held
 
     @property
     def fetch_version(self) -> int:
@@ -248,7 +248,7 @@ class Connection:
             self._be_wire()
 
     def broker_ended(self) -> None:
-        """Note that the broker says no more: what could have been the beginning of an answer is none."""
+        """Note that the broker says no more: what could have been the beginning of a response is none."""
         if self._foreign and self._broker_parts:
             self._be_wire()
 
@@ -260,7 +260,7 @@ class Connection:
         self._client_part = bytearray()
         self._broker_parts = b""
         self.to_client, self.to_broker, self._waiting = [], [], []
-        self._answers.clear()
+        self._responses.clear()
         self._half = None
 
     # From the client
@@ -300,8 +300,8 @@ class Connection:
     def _collect(self, data: bytes, size: int, version: int) -> int:
         """Have a fetch kept until it is whole, or there is twice as much of it; without room it passes."""
         need = min(size, 2 * len(data))
-        if self._collecting is not None:
-            if not self._collecting.take(need):
+        if self._request_budget is not None:
+            if not self._request_budget.take(need):
                 return self._other(data, size, _FETCH, version)
             self._room = need
         self._client_need = need
@@ -311,8 +311,8 @@ class Connection:
         """Hand over what was kept of a request."""
         data = bytes(self._client_part)
         self._client_part.clear()
-        if self._room and self._collecting is not None:
-            self._collecting.give_back(self._room)
+        if self._room and self._request_budget is not None:
+            self._request_budget.give_back(self._room)
             self._room = 0
         return data
 
@@ -348,10 +348,10 @@ class Connection:
         return self._other(data, size, api_key, version)
 
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
-        """Take a request that passes as it is; what becomes of its answer depends on it."""
+        """Take a request that passes as it is; what becomes of its response depends on it."""
         answered = True
         if api_key == ApiKey.PRODUCE:
-            wants = wants_answer(data, size)
+            wants = wants_response(data, size)
             if wants is None:
                 self._client_need = min(size, 2 * len(data))
                 return 0
@@ -366,18 +366,20 @@ class Connection:
                 return size
         elif api_key == ApiKey.FETCH:
             self._fetches.count_unread(size, version, "not looked into")
-        exchange = Exchange(api_key, version, data[8:12], self._rewriting.becomes(api_key, version))
-        answers = self._answers
+        exchange = InFlightRequest(
+            api_key, version, data[8:12], self._rewriting.disposition(api_key, version)
+        )
+        responses = self._responses
         if answered:
-            answers.owed.append(exchange)
-            answers.expected.append(exchange)
+            responses.owed.append(exchange)
+            responses.expected.append(exchange)
             exchange.sent_at = self._now
         self._begin_frame(data, size)
         self._half = exchange if answered and self._client_left else None
-        if api_key >> 8 == _GSSAPI_TOKEN and len(answers.expected) == 1 and not self._begun:
+        if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and not self._begun:
             # 0.9 clients begin with a bare GSSAPI token.
             self._go_opaque("GSSAPI token")
-            answers.clear()
+            responses.clear()
         elif api_key == ApiKey.SASL_HANDSHAKE and version == 0:
             # From here on tokens travel without Kafka's framing, in both directions, until the broker is
             # satisfied.
@@ -403,14 +405,14 @@ class Connection:
             return self._collect(data, size, version)
         frame = data if len(data) == size else data[:size]
         self._begun = True
-        exchange = Exchange(_FETCH, version, frame[8:12], Becomes.WALKED)
+        exchange = InFlightRequest(_FETCH, version, frame[8:12], Disposition.WALKED)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, _HEAD_SIZE):
             try:
                 _, _, _, client_id, body = request_header(frame, 4)
             except ProtocolError:
-                exchange.becomes = Becomes.PASSED
-                self._answers.owed.append(exchange)
+                exchange.disposition = Disposition.PASSED
+                self._responses.owed.append(exchange)
                 self._fetches.count_unread(size, version, "not understood")
                 self._send(exchange, frame)
                 return size
@@ -418,7 +420,7 @@ class Connection:
             self.client_id = self.client_id or shown(client_id)
             if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
-        self._answers.owed.append(exchange)
+        self._responses.owed.append(exchange)
         body = _HEAD_SIZE + len(self._header)
         self._fetches.request(exchange, frame, body, self.client_id, self._now)
         return size
@@ -427,17 +429,17 @@ class Connection:
         """Ask the broker what it can, since the client did not. Quotas go by client id: it is kept."""
         self._probed = True
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
-        self._put(Exchange(ApiKey.API_VERSIONS, 0, frame[8:12], Becomes.OURS), frame)
+        self._put(InFlightRequest(ApiKey.API_VERSIONS, 0, frame[8:12], Disposition.OURS), frame)
 
-    def _send(self, exchange: Exchange, frame: bytes) -> None:
+    def _send(self, exchange: InFlightRequest, frame: bytes) -> None:
         if self._client_left:
             self._waiting.append((exchange, frame))
         else:
             self._put(exchange, frame)
 
-    def _put(self, exchange: Exchange, frame: bytes) -> None:
+    def _put(self, exchange: InFlightRequest, frame: bytes) -> None:
         exchange.sent_at = self._now
-        self._answers.expected.append(exchange)
+        self._responses.expected.append(exchange)
         self.to_broker.append(frame)
 
     def _name(self, frame: bytes, version: int) -> None:
@@ -457,14 +459,14 @@ class Connection:
         )
 
     def _refuse(self, correlation_id: bytes) -> None:
-        """Answer an ApiVersions request of which the gateway could not clamp the answer.
+        """Answer an ApiVersions request of which the gateway could not clamp the response.
 
         It does as a broker without that version does: the client asks again with one that both know.
         """
-        exchange = Exchange(ApiKey.API_VERSIONS, 0, correlation_id, Becomes.OURS)
-        self._answers.owed.append(exchange)
-        self.to_client += self._answers.in_turn(exchange, [api_versions.refusal(correlation_id)])
-        self.to_client += self._answers.ended(exchange)
+        exchange = InFlightRequest(ApiKey.API_VERSIONS, 0, correlation_id, Disposition.OURS)
+        self._responses.owed.append(exchange)
+        self.to_client += self._responses.in_turn(exchange, [api_versions.refusal(correlation_id)])
+        self.to_client += self._responses.ended(exchange)
 
     def _go_opaque(self, reason: str) -> None:
         self._opaque = True
@@ -486,7 +488,7 @@ class Connection:
         """
         self._foreign = False
         self.wire = True
-        self._answers.clear()
+        self._responses.clear()
         self._half = None
         self._go_opaque("TLS" if data.startswith(TLS_HANDSHAKE) else "not Kafka")
         # One of the two has waited for the rest of what is no frame.
@@ -511,7 +513,7 @@ class Connection:
         if self._broker_parts:
             data = self._broker_parts + data
             self._broker_parts = b""
-        expected = self._answers.expected
+        expected = self._responses.expected
         at = 0
         while at < len(data):
             if not self._broker_left:
@@ -521,19 +523,19 @@ class Connection:
                 if len(data) - at < _ANSWER_HEAD_SIZE and (expected or not self._foreign):
                     self._broker_parts = data[at:]
                     return
-                if not self._answer_begins(data[at : at + _ANSWER_HEAD_SIZE]):
+                if not self._response_begins(data[at : at + _ANSWER_HEAD_SIZE]):
                     if self._opaque:
                         self.to_client.append(data[at:])
                     return
             left = self._broker_left
             chunk = data if at == 0 and len(data) <= left else data[at : at + left]
             self._broker_left = left - len(chunk)
-            self._answer(expected[0], chunk, last=not self._broker_left)
+            self._response(expected[0], chunk, last=not self._broker_left)
             at += len(chunk)
 
     def _records_pass(self, data: bytes) -> bool:
-        """Pass on bytes that lie within the records of an answer: most of what a catching-up client gets."""
-        exchange, owed = self._answers.expected[0], self._answers.owed
+        """Pass on bytes that lie within the records of a response: most of what a catching-up client gets."""
+        exchange, owed = self._responses.expected[0], self._responses.owed
         walk, size = exchange.walk, len(data)
         passes = exchange.passed_on and not exchange.chunks and owed and owed[0] is exchange
         if walk is None or not passes or not walk.hop(size):
@@ -546,17 +548,17 @@ class Connection:
         self.to_client.append(data)
         return True
 
-    def _answer_begins(self, data: bytes) -> bool:
+    def _response_begins(self, data: bytes) -> bool:
         length = int.from_bytes(data[:4], signed=True)
-        expected = self._answers.expected
+        expected = self._responses.expected
         if length < 4:
-            self._unread("broker", f"an answer of {length} bytes")
+            self._unread("broker", f"a response of {length} bytes")
         elif not expected:
-            self._unread("broker", "an answer that nothing asked for")
+            self._unread("broker", "a response that nothing asked for")
         elif data[4:8] != expected[0].correlation_id:
             asked = int.from_bytes(expected[0].correlation_id, signed=True)
             got = int.from_bytes(data[4:8], signed=True)
-            self._unread("broker", f"an answer to request {got} where {asked} is due")
+            self._unread("broker", f"a response to request {got} where {asked} is due")
         else:
             self._foreign = False
             self._broker_left = 4 + length
@@ -564,41 +566,41 @@ class Connection:
             return True
         return False
 
-    def _answer(self, exchange: Exchange, chunk: bytes, *, last: bool) -> None:
-        """Take the next bytes of an answer."""
+    def _response(self, exchange: InFlightRequest, chunk: bytes, *, last: bool) -> None:
+        """Take the next bytes of a response."""
         exchange.received += len(chunk)
         held = exchange.held
-        becomes = exchange.becomes
+        disposition = exchange.disposition
         pieces: list[Buffer]
-        if becomes in _FETCHED:
+        if disposition in _FETCHED:
             pieces = self._fetches.receive(exchange, chunk, last=last, now=self._now)
-        elif becomes is _PASSED:
+        elif disposition is _PASSED:
             pieces = [chunk]
             if exchange.api_key == _FETCH:
                 self.tally.broker.fetch_response_bytes += len(chunk)
                 self.tally.client.fetch_response_bytes += len(chunk)
-        elif becomes is Becomes.REWRITTEN:
+        elif disposition is Disposition.REWRITTEN:
             pieces = self._rewriting.receive(exchange, chunk, left=self._broker_left)
         else:
             pieces = []
             self._take_ours(exchange, chunk, last=last)
-        self._answers.held += exchange.held - held
+        self._responses.held += exchange.held - held
         if pieces:
-            self.to_client += self._answers.in_turn(exchange, pieces)
+            self.to_client += self._responses.in_turn(exchange, pieces)
         if last:
-            self._end_answer(exchange)
+            self._end_response(exchange)
 
-    def _take_ours(self, exchange: Exchange, chunk: bytes, *, last: bool) -> None:
-        """Take the answer to what the gateway itself asked."""
+    def _take_ours(self, exchange: InFlightRequest, chunk: bytes, *, last: bool) -> None:
+        """Take the response to what the gateway itself asked."""
         if exchange.api_key == ApiKey.FETCH:
             self.tally.broker.fetch_response_bytes += len(chunk)
         else:
             self._rewriting.learn(exchange, chunk, last=last)
 
-    def _end_answer(self, exchange: Exchange) -> None:
-        """End an answer: have it again, or let it and what waited for it go."""
-        answers = self._answers
-        answers.expected.popleft()
+    def _end_response(self, exchange: InFlightRequest) -> None:
+        """End a response: have it again, or let it and what waited for it go."""
+        responses = self._responses
+        responses.expected.popleft()
         repeat, exchange.repeat = exchange.repeat, None
         if exchange.api_key == _FETCH:
             self._meter.fetched(exchange, self._now, again=repeat is not None)
@@ -606,14 +608,17 @@ class Connection:
             self._meter.answered(exchange)
         if repeat is not None:
             if exchange.attempts == 1:
-                answers.repeating += 1
+                responses.repeating += 1
             repeat()
             return
         if exchange.attempts:
-            answers.repeating -= 1
-        if waited := answers.ended(exchange):
+            responses.repeating -= 1
+        if waited := responses.ended(exchange):
             self.to_client += waited
 
 
-_PASSED: Final = Becomes.PASSED
-_FETCHED: Final = (Becomes.WALKED, Becomes.EXPANDED)  # hashing a member takes a call, comparing it none
+_PASSED: Final = Disposition.PASSED
+_FETCHED: Final = (
+    Disposition.WALKED,
+    Disposition.EXPANDED,
+)  # hashing a member takes a call, comparing it none

@@ -72,7 +72,7 @@ class Savings:
         self._balance = 0
 
 
-class Sessions:
+class SessionLimits:
     """The switch for sessions and the broker slots that one gateway takes, shared by its connections.
 
     Args:
@@ -98,8 +98,8 @@ class Sessions:
         self.on = on
         self.off_for = off_for
         self.crowded = False
-        """The process holds as many bytes of answers as it may: fetches go without sessions, so that their
-        answers stream."""
+        """The process holds as many bytes of responses as it may: fetches go without sessions, so that their
+        responses stream."""
         self._slots = [0] if slots is None else slots
         self._own = own
 
@@ -141,7 +141,7 @@ class Eligibility:
 
     __slots__ = ("_native", "_sessions", "features", "floods", "given", "large", "never", "off", "savings")
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: SessionLimits) -> None:
         self._sessions = sessions
         self._native = False
         self.savings = Savings()
@@ -152,7 +152,7 @@ class Eligibility:
         self.given = 0
         """The session that the broker gave for a (0, 0) of the client's own."""
         self.large = False
-        """The last answer was large: the client is catching up."""
+        """The last response was large: the client is catching up."""
         self.never = ""
         """Why no fetch of this connection may go through a session any more."""
         self.off = False
@@ -176,8 +176,8 @@ class Eligibility:
         if off := self.never or ("" if self._sessions.allowed(client_id) else "sessions off"):
             self.off = True
             return off
-        if request.odd:
-            return request.odd
+        if request.not_plain:
+            return request.not_plain
         if request.partitions < 2 and not (handler.established and request.partitions):
             return ONE_PARTITION
         return self._unfit_broker(request) or self._unfit_now(busy=busy, now=now)

@@ -88,7 +88,7 @@ class SessionRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLost:
-    """A session can't be continued; the fetch was repeated in full and the client saw an ordinary answer."""
+    """A session can't be continued; the fetch was sent again in full, the client saw an ordinary response."""
 
     session_id: int
     error_code: int

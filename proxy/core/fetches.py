@@ -1,4 +1,4 @@
-"""The fetches of one connection: which go through the session, and what becomes of their answers. Sans-IO.
+"""The fetches of one connection: which go through the session, and what becomes of their responses. Sans-IO.
 
 A fetch passes as it is unless everything speaks for the session; each reason not to is counted by its name.
 """
@@ -6,7 +6,7 @@ A fetch passes as it is unless everything speaks for the session; each reason no
 from collections.abc import Callable
 from typing import Final
 
-from proxy.core.eligibility import NATIVE, PASSING_REASONS, Eligibility, Sessions
+from proxy.core.eligibility import NATIVE, PASSING_REASONS, Eligibility, SessionLimits
 from proxy.core.events import (
     Event,
     FetchKind,
@@ -18,7 +18,7 @@ from proxy.core.events import (
     Tally,
     fetch_kind,
 )
-from proxy.core.in_flight import Becomes, Buffer, Exchange
+from proxy.core.in_flight import Buffer, Disposition, InFlightRequest
 from proxy.core.last_seen import Repeated
 from proxy.core.responses import Passing, rewritten_tags
 from proxy.protocol.addresses import Resolve
@@ -31,21 +31,21 @@ from proxy.protocol.fetch_request import (
     build_fetch_request,
     parse_fetch_request,
 )
-from proxy.protocol.fetch_response import FetchResponseWalk, answer_head, slices
+from proxy.protocol.fetch_response import FetchResponseWalk, response_head, slices
 from proxy.protocol.primitives import NO_TAGS, ProtocolError
 from proxy.session.expand import Expansion, expand
-from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
+from proxy.session.handler import Action, Delta, FetchSessionHandler, SessionResult
 from proxy.session.partitions import PartitionTable
 from proxy.session.rotation import Rotation
 
 STREAM_FROM: Final = 1 << 20
-"""A client whose last answer was this large (bytes) is catching up: its next fetch goes without the session,
-so that the answer streams."""
+"""A client whose last response was this large (bytes) is catching up: its next fetch goes without the
+session, so that the response streams."""
 _UNUSED_FETCHES: Final = 8
 """After so many fetches in a row that had no use for it a session is closed."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Up to 3.9 a broker puts these in after the session's books are closed: a session forgets them."""
-_NOT_UNDERSTOOD: Final = "an answer was not understood"
+_NOT_UNDERSTOOD: Final = "a response was not understood"
 _NOT_SMALLER: Final = "delta not smaller"
 _SPARSE: Final = "partitions listed twice or too sparse"
 
@@ -86,11 +86,11 @@ class Fetches:
     def __init__(
         self,
         *,
-        sessions: Sessions,
+        sessions: SessionLimits,
         resolve: Resolve | None,
         tally: Tally,
         events: list[Event],
-        send: Callable[[Exchange, bytes], None],
+        send: Callable[[InFlightRequest, bytes], None],
     ) -> None:
         self.handler = FetchSessionHandler()
         self.eligibility = Eligibility(sessions)
@@ -116,7 +116,7 @@ class Fetches:
 
     # Requests
 
-    def request(self, exchange: Exchange, frame: bytes, body: int, client_id: str, now: float) -> None:
+    def request(self, exchange: InFlightRequest, frame: bytes, body: int, client_id: str, now: float) -> None:
         """Take a fetch of v4 to v18, whole, and send what the broker is to see of it."""
         self.version = exchange.version
         request = self._repeated.request(frame)
@@ -125,7 +125,7 @@ class Fetches:
                 request = parse_fetch_request(frame, exchange.version, body)
             except ProtocolError:
                 self.count_unread(len(frame), exchange.version, "not understood")
-                exchange.becomes = Becomes.PASSED
+                exchange.disposition = Disposition.PASSED
                 self._send(exchange, frame)
                 return
             self._repeated.note_request(request)
@@ -190,11 +190,11 @@ class Fetches:
                 if reason == _NOT_SMALLER:  # all is busy: what looks worth a session now soon is not again
                     self.eligibility.savings.rest(now)
 
-    def _take(self, exchange: Exchange, request: FetchRequest) -> str:
+    def _take(self, exchange: InFlightRequest, request: FetchRequest) -> str:
         """Send a fetch through the session; return why not, if not."""
         handler, listing = self.handler, exchange.listing
         if listing is None:
-            return request.odd
+            return request.not_plain
         table = handler.table
         if table is not None and (
             table.layout is not listing.layout
@@ -219,7 +219,7 @@ class Fetches:
         self._ask_full(exchange, request)
         return ""
 
-    def _ask_rotated(self, exchange: Exchange, request: FetchRequest) -> bool:
+    def _ask_rotated(self, exchange: InFlightRequest, request: FetchRequest) -> bool:
         """Send a fetch through the session the short way, if the rotation knows it."""
         rotation, handler, frame = self._rotation, self.handler, request.frame
         if rotation is None or rotation.table is not handler.table or rotation.topics is not request.topics:
@@ -232,11 +232,11 @@ class Fetches:
             return False
         rotation.take(altered)
         exchange.first = first
-        exchange.becomes = Becomes.EXPANDED
+        exchange.disposition = Disposition.EXPANDED
         self._ask(exchange, delta, FetchKind.INCREMENTAL, len(altered))
         return True
 
-    def _ask_incremental(self, exchange: Exchange, request: FetchRequest, delta: Delta | None) -> str:
+    def _ask_incremental(self, exchange: InFlightRequest, request: FetchRequest, delta: Delta | None) -> str:
         handler, listing = self.handler, exchange.listing
         if delta is None or listing is None:
             return _SPARSE
@@ -253,11 +253,11 @@ class Fetches:
             return _SPARSE
         self._rotation = handler.rotation(request, delta)
         exchange.rows = delta.rows
-        exchange.becomes = Becomes.EXPANDED
+        exchange.disposition = Disposition.EXPANDED
         self._ask(exchange, frame, FetchKind.INCREMENTAL, len(delta.added) + len(delta.altered))
         return ""
 
-    def _ask_full(self, exchange: Exchange, request: FetchRequest) -> None:
+    def _ask_full(self, exchange: InFlightRequest, request: FetchRequest) -> None:
         handler, listing = self.handler, exchange.listing
         if handler.table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
@@ -268,15 +268,17 @@ class Fetches:
         self._close_frame, self._close_id_at = template, request.body + layout.request_head - 8
         self._ask(exchange, frame, FetchKind.FULL, request.partitions)
 
-    def _full_frame(self, exchange: Exchange, request: FetchRequest, session: tuple[int, int]) -> bytes:
+    def _full_frame(
+        self, exchange: InFlightRequest, request: FetchRequest, session: tuple[int, int]
+    ) -> bytes:
         listing = exchange.listing
         if listing is None or listing.layout is request.layout:
-            exchange.becomes = Becomes.WALKED
+            exchange.disposition = Disposition.WALKED
             return request.patched(*session)
-        exchange.becomes = Becomes.EXPANDED
+        exchange.disposition = Disposition.EXPANDED
         return build_fetch_request(request, listing.layout, session, listing.topics())
 
-    def _ask(self, exchange: Exchange, frame: bytes, kind: FetchKind, partitions: int) -> None:
+    def _ask(self, exchange: InFlightRequest, frame: bytes, kind: FetchKind, partitions: int) -> None:
         self._unused = 0
         exchange.asks_session = True
         exchange.session_id = self.handler.session_id
@@ -284,7 +286,7 @@ class Fetches:
         self._outstanding = True
         self._dispatch(exchange, frame, kind, partitions)
 
-    def _pass(self, exchange: Exchange, request: FetchRequest, frame: bytes) -> None:
+    def _pass(self, exchange: InFlightRequest, request: FetchRequest, frame: bytes) -> None:
         """Send a fetch as it came; one of a client that floods goes without its (0, 0)."""
         session_id, epoch = request.session_id, request.session_epoch
         if self.eligibility.floods and epoch == 0:
@@ -292,7 +294,7 @@ class Fetches:
             if not self.handler.established and not self._outstanding:
                 session_id, self.handler.session_id = self.handler.session_id, 0
             frame = request.patched(session_id, epoch)
-        exchange.becomes = Becomes.WALKED
+        exchange.disposition = Disposition.WALKED
         exchange.asks_session = False
         exchange.walk = None
         self._dispatch(exchange, frame, fetch_kind(session_id, epoch), request.partitions)
@@ -300,7 +302,7 @@ class Fetches:
     def _close(self, reason: str) -> None:
         session_id = self.handler.session_id
         if self._outstanding:
-            self._closed = True  # the answer under way still needs what the session holds
+            self._closed = True  # the response under way still needs what the session holds
         else:
             self._end_session()
         if not self._close_frame:
@@ -309,7 +311,7 @@ class Fetches:
         frame = frame[:at] + session_id.to_bytes(4) + frame[at + 4 :]
         version = int.from_bytes(frame[6:8])
         self._events.append(SessionClosed(session_id=session_id, reason=reason))
-        exchange = Exchange(ApiKey.FETCH, version, frame[8:12], Becomes.OURS)
+        exchange = InFlightRequest(ApiKey.FETCH, version, frame[8:12], Disposition.OURS)
         self._dispatch(exchange, frame, FetchKind.CLOSE, 0)
 
     def _end_session(self) -> None:
@@ -317,7 +319,7 @@ class Fetches:
         self.handler.drop()
         self._release()
 
-    def _dispatch(self, exchange: Exchange, frame: bytes, kind: FetchKind, partitions: int) -> None:
+    def _dispatch(self, exchange: InFlightRequest, frame: bytes, kind: FetchKind, partitions: int) -> None:
         broker = self._tally.broker
         broker.fetch_request_bytes += len(frame)
         broker.fetches[kind] += 1
@@ -326,19 +328,19 @@ class Fetches:
         exchange.sent_partitions = partitions
         self._send(exchange, frame)
 
-    # Answers
+    # Responses
 
-    def receive(self, exchange: Exchange, chunk: bytes, *, last: bool, now: float) -> list[Buffer]:
-        """Take the next bytes of a fetch's answer; return what the client gets of it now.
+    def receive(self, exchange: InFlightRequest, chunk: bytes, *, last: bool, now: float) -> list[Buffer]:
+        """Take the next bytes of a fetch's response; return what the client gets of it now.
 
-        If the answer has to be had again, `Exchange.repeat` is the frame to send when it has ended.
+        If the response has to be had again, `InFlightRequest.repeat` is the frame to send when it has ended.
         """
         self._tally.broker.fetch_response_bytes += len(chunk)
         whole = last and exchange.received == len(chunk)
-        if exchange.becomes is Becomes.EXPANDED:
+        if exchange.disposition is Disposition.EXPANDED:
             self._hold(exchange, chunk, whole=whole)
             pieces = self._expanded(exchange, now) if last else []
-        elif whole and exchange.walk is None and self._repeats_answer(exchange, chunk):
+        elif whole and exchange.walk is None and self._repeats_response(exchange, chunk):
             pieces = [chunk]
         else:
             pieces = self._passing.receive(exchange, self._walk(exchange), chunk, last=last)
@@ -346,12 +348,12 @@ class Fetches:
                 self._walked(exchange, chunk, whole=whole)
         if last:
             self.eligibility.large = exchange.received >= STREAM_FROM
-            self._end_of_answer(exchange)
+            self._end_of_response(exchange)
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
 
-    def _walk(self, exchange: Exchange) -> FetchResponseWalk:
-        """Return the walk over an answer; one of the session is walked as the session's version has it."""
+    def _walk(self, exchange: InFlightRequest) -> FetchResponseWalk:
+        """Return the walk over a response; one of the session is walked as the session's version has it."""
         walk = exchange.walk
         if walk is None:
             asks, version = exchange.asks_session, exchange.version
@@ -360,7 +362,7 @@ class Fetches:
             walk = exchange.walk = FetchResponseWalk(layout, isolation, keep=asks)
         return walk
 
-    def _end_of_answer(self, exchange: Exchange) -> None:
+    def _end_of_response(self, exchange: InFlightRequest) -> None:
         """Close what is to be closed, and give back a slot that nothing needs."""
         if self._closed and not self._outstanding:
             self._end_session()
@@ -369,17 +371,17 @@ class Fetches:
         elif not self.handler.session_id and not self._outstanding and exchange.repeat is None:
             self._release()
 
-    def _repeats_answer(self, exchange: Exchange, frame: bytes) -> bool:
-        """Count an answer that says what the one before said; tell whether it does."""
-        partitions = -1 if exchange.asks_session else self._repeated.answer(frame, exchange.version)
+    def _repeats_response(self, exchange: InFlightRequest, frame: bytes) -> bool:
+        """Count a response that says what the one before said; tell whether it does."""
+        partitions = -1 if exchange.asks_session else self._repeated.response(frame, exchange.version)
         if partitions < 0:
             return False
         self._tally.client.partitions_answered += partitions
         self._tally.broker.partitions_answered += partitions
         return True
 
-    def _hold(self, exchange: Exchange, chunk: bytes, *, whole: bool) -> None:
-        """Keep the next bytes of an answer of the session, and walk over them."""
+    def _hold(self, exchange: InFlightRequest, chunk: bytes, *, whole: bool) -> None:
+        """Keep the next bytes of a response of the session, and walk over them."""
         if not exchange.understood:
             return
         exchange.chunks.append(chunk)
@@ -396,8 +398,8 @@ class Fetches:
         if whole and exchange.understood:
             self._repeated.note_empty(chunk, walk)
 
-    def _walked(self, exchange: Exchange, chunk: bytes, *, whole: bool) -> None:
-        """Note what a walked answer told, now that it has passed."""
+    def _walked(self, exchange: InFlightRequest, chunk: bytes, *, whole: bool) -> None:
+        """Note what a walked response told, now that it has passed."""
         walk = self._walk(exchange)
         understood = exchange.understood and walk.done
         if not understood:
@@ -409,18 +411,18 @@ class Fetches:
             else:
                 self.handler.renew(walk.session_id)
         elif whole and understood:
-            self._repeated.note_answer(chunk, exchange.version, walk)
+            self._repeated.note_response(chunk, exchange.version, walk)
         self._count_answered(walk, 0 if exchange.repeat is not None else walk.partitions)
         if exchange.repeat is None:
             request = exchange.request
             if request is not None and request.session_epoch == 0 and not exchange.asks_session:
                 self.eligibility.given = walk.session_id
 
-    def _judge(self, walk: FetchResponseWalk) -> Verdict:
+    def _judge(self, walk: FetchResponseWalk) -> SessionResult:
         features = self.eligibility.features
         return self.handler.handle(walk, empties=features is None or features.throttles_by_emptying)
 
-    def _asked_full(self, exchange: Exchange, walk: FetchResponseWalk, verdict: Verdict) -> None:
+    def _asked_full(self, exchange: InFlightRequest, walk: FetchResponseWalk, verdict: SessionResult) -> None:
         """Note what became of a request for a session."""
         handler = self.handler
         if verdict.use in _REPEATS:
@@ -430,24 +432,24 @@ class Fetches:
             partitions = handler.table.size if handler.table is not None else 0
             self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
             self._note_uncached(walk)
-        elif verdict.use is Use.COMPLETE and not verdict.reason:
+        elif verdict.use is Action.COMPLETE and not verdict.reason:
             self._tally.refusals += 1
             if not self._refused:
                 self._refused = True
                 self._events.append(SessionRefused())
 
-    def _expanded(self, exchange: Exchange, now: float) -> list[Buffer]:
-        """Turn an answer of the session, held whole, into what the client would have got without one."""
+    def _expanded(self, exchange: InFlightRequest, now: float) -> list[Buffer]:
+        """Turn a response of the session, held whole, into what the client would have got without one."""
         self._outstanding = False
         walk, handler = exchange.walk, self.handler
         if walk is None or not exchange.understood or not walk.done:
             handler.renew()
-            self._have_again(exchange, 0, Verdict(Use.REPEAT_SESSIONLESS, _NOT_UNDERSTOOD))
+            self._have_again(exchange, 0, SessionResult(Action.REPEAT_SESSIONLESS, _NOT_UNDERSTOOD))
             return []
         full = not handler.epoch
         verdict = self._judge(walk)
-        if verdict.use is Use.COMPLETE and verdict.reason:
-            verdict = Verdict(Use.REPEAT_SESSIONLESS, verdict.reason)
+        if verdict.use is Action.COMPLETE and verdict.reason:
+            verdict = SessionResult(Action.REPEAT_SESSIONLESS, verdict.reason)
         if full:
             self._asked_full(exchange, walk, verdict)
         elif verdict.use in _REPEATS:
@@ -468,14 +470,14 @@ class Fetches:
         return pieces
 
     def _expansion(
-        self, exchange: Exchange, walk: FetchResponseWalk, verdict: Verdict
+        self, exchange: InFlightRequest, walk: FetchResponseWalk, verdict: SessionResult
     ) -> tuple[list[Buffer], int, int]:
-        """Return the client's answer in pieces, its size, and how many partitions it names."""
+        """Return the client's response in pieces, its size, and how many partitions it names."""
         layout = LAYOUTS[exchange.version]
         tags = self._tags(exchange, walk)
         table, request = self.handler.table, exchange.request
-        if verdict.use is Use.EMPTY or table is None or request is None:
-            content = answer_head(layout, exchange.correlation_id, walk.throttle_time_ms)
+        if verdict.use is Action.EMPTY or table is None or request is None:
+            content = response_head(layout, exchange.correlation_id, walk.throttle_time_ms)
             content += layout.count(0) + tags
             return [len(content).to_bytes(4) + content], 4 + len(content), 0
         rotation = self._rotation
@@ -509,7 +511,7 @@ class Fetches:
         pieces, size = expand(what)
         return pieces, size, len(listing)
 
-    def _tags(self, exchange: Exchange, walk: FetchResponseWalk) -> bytes:
+    def _tags(self, exchange: InFlightRequest, walk: FetchResponseWalk) -> bytes:
         """Return the body's tags as the client is to have them, nothing below v12."""
         if walk.tags_at < 0:
             return b""
@@ -518,7 +520,7 @@ class Fetches:
         tags = b"".join(slices(exchange.chunks, walk.tags_at, exchange.received))
         return rewritten_tags(tags, walk.tags, exchange.version, self._resolve)
 
-    def _placed(self, exchange: Exchange, table: PartitionTable) -> tuple[Listing, Rows]:
+    def _placed(self, exchange: InFlightRequest, table: PartitionTable) -> tuple[Listing, Rows]:
         """Return what a fetch lists and the row of each entry, and have the table know their places."""
         listing, rows = exchange.listing, exchange.rows
         if listing is None:
@@ -528,7 +530,7 @@ class Fetches:
             table.place(rows)
         return listing, rows
 
-    def _have_again(self, exchange: Exchange, code: int, verdict: Verdict) -> None:
+    def _have_again(self, exchange: InFlightRequest, code: int, verdict: SessionResult) -> None:
         """Make the frame that asks once more, in the same place of the client's order.
 
         A second failure, or a connection that ends, asks without a session: that can't fail for its sake.
@@ -545,7 +547,7 @@ class Fetches:
         exchange.received = exchange.passed_on = 0
         exchange.understood = True
         again = exchange.attempts == 1 and not self.closing and handler.table is not None
-        if verdict.use is Use.REPEAT_FULL and again:
+        if verdict.use is Action.REPEAT_FULL and again:
             exchange.repeat = lambda: self._ask_full(exchange, request)
         else:
             exchange.repeat = lambda: self._pass(exchange, request, request.frame)
@@ -558,7 +560,7 @@ class Fetches:
                 return
 
     def _count_answered(self, walk: FetchResponseWalk, partitions: int) -> None:
-        """Add what an answer told, `partitions` of it to the client; none if it is to be had again."""
+        """Add what a response told, `partitions` of it to the client; none if it is to be had again."""
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
         broker.fetch_record_bytes += walk.record_bytes
@@ -567,4 +569,7 @@ class Fetches:
             client.fetch_record_bytes += walk.record_bytes
 
 
-_REPEATS: Final = (Use.REPEAT_FULL, Use.REPEAT_SESSIONLESS)  # hashing a member takes a call, comparing none
+_REPEATS: Final = (
+    Action.REPEAT_FULL,
+    Action.REPEAT_SESSIONLESS,
+)  # hashing a member takes a call, comparing none

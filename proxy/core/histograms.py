@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.core.events import Tally
-from proxy.core.in_flight import Becomes, Exchange
+from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.protocol.api import ApiKey
 
 ADDED_SECONDS: Final = (
@@ -31,7 +31,7 @@ ANSWER_BYTES: Final = (
 PARTITIONS: Final = (0, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
 _WAIT_FOR_OTHERS: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SHARE_FETCH})
-"""Their answers are late on purpose: they say nothing of how the broker is."""
+"""Their responses are late on purpose: they say nothing of how the broker is."""
 _NOT_COUNTED: Final = -1
 _TOGETHER: Final = 1024
 """Fetches that are counted together."""
@@ -109,11 +109,11 @@ class Measured:
 
     def __init__(self) -> None:
         self.broker_fetch = Distribution(BROKER_SECONDS)
-        """Seconds from a fetch's last byte to its answer's first, the client's max_wait_ms included."""
+        """Seconds from a fetch's last byte to its response's first, the client's max_wait_ms included."""
         self.answer_bytes_broker = Distribution(ANSWER_BYTES)
-        """Size of a fetch's answer as the broker sent it, whole frames."""
+        """Size of a fetch's response as the broker sent it, whole frames."""
         self.answer_bytes_client = Distribution(ANSWER_BYTES)
-        """Size of a fetch's answer as the client got it."""
+        """Size of a fetch's response as the client got it."""
         self.partitions_broker = Distribution(PARTITIONS)
         """Partitions that a fetch to the broker listed; as all of these, once it is answered."""
         self.partitions_client = Distribution(PARTITIONS)
@@ -125,7 +125,7 @@ class Measured:
         self.added_request = Distribution(ADDED_SECONDS)
         """Seconds from bytes of a client until all they called for was written; one value a read."""
         self.added_response = Distribution(ADDED_SECONDS)
-        """The same for bytes of a broker. An answer that has to be whole is written with its last read."""
+        """The same for bytes of a broker. A response that has to be whole is written with its last read."""
         self.fetches: list[float] = []
         """Five numbers for each fetch that is not counted yet."""
         self.others: list[float] = []
@@ -165,7 +165,7 @@ class Meter:
 
     Args:
         measured: where values are added.
-        tally: that of the connection: what it grew by from one answer to the next is that answer's.
+        tally: that of the connection: what it grew by from one response to the next is that answer's.
     """
 
     __slots__ = ("_came", "_measured", "_tally", "_told", "began")
@@ -176,19 +176,19 @@ class Meter:
         self._came = 0
         self._told = 0
         self.began = 0.0
-        """When the first byte of the answer came that is coming in, in seconds."""
+        """When the first byte of the response came that is coming in, in seconds."""
 
-    def fetched(self, exchange: Exchange, now: float, *, again: bool) -> None:
-        """Note a fetch whose answer has come whole.
+    def fetched(self, exchange: InFlightRequest, now: float, *, again: bool) -> None:
+        """Note a fetch whose response has come whole.
 
         Args:
             exchange: the fetch.
             now: in seconds.
-            again: the answer was none for the client; the fetch is sent once more.
+            again: the response was none for the client; the fetch is sent once more.
         """
         tally, request, waiting = self._tally, exchange.request, self._measured.fetches
         came, told = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes
-        ours = again or exchange.becomes is Becomes.OURS
+        ours = again or exchange.disposition is Disposition.OURS
         waiting += (
             self.began - exchange.sent_at,
             came - self._came,
@@ -202,8 +202,8 @@ class Meter:
         if len(waiting) >= 5 * _TOGETHER:
             self._measured.settle()
 
-    def answered(self, exchange: Exchange) -> None:
-        """Note any other request whose answer has come."""
+    def answered(self, exchange: InFlightRequest) -> None:
+        """Note any other request whose response has come."""
         if exchange.api_key not in _WAIT_FOR_OTHERS:
             waiting = self._measured.others
             waiting.append(self.began - exchange.sent_at)

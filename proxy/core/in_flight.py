@@ -1,4 +1,10 @@
-"""One request that a broker will answer, and what becomes of the answer: decided when the request is seen."""
+"""The requests that a broker has not answered yet, and the order in which responses leave. Sans-IO.
+
+What becomes of a response is decided when the request is seen (`Disposition`). A broker answers in order, so
+each request is remembered in two queues: that of the broker, which tells what the next frame from it answers,
+and that of the client, in which responses leave. They differ only while a fetch is sent again: later
+responses then wait for it.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,8 +18,8 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-class Becomes(Enum):
-    """What becomes of an answer."""
+class Disposition(Enum):
+    """What becomes of a response."""
 
     PASSED = "passed"
     """Every byte goes on as it comes."""
@@ -27,7 +33,7 @@ class Becomes(Enum):
     """The gateway asked; the client does not see it."""
 
 
-class Exchange:
+class InFlightRequest:
     """A request on its way, in the order of the client and, until it is answered, in that of the broker."""
 
     __slots__ = (
@@ -36,9 +42,9 @@ class Exchange:
         "api_key",
         "asks_session",
         "attempts",
-        "becomes",
         "chunks",
         "correlation_id",
+        "disposition",
         "first",
         "held",
         "out",
@@ -56,15 +62,15 @@ class Exchange:
         "walk",
     )
 
-    def __init__(self, api_key: int, version: int, correlation_id: bytes, becomes: Becomes) -> None:
+    def __init__(self, api_key: int, version: int, correlation_id: bytes, disposition: Disposition) -> None:
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
-        self.becomes = becomes
+        self.disposition = disposition
         self.answered = False
-        """The client has all of the answer, or it waits in `out`."""
+        """The client has all of the response, or it waits in `out`."""
         self.out: list[Buffer] = []
-        """Answer bytes that wait for earlier answers to go first."""
+        """Response bytes that wait for earlier responses to go first."""
         self.chunks: list[bytes] = []
         """The frame as received, as far as it is held."""
         self.held = 0
@@ -85,7 +91,7 @@ class Exchange:
         self.session_id = 0
         """The session that it named, 0 for none."""
         self.understood = True
-        """The answer's bytes so far are those of its version."""
+        """The response's bytes so far are those of its version."""
         self.walk: FetchResponseWalk | None = None
         self.sent = 0
         """Size of the frame that went to the broker."""
@@ -96,7 +102,7 @@ class Exchange:
         self.attempts = 0
         """How often it was repeated."""
         self.repeat: Callable[[], None] | None = None
-        """Asks once more, when the answer under way has ended: that answer is not for the client."""
+        """Asks once more, when the response under way has ended: that answer is not for the client."""
 
     @property
     def listing(self) -> Listing | None:
@@ -112,34 +118,36 @@ class Exchange:
         self.held = 0
 
     def __repr__(self) -> str:
-        return f"<Exchange key={self.api_key} v{self.version} {self.becomes.value} received={self.received}>"
+
+        state = f"{self.disposition.value} received={self.received}"
+        return f"<InFlightRequest key={self.api_key} v{self.version} {state}>"
 
 
-class Answers:
-    """The answers of one connection that are still to come or to leave."""
+class ResponseQueue:
+    """The responses of one connection that are still to come or to leave."""
 
     __slots__ = ("expected", "held", "owed", "repeating")
 
     def __init__(self) -> None:
-        self.expected: deque[Exchange] = deque()
+        self.expected: deque[InFlightRequest] = deque()
         """What the broker will answer, in its order."""
-        self.owed: deque[Exchange] = deque()
+        self.owed: deque[InFlightRequest] = deque()
         """What the client will be answered, in its order."""
         self.repeating = 0
         """Fetches that are asked once more; what follows them waits."""
         self.held = 0
-        """Bytes of answers kept until they are whole or their turn comes."""
+        """Bytes of responses kept until they are whole or their turn comes."""
 
-    def in_turn(self, exchange: Exchange, pieces: list[Buffer]) -> list[Buffer]:
-        """Return the next bytes of an answer if it is its turn to leave; keep them otherwise."""
+    def in_turn(self, exchange: InFlightRequest, pieces: list[Buffer]) -> list[Buffer]:
+        """Return the next bytes of a response if it is its turn to leave; keep them otherwise."""
         if self.owed and self.owed[0] is exchange:
             return pieces
         exchange.out += pieces
         self.held += sum(map(len, pieces))
         return []
 
-    def ended(self, exchange: Exchange) -> list[Buffer]:
-        """Note that an answer is whole; return what of later ones has waited for it."""
+    def ended(self, exchange: InFlightRequest) -> list[Buffer]:
+        """Note that a response is whole; return what of later ones has waited for it."""
         exchange.answered = True
         owed = self.owed
         waited: list[Buffer] = []

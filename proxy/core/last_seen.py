@@ -12,7 +12,7 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 
 _MAX_ANSWER: Final = 512
 _ANSWER_BODY: Final = 8
-"""Where an answer goes on behind its correlation id."""
+"""Where a response goes on behind its correlation id."""
 _BODY: Final = 12
 """Where a request goes on behind its correlation id."""
 _KIND: Final = 8
@@ -20,16 +20,16 @@ _KIND: Final = 8
 
 
 class Repeated:
-    """The last fetch whose entries lie in one place, the last small answer and the last empty one."""
+    """The last fetch whose entries lie in one place, the last small response and the last empty one."""
 
-    __slots__ = ("_after", "_answer", "_before", "_empty", "_form", "_kind", "_partitions", "_version")
+    __slots__ = ("_after", "_before", "_empty", "_form", "_kind", "_partitions", "_response", "_version")
 
     def __init__(self) -> None:
         self._form: FetchRequest | None = None
         self._kind = b""
         self._before = b""
         self._after = b""
-        self._answer = b""
+        self._response = b""
         self._version = -1
         self._partitions = 0
         self._empty: tuple[bytes, FetchResponseWalk] | None = None
@@ -61,26 +61,26 @@ class Repeated:
         self._form = request.again(b"")
         self._kind, self._before, self._after = frame[:_KIND], frame[_BODY:start], frame[end:]
 
-    def answer(self, frame: bytes, version: int) -> int:
-        """Return how many partitions an answer names that repeats the last one, or -1."""
-        known = self._answer
+    def response(self, frame: bytes, version: int) -> int:
+        """Return how many partitions a response names that repeats the last one, or -1."""
+        known = self._response
         alike = len(frame) == _ANSWER_BODY + len(known) and frame.endswith(known)
         return self._partitions if alike and version == self._version else -1
 
-    def note_answer(self, frame: bytes, version: int, walk: FetchResponseWalk) -> None:
-        """Keep an answer if there is nothing in it that must be looked at again."""
+    def note_response(self, frame: bytes, version: int, walk: FetchResponseWalk) -> None:
+        """Keep a response if there is nothing in it that must be looked at again."""
         plain = not walk.record_bytes and not walk.tags and not walk.session_id and not walk.error_code
         if plain and len(frame) <= _MAX_ANSWER:
-            self._answer, self._version, self._partitions = frame[_ANSWER_BODY:], version, walk.partitions
+            self._response, self._version, self._partitions = frame[_ANSWER_BODY:], version, walk.partitions
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
-        """Return the walk over the last empty answer of the session, if the frame is that once more."""
+        """Return the walk over the last empty response of the session, if the frame is that once more."""
         if self._empty is None:
             return None
         known, walk = self._empty
         return walk if len(frame) == _ANSWER_BODY + len(known) and frame.endswith(known) else None
 
     def note_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
-        """Keep an answer of the session that was walked to its end, if it names no partition."""
+        """Keep a response of the session that was walked to its end, if it names no partition."""
         if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_ANSWER:
             self._empty = frame[_ANSWER_BODY:], walk

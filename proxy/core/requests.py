@@ -14,7 +14,7 @@ _MAX_NAME: Final = 256
 """What is kept of a name that a client gives itself."""
 
 
-def wants_answer(data: bytes, size: int) -> bool | None:
+def wants_response(data: bytes, size: int) -> bool | None:
     """Tell whether a Produce request will be answered; with acks=0 it is not.
 
     Args:

@@ -1,11 +1,11 @@
-"""Answers held until they are whole, for brokers' addresses or versions stand in them. Sans-IO."""
+"""Responses held until they are whole, for brokers' addresses or versions stand in them. Sans-IO."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import Event, Passthrough
-from proxy.core.in_flight import Becomes, Buffer, Exchange
+from proxy.core.in_flight import Buffer, Disposition, InFlightRequest
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import ApiKey, response_header
@@ -16,17 +16,17 @@ from proxy.protocol.primitives import ProtocolError, TagSpan, encode_uvarint
 _HEAD_SIZE: Final = 8
 """Length and correlation id: an ApiVersions response header has no more at any version."""
 _MAX_HELD_ANSWER: Final = 1 << 28
-"""An answer that is larger passes unread."""
+"""A response that is larger passes unread."""
 _MAX_PROBE_ANSWER: Final = 1 << 16
 
 
 class Rewriting:
-    """How answers pass in which addresses or versions stand.
+    """How responses pass in which addresses or versions stand.
 
     Args:
         resolve: where brokers are told to be; None leaves addresses as they are.
         eligibility: is told what the broker can.
-        events: where it is told that an answer was not understood.
+        events: where it is told that a response was not understood.
     """
 
     __slots__ = ("_eligibility", "_events", "_resolve")
@@ -36,18 +36,18 @@ class Rewriting:
         self._eligibility = eligibility
         self._events = events
 
-    def becomes(self, api_key: int, version: int) -> Becomes:
-        """Tell what becomes of the answer to a request that passes as it is."""
+    def disposition(self, api_key: int, version: int) -> Disposition:
+        """Tell what becomes of the response to a request that passes as it is."""
         if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION:
-            return Becomes.WALKED  # KIP-951: there may be addresses in it
+            return Disposition.WALKED  # KIP-951: there may be addresses in it
         if api_key == ApiKey.API_VERSIONS:
-            return Becomes.REWRITTEN
+            return Disposition.REWRITTEN
         if self._resolve is not None and version <= addresses.REWRITTEN.get(api_key, -1):
-            return Becomes.REWRITTEN
-        return Becomes.PASSED
+            return Disposition.REWRITTEN
+        return Disposition.PASSED
 
-    def receive(self, exchange: Exchange, chunk: bytes, *, left: int) -> list[Buffer]:
-        """Hold an answer until it is whole, then put our addresses or version ranges into it.
+    def receive(self, exchange: InFlightRequest, chunk: bytes, *, left: int) -> list[Buffer]:
+        """Hold a response until it is whole, then put our addresses or version ranges into it.
 
         Args:
             exchange: what it answers.
@@ -55,7 +55,7 @@ class Rewriting:
             left: how many are still to come.
         """
         if exchange.received + left > _MAX_HELD_ANSWER:
-            exchange.becomes = Becomes.PASSED
+            exchange.disposition = Disposition.PASSED
             pieces: list[Buffer] = [*exchange.chunks, chunk]
             exchange.let_go()
             return pieces
@@ -71,11 +71,11 @@ class Rewriting:
         try:
             return readdressed(frame, exchange.api_key, exchange.version, self._resolve)
         except ProtocolError:
-            self._events.append(Passthrough(reason="an answer with addresses was not understood"))
+            self._events.append(Passthrough(reason="a response with addresses was not understood"))
             return [frame]
 
-    def learn(self, exchange: Exchange, chunk: bytes, *, last: bool) -> None:
-        """Take the next bytes of the answer to our own question what the broker can."""
+    def learn(self, exchange: InFlightRequest, chunk: bytes, *, last: bool) -> None:
+        """Take the next bytes of the response to our own question what the broker can."""
         if exchange.received <= _MAX_PROBE_ANSWER:
             exchange.chunks.append(chunk)
             if last:
@@ -83,7 +83,7 @@ class Rewriting:
 
 
 def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Features | None]:
-    """Return an ApiVersions answer with the gateway's limits, and what it tells of the broker.
+    """Return an ApiVersions response with the gateway's limits, and what it tells of the broker.
 
     Args:
         frame: the whole frame.
@@ -97,11 +97,11 @@ def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Feat
 
 
 def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | None) -> list[Buffer]:
-    """Return an answer with brokers where clients find them.
+    """Return a response with brokers where clients find them.
 
     Args:
         frame: the whole frame.
-        api_key: what the answer answers, one of `addresses.REWRITTEN`.
+        api_key: what the response responses, one of `addresses.REWRITTEN`.
         version: that of the request.
         resolve: where brokers are told to be.
 
@@ -130,7 +130,7 @@ _UNSEEN_TAG: Final = b"\x7f"
 
 
 class Passing:
-    """How walked answers pass.
+    """How walked responses pass.
 
     Args:
         resolve: where brokers are told to be; None leaves addresses as they are.
@@ -142,11 +142,11 @@ class Passing:
         self._resolve = resolve
 
     def receive(
-        self, exchange: Exchange, walk: FetchResponseWalk, chunk: bytes, *, last: bool
+        self, exchange: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
-        """Walk over the next bytes of an answer; return what of it can go to the client now.
+        """Walk over the next bytes of a response; return what of it can go to the client now.
 
-        An answer that says that the session failed is not for the client. One that is not understood goes on
+        A response that says that the session failed is not for the client. One that is not understood goes on
         as it came.
         """
         if exchange.understood:
@@ -173,13 +173,15 @@ class Passing:
             safe = exchange.received
         return self._up_to(exchange, walk, chunk, safe)
 
-    def _all(self, exchange: Exchange, chunk: bytes) -> list[Buffer]:
+    def _all(self, exchange: InFlightRequest, chunk: bytes) -> list[Buffer]:
         pieces: list[Buffer] = [*exchange.chunks, chunk]
         exchange.passed_on = exchange.received
         exchange.let_go()
         return pieces
 
-    def _up_to(self, exchange: Exchange, walk: FetchResponseWalk, chunk: bytes, safe: int) -> list[Buffer]:
+    def _up_to(
+        self, exchange: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, safe: int
+    ) -> list[Buffer]:
         """Pass on what lies before the offset `safe` of the frame, keep the rest."""
         start = exchange.passed_on
         if safe >= exchange.received:
@@ -194,9 +196,9 @@ class Passing:
         return self._without_session(exchange, walk, pieces) if start == 0 and pieces else pieces
 
     def _without_session(
-        self, exchange: Exchange, walk: FetchResponseWalk, pieces: list[Buffer]
+        self, exchange: InFlightRequest, walk: FetchResponseWalk, pieces: list[Buffer]
     ) -> list[Buffer]:
-        """Take the session's id, which is the gateway's own, out of the first bytes of an answer."""
+        """Take the session's id, which is the gateway's own, out of the first bytes of a response."""
         if not exchange.asks_session or not walk.session_id or not walk.session_id_at:
             return pieces
         at = walk.session_id_at
@@ -207,7 +209,7 @@ class Passing:
         return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
 
     def _end(
-        self, exchange: Exchange, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
+        self, exchange: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
         """Pass on the last bytes, their addresses rewritten."""
         start = exchange.passed_on

@@ -32,7 +32,7 @@ _SEQUENCE: Final = re.compile(r"\x1b[\[O][0-?]*[ -/]*[@-~]|(.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Selection:
     """How the picture is to look."""
 
     sort: str = "saved"
@@ -52,7 +52,7 @@ class Choice:
         return (self.sort not in _ASCENDING) != self.reverse
 
 
-def press(choice: Choice, key: str) -> Choice:
+def press(choice: Selection, key: str) -> Selection:
     """Tell what becomes of a choice by a key; one that means nothing changes nothing."""
     if key == CONTROL_C:
         return replace(choice, quit=True)
@@ -69,7 +69,7 @@ def split_keys(text: str) -> list[str]:
     return [key for key in _SEQUENCE.split(text) if key]
 
 
-def picked(clients: tuple[Client, ...], choice: Choice) -> list[Client]:
+def picked(clients: tuple[Client, ...], choice: Selection) -> list[Client]:
     """Give the clients that the filter lets through, sorted; equal ones by id and address."""
     wanted = choice.filter.casefold()
     found = [
@@ -82,7 +82,7 @@ def picked(clients: tuple[Client, ...], choice: Choice) -> list[Client]:
     return found
 
 
-def _typed(choice: Choice, key: str) -> Choice:
+def _typed(choice: Selection, key: str) -> Selection:
     if key in ENTER:
         return replace(choice, typing=False)
     if key == ESCAPE:
@@ -96,12 +96,12 @@ def _typed(choice: Choice, key: str) -> Choice:
     return choice
 
 
-def _next_sort(choice: Choice, step: int) -> Choice:
+def _next_sort(choice: Selection, step: int) -> Selection:
     names = list(SORTS)
     return replace(choice, sort=names[(names.index(choice.sort) + step) % len(names)], reverse=False)
 
 
-_KEYS: Final[dict[str, Callable[[Choice], Choice]]] = {
+_KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "s": lambda choice: _next_sort(choice, 1),
     "S": lambda choice: _next_sort(choice, -1),
     "r": lambda choice: replace(choice, reverse=not choice.reverse),

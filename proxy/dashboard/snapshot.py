@@ -21,15 +21,15 @@ class NotAGatewayError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class SideFigures:
     """All that crossed one side, the client's or the broker's."""
 
     fetch_bytes: int = 0
-    """Requests and answers of fetches, whole frames."""
+    """Requests and responses of fetches, whole frames."""
     fetches: Mapping[str, int] = field(default_factory=dict)
     """By kind."""
     partitions: int = 0
-    """Partition entries in requests and answers."""
+    """Partition entries in requests and responses."""
 
     @property
     def all_fetches(self) -> int:
@@ -88,7 +88,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class BrokerFigures:
     """One broker, or the bootstrap."""
 
     name: str
@@ -99,7 +99,7 @@ class Broker:
     refusals: int
     evictions: int
     fetch_seconds: float | None
-    """How long its answers to fetches took of late, in the mean; None: there were none."""
+    """How long its responses to fetches took of late, in the mean; None: there were none."""
     other_seconds: float | None
     saved: int
     problem: str
@@ -130,8 +130,8 @@ class Snapshot:
     slots_held: int
     slots: int
     held_bytes: int
-    client: Side
-    broker: Side
+    client: SideFigures
+    broker: SideFigures
     recent: Recent
     added_request: float
     """Seconds that the gateway adds to a request, in the mean."""
@@ -139,7 +139,7 @@ class Snapshot:
     connections: int
     accepted: int
     clients: tuple[Client, ...]
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerFigures, ...]
     happened: tuple[Happened, ...]
     """The latest last."""
 
@@ -187,8 +187,8 @@ def _snapshot(told: Mapping[str, Any]) -> Snapshot:
     )
 
 
-def _side(told: Mapping[str, Any]) -> Side:
-    return Side(
+def _side(told: Mapping[str, Any]) -> SideFigures:
+    return SideFigures(
         fetch_bytes=_count(told["fetch_request_bytes"]) + _count(told["fetch_response_bytes"]),
         fetches={kind: _count(told["fetches"].get(kind, 0)) for kind in KINDS},
         partitions=_count(told["partitions_requested"]) + _count(told["partitions_answered"]),
@@ -235,7 +235,7 @@ def _client(told: Mapping[str, Any]) -> Client:
     )
 
 
-def _brokers(told: Mapping[str, Any]) -> tuple[Broker, ...]:
+def _brokers(told: Mapping[str, Any]) -> tuple[BrokerFigures, ...]:
     brokers = [_broker(_shown(one["id"]), _shown(one["address"]), one) for one in _list(told["brokers"])]
     bootstrap = told.get("bootstrap")
     if bootstrap is not None and bootstrap["addresses"]:  # in transparent mode there is none
@@ -243,9 +243,9 @@ def _brokers(told: Mapping[str, Any]) -> tuple[Broker, ...]:
     return tuple(brokers)
 
 
-def _broker(name: str, address: str, told: Mapping[str, Any]) -> Broker:
+def _broker(name: str, address: str, told: Mapping[str, Any]) -> BrokerFigures:
     took = told.get("answer_seconds", {})
-    return Broker(
+    return BrokerFigures(
         name=name,
         address=address,
         connections=_count(told.get("connections", 0)),

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 from proxy.addresses import LOOPBACK_OF, Address
-from proxy.dashboard.choice import Choice, press, split_keys
+from proxy.dashboard.choice import Selection, press, split_keys
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.view import Size, Unreachable, frame
 from proxy.reasons import reason_of
@@ -50,7 +50,7 @@ async def ask(address: Address) -> Snapshot:
         async with asyncio.timeout(ANSWER_SECONDS):
             return parse(await _get(address))
     except TimeoutError:
-        raise UnreachableError(f"no answer within {ANSWER_SECONDS:g} s") from None
+        raise UnreachableError(f"no response within {ANSWER_SECONDS:g} s") from None
     except (OSError, UnicodeEncodeError) as error:  # a name can be no name at all
         raise UnreachableError(reason_of(error)) from None
     except Exception:  # noqa: BLE001 - whatever a stranger sends, it ends no picture
@@ -69,7 +69,7 @@ async def _get(address: Address) -> object:
         while chunk := await reader.read(MAX_ANSWER_BYTES):
             body += chunk
             if len(body) > MAX_ANSWER_BYTES:
-                raise NotAGatewayError("its answer has no end")
+                raise NotAGatewayError("its response has no end")
     finally:
         writer.transport.abort()
     document: object = json.loads(body)
@@ -84,7 +84,7 @@ def once(address: Address) -> int:
     except UnreachableError as error:
         sys.stderr.write(f"fetchgate top: no gateway at {address}: {error}; see --admin\n")
         return 1
-    console.print(frame(seen, Choice(), Size(width=console.width, plain=_plain(console)), keys=False))
+    console.print(frame(seen, Selection(), Size(width=console.width, plain=_plain(console)), keys=False))
     return 0
 
 
@@ -134,7 +134,7 @@ class _Top:
         self._address = address
         self._interval = interval
         self._live = live
-        self._choice = Choice()
+        self._choice = Selection()
         self._seen: Snapshot | Unreachable | None = None
         self._reached_at = monotonic()
         self._quit = asyncio.Event()

@@ -13,9 +13,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from proxy.dashboard.choice import SORTS, Choice, picked
+from proxy.dashboard.choice import SORTS, Selection, picked
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, sparkline, volume
-from proxy.dashboard.snapshot import BOOTSTRAP, Broker, Client, Happened, Recent, Snapshot
+from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures, Client, Happened, Recent, Snapshot
 
 WIDE: Final = 160
 """From this width on tables have more columns."""
@@ -54,7 +54,9 @@ class Unreachable:
     """The last one before that."""
 
 
-def frame(seen: Snapshot | Unreachable, choice: Choice, size: Size, *, keys: bool = True) -> RenderableType:
+def frame(
+    seen: Snapshot | Unreachable, choice: Selection, size: Size, *, keys: bool = True
+) -> RenderableType:
     """Draw a picture.
 
     Args:
@@ -89,7 +91,7 @@ def _room(size: Size, *, keys: bool) -> int | None:
     return None if size.height is None else size.height - int(keys)
 
 
-def _picture(seen: Snapshot, choice: Choice, size: Size, *, room: int | None) -> list[RenderableType]:
+def _picture(seen: Snapshot, choice: Selection, size: Size, *, room: int | None) -> list[RenderableType]:
     reasons = _reasons(seen, whole=room is None)
     clients = picked(seen.clients, choice)
     fixed = _HEAD_LINES + len(reasons) + 4  # two tables with a title and their columns' names each
@@ -135,7 +137,7 @@ def _line(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis", end="\n")
 
 
-def _title(seen: Snapshot, choice: Choice) -> Text:
+def _title(seen: Snapshot, choice: Selection) -> Text:
     paused = ("  PAUSED, p goes on ", "bold reverse") if choice.paused else ""
     return _line(
         (f"fetchgate {seen.version}", _LABEL),
@@ -234,7 +236,7 @@ def _section(name: str, *parts: str | tuple[str, str]) -> Text:
     return _line((name, "bold reverse"), "  ", *parts)
 
 
-def _clients_title(seen: Snapshot, choice: Choice, found: int, shown: int, size: Size) -> Text:
+def _clients_title(seen: Snapshot, choice: Selection, found: int, shown: int, size: Size) -> Text:
     arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
     parts: list[str | tuple[str, str]] = [f"{shown} of {found}, by {choice.sort} {arrow}"]
     if choice.filter or choice.typing:
@@ -244,7 +246,7 @@ def _clients_title(seen: Snapshot, choice: Choice, found: int, shown: int, size:
     return _section(" Clients ", *parts)
 
 
-def _clients(clients: Sequence[Client], choice: Choice, size: Size) -> Table:
+def _clients(clients: Sequence[Client], choice: Selection, size: Size) -> Table:
     wide = size.width >= WIDE
     errors = wide or choice.sort == "error" or any(client.last_error for client in clients)
     table = _table()
@@ -298,7 +300,7 @@ def _brokers_title(seen: Snapshot, shown: int) -> Text:
     return _section(" Brokers ", f"{more}time to answer: of late, in the mean; a fetch's own wait included")
 
 
-def _brokers(brokers: Sequence[Broker], size: Size) -> Table:
+def _brokers(brokers: Sequence[BrokerFigures], size: Size) -> Table:
     wide = size.width >= WIDE
     problems = wide or any(broker.problem for broker in brokers)
     table = _table()
@@ -326,7 +328,7 @@ def _brokers(brokers: Sequence[Broker], size: Size) -> Table:
     return table
 
 
-def _broker(broker: Broker, *, wide: bool) -> Iterable[Text]:
+def _broker(broker: BrokerFigures, *, wide: bool) -> Iterable[Text]:
     yield Text(broker.name)
     yield Text(broker.address)
     yield Text(scaled(broker.connections))
@@ -356,7 +358,7 @@ def _events(happened: Sequence[Happened], rows: int) -> list[Text]:
 def _unreachable(seen: Unreachable) -> Iterable[Text]:
     yield _line(("fetchgate", _LABEL), "  ", ("not reachable", _WARNING), f"  for {span(seen.seconds)}")
     yield _line("")
-    yield Text.assemble((f"No answer from {seen.address}: {seen.reason}.", _LABEL))
+    yield Text.assemble((f"No response from {seen.address}: {seen.reason}.", _LABEL))
     yield Text("It is asked again and again; this picture comes back by itself.")
     yield Text("Does `fetchgate proxy` run there, and is --admin what its --admin says?")
     if seen.last is not None:
@@ -367,7 +369,7 @@ def _unreachable(seen: Unreachable) -> Iterable[Text]:
         )
 
 
-def _footer(choice: Choice, size: Size) -> Text:
+def _footer(choice: Selection, size: Size) -> Text:
     if choice.typing:
         text = f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
     elif choice.help:
@@ -393,10 +395,10 @@ _HELP: Final = (
     ("Brokers", ""),
     ("refused", "requests for a session that found no free slot"),
     ("evicted", "sessions the broker gave to others (error 70); clients saw nothing"),
-    ("fetch, other", "seconds until answers began, in the mean over two minutes"),
+    ("fetch, other", "seconds until responses began, in the mean over two minutes"),
     ("Head", ""),
-    ("held", "answers in memory until they are whole (--max-inflight-bytes)"),
-    ("adds", "what the gateway adds to a request + to an answer, in the mean"),
+    ("held", "responses in memory until they are whole (--max-inflight-bytes)"),
+    ("adds", "what the gateway adds to a request + to a response, in the mean"),
 )
 
 

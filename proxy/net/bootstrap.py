@@ -1,7 +1,7 @@
 """Ask a cluster for its brokers, on a connection of the gateway's own: ApiVersions, then Metadata.
 
 It is how listeners can be open before a client asked. Where the cluster wants authentication first the
-gateway can't ask; it learns the brokers from the answers that its clients get.
+gateway can't ask; it learns the brokers from the responses that its clients get.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from proxy.protocol.primitives import (
 from proxy.reasons import reason_of
 
 ASK_SECONDS: Final = 10.0
-"""For everything, from the connection to the last answer."""
+"""For everything, from the connection to the last response."""
 _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
 _TLS_ALERT: Final = b"\x15\x03"
@@ -66,7 +66,7 @@ async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collect
         async with asyncio.timeout(ASK_SECONDS):
             await see_that_elsewhere(address, listeners)
             reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
-            late = f"no answer in {ASK_SECONDS:.0f} s{unanswered}"
+            late = f"no response in {ASK_SECONDS:.0f} s{unanswered}"
             try:
                 return Cluster(address=address, brokers=await _converse(reader, writer))
             finally:
@@ -74,7 +74,7 @@ async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collect
     except TimeoutError:
         raise BootstrapError(f"{address}: {late}") from None
     except asyncio.IncompleteReadError:
-        raise BootstrapError(f"{address}: closed without an answer{unanswered}") from None
+        raise BootstrapError(f"{address}: closed without a response{unanswered}") from None
     except ProtocolError as error:
         raise BootstrapError(f"{address}: does not answer as Kafka does: {error}") from None
     except (OSError, ValueError) as error:
@@ -100,15 +100,15 @@ async def ask_any(
 
 async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[int, Address] | None:
     writer.write(_request(ApiKey.API_VERSIONS, 0, b""))
-    version = metadata_version(await _answer(reader))
+    version = metadata_version(await _response(reader))
     if version is None:
         return None
     writer.write(_request(ApiKey.METADATA, version, metadata_body(version)))
     try:
-        answer = await _answer(reader)
+        response = await _response(reader)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None  # a broker closes the connection of who asks anything but ApiVersions before SASL
-    return brokers_of(answer, version)
+    return brokers_of(response, version)
 
 
 def _request(api_key: ApiKey, version: int, body: bytes) -> bytes:
@@ -116,27 +116,27 @@ def _request(api_key: ApiKey, version: int, body: bytes) -> bytes:
     return len(message).to_bytes(4) + message
 
 
-async def _answer(reader: asyncio.StreamReader) -> bytes:
-    """Read one answer without its length and correlation id (response header v0)."""
+async def _response(reader: asyncio.StreamReader) -> bytes:
+    """Read one response without its length and correlation id (response header v0)."""
     head = await reader.readexactly(4)
     if head[:2] == _TLS_ALERT:
         raise ProtocolError("it speaks TLS: give --broker-tls on")
     size = int.from_bytes(head, signed=True)
     if not 4 <= size <= _MAX_ANSWER:
-        raise ProtocolError(f"an answer of {size} bytes")
+        raise ProtocolError(f"a response of {size} bytes")
     return (await reader.readexactly(size))[4:]
 
 
-def metadata_version(answer: Buffer) -> int | None:
-    """Read from an ApiVersions v0 answer at which version to ask for Metadata; None: there is none."""
-    error, at = read_int16(answer, 0)
-    count, at = read_count(answer, at)
+def metadata_version(response: Buffer) -> int | None:
+    """Read from an ApiVersions v0 response at which version to ask for Metadata; None: there is none."""
+    error, at = read_int16(response, 0)
+    count, at = read_count(response, at)
     if error:
         raise ProtocolError(f"ApiVersions answered with error {error}")
     for _ in range(count or 0):
-        api_key, at = read_int16(answer, at)
-        lowest, at = read_int16(answer, at)
-        highest, at = read_int16(answer, at)
+        api_key, at = read_int16(response, at)
+        lowest, at = read_int16(response, at)
+        highest, at = read_int16(response, at)
         if api_key == ApiKey.METADATA:
             version = max(lowest, _METADATA_VERSIONS[0])
             return version if version <= min(highest, _METADATA_VERSIONS[1]) else None
@@ -150,15 +150,15 @@ def metadata_body(version: int) -> bytes:
     return encode_count(0) + no_auto_creation + no_authorized_operations
 
 
-def brokers_of(answer: Buffer, version: int) -> dict[int, Address]:
-    """Read the brokers from a Metadata answer (v1 to v8)."""
+def brokers_of(response: Buffer, version: int) -> dict[int, Address]:
+    """Read the brokers from a Metadata response (v1 to v8)."""
     at = 4 if version >= 3 else 0  # throttle_time_ms
-    count, at = read_count(answer, at)
+    count, at = read_count(response, at)
     brokers: dict[int, Address] = {}
     for _ in range(count or 0):
-        node_id, at = read_int32(answer, at)
-        host, at = read_string(answer, at)
-        port, at = read_int32(answer, at)
-        _rack, at = read_string(answer, at)
+        node_id, at = read_int32(response, at)
+        host, at = read_string(response, at)
+        port, at = read_int32(response, at)
+        _rack, at = read_string(response, at)
         brokers[node_id] = Address((host or b"").decode("utf-8", "replace"), port)
     return brokers

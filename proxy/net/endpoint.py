@@ -14,7 +14,7 @@ WRITE_HIGH_WATER: Final = 1_048_576
 """Bytes waiting for one peer from which on the other side is not read."""
 
 
-class End:
+class Endpoint:
     """One of a link's sockets: it is read while nothing holds it back.
 
     Args:

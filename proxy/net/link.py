@@ -1,12 +1,12 @@
 """One client's two sockets and the core between them. Everything happens inside the event loop's callbacks.
 
-A `Link` owns a core (`proxy.core.connection.Connection`) and an `End` for each socket. What a socket
+A `Link` owns a core (`proxy.core.connection.Connection`) and an `Endpoint` for each socket. What a socket
 delivers goes to the core; what the core then has due is written at once. No task, future or coroutine is made
 per frame; a link makes one task, to connect.
 
 Back-pressure: a side is read while nothing holds it back (`HOLDS`). A peer that does not read fills its write
 buffer, which holds back the other side. The core holds back a client that is too far ahead.
-`proxy.core.budget` holds back brokers while too many bytes of incomplete answers are in memory.
+`proxy.core.budget` holds back brokers while too many bytes of incomplete responses are in memory.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from typing import Any, Final, Protocol
 from proxy.addresses import Address
 from proxy.core.budget import Budget
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionLost
 from proxy.core.histograms import Measured
 from proxy.logger import Logger
-from proxy.net.endpoint import RECEIVE_BYTES, WRITE_HIGH_WATER, End, keep_alive_of, unacknowledged
+from proxy.net.endpoint import RECEIVE_BYTES, WRITE_HIGH_WATER, Endpoint, keep_alive_of, unacknowledged
 from proxy.net.tls import asked_for
 from proxy.reasons import reason_of
 
@@ -47,7 +47,7 @@ CORE: Final = 2
 PEER_FULL: Final = 4
 """Either: the other side does not take what it has been sent."""
 BUDGET: Final = 8
-"""Broker: too many bytes of incomplete answers are held in the process."""
+"""Broker: too many bytes of incomplete responses are held in the process."""
 OWN_FULL: Final = 32
 """Client: it does not take what it has been sent."""
 CLOSING: Final = 16
@@ -85,7 +85,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     log: Logger
     budget: Budget
-    sessions: Sessions
+    sessions: SessionLimits
 
     def admits(self) -> bool:
         """Tell whether one more client is taken."""
@@ -99,7 +99,7 @@ class Host(Protocol):
             reached_at: the gateway's address as the client found it.
         """
 
-    def way_of(self, link: "Link") -> Sequence[Address]:
+    def addresses_for(self, link: "Link") -> Sequence[Address]:
         """Give the addresses to try for a connection, in order."""
 
     async def connect_broker(self, link: "Link", address: Address) -> None:
@@ -158,8 +158,8 @@ class Link:
 
     def __init__(self, host: Host, node_id: int | None) -> None:
         self._host = host
-        self.client = End(CONNECTING)
-        self.broker = End()
+        self.client = Endpoint(CONNECTING)
+        self.broker = Endpoint()
         self._client_ended = False
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -225,7 +225,7 @@ class Link:
         self.measured.requests.append(monotonic() - now)
 
     def client_ended(self) -> None:
-        """Take the end of the client's stream; answers may still be on their way to it."""
+        """Take the end of the client's stream; responses may still be on their way to it."""
         self._client_ended = True
         if self.phase is Phase.OPEN:
             self._tell(self.core.client_ended)
@@ -252,7 +252,7 @@ class Link:
         """Take note whether the client's write buffer is beyond its high-water mark."""
         if full:
             self.broker.hold(PEER_FULL)
-            self.client.hold(OWN_FULL)  # what the gateway itself answers must be taken, too
+            self.client.hold(OWN_FULL)  # what the gateway itself responses must be taken, too
         else:
             self.broker.release(PEER_FULL)
             self.client.release(OWN_FULL)
@@ -263,7 +263,7 @@ class Link:
 
     async def _connect(self) -> None:
         reason = "no address is known"
-        for address in self._host.way_of(self):
+        for address in self._host.addresses_for(self):
             self.broker_address = self._unheard = address  # all may happen before this task goes on
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
@@ -394,9 +394,9 @@ class Link:
         self.phase = Phase.FINISHED
         self._forget_deadline()
         client, broker = self.client.transport, self.broker.transport
-        standing = [transport for transport in (client, broker) if transport is not None]
+        status = [transport for transport in (client, broker) if transport is not None]
         # What TLS has handed on to its socket is not told.
-        unsent = any(each.get_write_buffer_size() or not each.can_write_eof() for each in standing)
+        unsent = any(each.get_write_buffer_size() or not each.can_write_eof() for each in status)
         self._deadline = self._host.loop.call_later(CLOSE_SECONDS if unsent else LINGER_SECONDS, self.abort)
         if broker is not None:
             broker.close()
@@ -423,7 +423,7 @@ class Link:
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
         """Say why the client has been waited for long enough; nothing when it has not.
 
-        A client that waits itself, for an answer or to be read, is not idle; nor is one that takes what lies
+        A client that waits itself, for a response or to be read, is not idle; nor is one that takes what lies
         there for it, however slowly. To be called every few seconds, for that is looked for here.
 
         Args:
@@ -454,7 +454,7 @@ class Link:
 
     @property
     def can_go_on(self) -> bool:
-        """Tell whether reading the broker would bring the held answer further."""
+        """Tell whether reading the broker would bring the held response further."""
         return not self.broker.holds & PEER_FULL
 
     @property
@@ -490,7 +490,8 @@ class Link:
         """Tell the budget what this link holds now."""
         held = self.core.held
         if self.broker.holds & PEER_FULL and self.client.transport is not None:
-            # Beyond the high-water mark it can only be expanded answers; up to there it is the stream's own.
+            # Beyond the high-water mark it can only be expanded responses; up to there it is the stream's
+            # own.
             held += max(0, self.client.transport.get_write_buffer_size() - WRITE_HIGH_WATER - RECEIVE_BYTES)
         if held != self._held:
             self._held = held

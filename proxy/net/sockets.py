@@ -34,7 +34,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._link.client_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
-        """Keep the writing half: answers may be on their way. TLS has no halves."""
+        """Keep the writing half: responses may be on their way. TLS has no halves."""
         self._link.client_ended()
         return self._link.halves
 
@@ -72,7 +72,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._link.broker_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
-        """Close: a broker that sends no more answers none."""
+        """Close: a broker that sends no more responses none."""
         return False
 
     def pause_writing(self) -> None:

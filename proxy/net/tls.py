@@ -27,7 +27,7 @@ class TlsError(ConfigError):
     """A file that can't be used: which option names it, why, and what to do, in one line."""
 
 
-class Followed:
+class ReloadingContext:
     """A context made of files, made anew when one of them changes; connections that are open keep theirs.
 
     Args:
@@ -76,10 +76,10 @@ class BrokerTls:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.followed: Followed | None = None
+        self.followed: ReloadingContext | None = None
         if config.broker_tls:
             files = (config.broker_tls_ca, config.broker_tls_cert, config.broker_tls_key)
-            self.followed = Followed(files, self._make)
+            self.followed = ReloadingContext(files, self._make)
 
     def to(self, host: str) -> dict[str, Any]:
         """Give what asyncio takes to connect to a host; nothing where TLS is off."""
@@ -118,11 +118,11 @@ class ClientTls:
         self._config = config
         self.valid_until: datetime | None = None
         """When the certificate that is shown to clients expires; None: there is none, or it can't be read."""
-        self.followed: Followed | None = None
+        self.followed: ReloadingContext | None = None
         self.listening: ssl.SSLContext | None = None
         """For listeners: it stays the same, each handshake takes the certificate of that moment."""
         if config.tls_cert is not None:
-            self.followed = Followed((config.tls_cert, config.tls_key), self._make)
+            self.followed = ReloadingContext((config.tls_cert, config.tls_key), self._make)
             self.listening = self._make()
             self.listening.sni_callback = self._greeted
             self.listening.sslobject_class = _greeting(failed)

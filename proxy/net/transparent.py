@@ -42,7 +42,7 @@ class Destinations:
 
     @property
     def problems(self) -> list[str]:
-        """Nothing is left out of any answer: none is touched."""
+        """Nothing is left out of any response: none is touched."""
         return []
 
     def of(self, shown: Any) -> tuple[int, Address]:
@@ -74,7 +74,7 @@ class Destinations:
         return number
 
 
-class Ways:
+class OutboundPorts:
     """Which of this machine's ports the gateway's own connections to brokers come from, and where they go.
 
     Args:

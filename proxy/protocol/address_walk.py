@@ -1,4 +1,4 @@
-"""Finding where the addresses of an answer stand, by the tables of `schemas`; what holds none is skipped."""
+"""Finding where the addresses of a response stand, by the tables of `schemas`; what holds none is skipped."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """One broker as an answer tells it."""
+class AddressSpan:
+    """One broker as a response tells it."""
 
     node_id: int
     host: str
@@ -59,12 +59,12 @@ def decode(text: bytes | None) -> str:
         raise Malformed(f"{text!r} is no UTF-8") from None
 
 
-class Walk:
+class AddressWalk:
     """One pass over one body; `addresses` and `endpoints` are in the order in which they stand."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
-        self.addresses: list[Address] = []
+        self.addresses: list[AddressSpan] = []
         self.endpoints: list[TagSpan] = []
         """Payloads of node_endpoints tags; in place of the tag, where the payload's size stands."""
 
@@ -120,9 +120,9 @@ class Walk:
 
     def _address(
         self, spans: dict[str, Span], struct: Span, array: Array | None, *, flexible: bool
-    ) -> Address:
+    ) -> AddressSpan:
         host, _ = (read_compact_string if flexible else read_string)(self._body, spans["host"][0])
-        return Address(
+        return AddressSpan(
             node_id=self._int(spans["node_id"]),
             host=decode(host),
             port=self._int(spans["port"]),

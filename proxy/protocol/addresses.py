@@ -1,4 +1,4 @@
-"""Rewriting where answers tell brokers to be, so that clients stay on the gateway's listeners.
+"""Rewriting where responses tell brokers to be, so that clients stay on the gateway's listeners.
 
 The bytes of host and port are replaced, and the counts and sizes that depend on them; all else stays as it
 came, tags that nobody here knows included. What `schemas` does not describe is not guessed at.
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from proxy.protocol.address_walk import Address, Array, Walk
+from proxy.protocol.address_walk import AddressSpan, AddressWalk, Array
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.primitives import (
     Malformed,
@@ -34,7 +34,7 @@ _NOBODY: Final = -1
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
-    """Put what `resolve` says in place of each host and port in an answer.
+    """Put what `resolve` says in place of each host and port in a response.
 
     A broker that `resolve` leaves out is taken out of its array. A coordinator can't be: there is one for
     each key that was asked for. It becomes error 15 COORDINATOR_NOT_AVAILABLE, and the client asks again.
@@ -44,9 +44,9 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
     of their own: what `resolve` is told for that key is not where a broker is.
 
     Args:
-        api_key: what the answer answers, one of `REWRITTEN`.
+        api_key: what the response responses, one of `REWRITTEN`.
         version: the version of the request that it answers.
-        body: the answer without its header, whole.
+        body: the response without its header, whole.
         resolve: where the client is to find a broker.
 
     Returns:
@@ -59,7 +59,7 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
     struct = layout(api_key, version)
     if struct is None:
         return body
-    walk = Walk(body)
+    walk = AddressWalk(body)
     end = walk.struct(struct, 0)
     if not struct.partial:
         _check_end(body, end)
@@ -78,12 +78,12 @@ def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
     Raises:
         ProtocolError: the payload is no array of endpoints, or more than that.
     """
-    walk = Walk(payload)
+    walk = AddressWalk(payload)
     _check_end(payload, walk.field(ENDPOINTS, 0, flexible=True))
     return _splice(payload, [*_edits(walk.addresses, resolve)])
 
 
-def _edits(addresses: list[Address], resolve: Resolve) -> Iterator[_Edit]:
+def _edits(addresses: list[AddressSpan], resolve: Resolve) -> Iterator[_Edit]:
     left_out: Counter[Array] = Counter()
     for address in addresses:
         if not address.host or _NOBODY in (address.node_id, address.port):
@@ -101,14 +101,14 @@ def _edits(addresses: list[Address], resolve: Resolve) -> Iterator[_Edit]:
         yield *array.count_span, encode(array.count - count)
 
 
-def _place(address: Address, host: str, port: int) -> Iterator[_Edit]:
+def _place(address: AddressSpan, host: str, port: int) -> Iterator[_Edit]:
     encode = encode_compact_string if address.flexible else encode_string
     yield *address.spans["host"], encode(host.encode())
     start, end = address.spans["port"]
     yield start, end, port.to_bytes(end - start, signed=port < 0)
 
 
-def _unavailable(address: Address) -> Iterator[_Edit]:
+def _unavailable(address: AddressSpan) -> Iterator[_Edit]:
     yield *address.spans["error_code"], ErrorCode.COORDINATOR_NOT_AVAILABLE.to_bytes(2)
     yield *address.spans["node_id"], _NOBODY.to_bytes(4, signed=True)
     yield from _place(address, "", _NOBODY)

@@ -188,7 +188,8 @@ def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | N
 
 
 def _has_response_tags(api_key: int, version: int) -> bool | None:
-    # A client must be able to read an ApiVersions answer before it knows the broker: its header is always v0.
+    # A client must be able to read an ApiVersions response before it knows the broker: its header is always
+    # v0.
     return False if api_key == ApiKey.API_VERSIONS else is_flexible(api_key, version)
 
 

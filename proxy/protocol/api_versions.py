@@ -52,7 +52,7 @@ class Features:
 
     @property
     def throttles_by_emptying(self) -> bool:
-        """From 2.0 on a throttled fetch is answered at once and empty; 1.1 sends the whole answer, late."""
+        """From 2.0 on a throttled fetch is answered at once and empty; 1.1 sends the whole response, late."""
         return self.fetch_max >= 8
 
     @property
@@ -86,7 +86,7 @@ class _Range:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Response:
     error_code: int
     ranges: list[_Range]
     array_at: int
@@ -94,7 +94,7 @@ class _Answer:
     flexible: bool
 
 
-@lru_cache(maxsize=16)  # all answers of one broker are the same
+@lru_cache(maxsize=16)  # all responses of one broker are the same
 def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
     """Cut the highest versions that a broker promises to those that are `UNDERSTOOD`.
 
@@ -102,22 +102,22 @@ def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
     tags, the keys that the gateway passes unread.
 
     Args:
-        body: an ApiVersions answer without its header, whole.
+        body: an ApiVersions response without its header, whole.
         version: that of the request. A broker that does not know it answers in v0 form, with error 35.
 
     Returns:
-        The new body (`body` itself if nothing changes), and what the ranges told; None if the answer is an
+        The new body (`body` itself if nothing changes), and what the ranges told; None if the response is an
         error.
 
     Raises:
         ProtocolError: the body has neither the form of that version nor that of v0.
     """
-    answer = _read_answer(body, version)
-    features = _features(answer) if answer.error_code == ErrorCode.NONE else None
-    return _rebuild(body, answer), features
+    response = _read_response(body, version)
+    features = _features(response) if response.error_code == ErrorCode.NONE else None
+    return _rebuild(body, response), features
 
 
-def _read_answer(body: bytes, version: int) -> _Answer:
+def _read_response(body: bytes, version: int) -> _Response:
     try:
         return _read_form(body, version)
     except ProtocolError:
@@ -126,7 +126,7 @@ def _read_answer(body: bytes, version: int) -> _Answer:
     return _read_form(body, 0)
 
 
-def _read_form(body: bytes, version: int) -> _Answer:
+def _read_form(body: bytes, version: int) -> _Response:
     if not 0 <= version <= _LAST_VERSION:
         raise UnknownVersion(ApiKey.API_VERSIONS, version)
     flexible = version >= _FIRST_FLEXIBLE
@@ -142,7 +142,7 @@ def _read_form(body: bytes, version: int) -> _Answer:
         _, at = skip_tags(body, at)
     if at != len(body):
         raise Malformed(f"{len(body) - at} bytes are left over")
-    return _Answer(error_code, ranges, array_at, flexible)
+    return _Response(error_code, ranges, array_at, flexible)
 
 
 def _read_range(body: bytes, start: int, *, flexible: bool) -> tuple[_Range, int]:
@@ -154,8 +154,8 @@ def _read_range(body: bytes, start: int, *, flexible: bool) -> tuple[_Range, int
     return _Range(api_key, min_version, max_version, start, at), at
 
 
-def _features(answer: _Answer) -> Features:
-    highest = {found.api_key: found.max_version for found in answer.ranges}
+def _features(response: _Response) -> Features:
+    highest = {found.api_key: found.max_version for found in response.ranges}
     return Features(
         fetch_max=highest.get(ApiKey.FETCH, _ABSENT),
         offset_fetch_max=highest.get(ApiKey.OFFSET_FETCH, _ABSENT),
@@ -163,16 +163,16 @@ def _features(answer: _Answer) -> Features:
     )
 
 
-def _rebuild(body: bytes, answer: _Answer) -> bytes:
-    if not answer.ranges:
+def _rebuild(body: bytes, response: _Response) -> bytes:
+    if not response.ranges:
         return body
-    kept = list(_cut(body, answer.ranges))
-    first, last = answer.ranges[0].start, answer.ranges[-1].end
+    kept = list(_cut(body, response.ranges))
+    first, last = response.ranges[0].start, response.ranges[-1].end
     # A count that does not change keeps its bytes, however the broker chose to write it.
-    count = body[answer.array_at : first]
-    if len(kept) != len(answer.ranges):
-        count = (encode_compact_count if answer.flexible else encode_count)(len(kept))
-    new = b"".join((body[: answer.array_at], count, *kept, body[last:]))
+    count = body[response.array_at : first]
+    if len(kept) != len(response.ranges):
+        count = (encode_compact_count if response.flexible else encode_count)(len(kept))
+    new = b"".join((body[: response.array_at], count, *kept, body[last:]))
     return body if new == body else new
 
 
@@ -205,7 +205,7 @@ def _text(value: bytes | None) -> str:
 
 
 def refusal(correlation_id: bytes) -> bytes:
-    """Build the answer of a broker that lacks the version asked for: in v0 form, error 35, this key alone.
+    """Build the response of a broker that lacks the version asked for: in v0 form, error 35, this key alone.
 
     Args:
         correlation_id: 4 bytes, that of the request.

@@ -20,7 +20,7 @@ Entries: TypeAlias = npt.NDArray[np.void]
 """One item of fixed size for each entry, bytes as on the wire."""
 
 MIN_VERSION: Final = 4
-"""Below, brokers convert records down or limit answers otherwise; such fetches pass untouched."""
+"""Below, brokers convert records down or limit responses otherwise; such fetches pass untouched."""
 MAX_VERSION: Final = 18
 MAX_RUN_MATCH: Final = 128
 """Up to about so many entries a pattern is faster than columns."""
@@ -44,9 +44,9 @@ class FetchLayout:
     """Bytes of a request body before ``topics``."""
     request_entry: int
     """Size of a request's entry without tags."""
-    answer_head: int
+    response_head: int
     """Bytes of a response body before ``responses``."""
-    answer_entry: int
+    response_entry: int
     """Size of a response's entry without records, aborted transactions and tags."""
     aborted: int
     """Offset of ``aborted_transactions`` in a response's entry."""
@@ -56,12 +56,12 @@ class FetchLayout:
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
     """Match up to `MAX_RUN_MATCH` error-free entries with such an end in a row, by isolation level."""
     request_item: np.dtype[np.void]
-    answer_item: np.dtype[np.void]
+    response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
     """`request_item` by field: ``partition`` (unsigned: a negative one is far out of range), and from v9
     ``epoch`` (current_leader_epoch)."""
-    answer_fields: np.dtype[Any]
-    """`answer_item` by field: ``partition``, ``error``, ``high_watermark``, ``end``."""
+    response_fields: np.dtype[Any]
+    """`response_item` by field: ``partition``, ``error``, ``high_watermark``, ``end``."""
 
     def prefix(self, key: bytes, count: int) -> bytes:
         """Return how a topic element begins, in requests as in responses: its key, how many entries."""
@@ -95,9 +95,9 @@ def _layout(version: int) -> FetchLayout:
             _NULL_CLASSIC + preferred + _ENDS_EMPTY_CLASSIC,
             _ENDS_EMPTY_CLASSIC + preferred + _ENDS_EMPTY_CLASSIC,
         )
-    answer_entry = aborted + len(ends[0])
+    response_entry = aborted + len(ends[0])
     request_fields = {"partition": (">u4", 0)} | ({"epoch": (">i4", 4)} if version >= 9 else {})
-    answer_fields = {
+    response_fields = {
         "partition": (">u4", 0),
         "error": (">i2", 4),
         "high_watermark": (">i8", 6),
@@ -109,15 +109,15 @@ def _layout(version: int) -> FetchLayout:
         topic_ids=version >= 13,
         request_head=21 if version >= 15 else 25 if version >= SESSION_VERSION else 17,
         request_entry=request_entry,
-        answer_head=10 if version >= SESSION_VERSION else 4,
-        answer_entry=answer_entry,
+        response_head=10 if version >= SESSION_VERSION else 4,
+        response_entry=response_entry,
         aborted=aborted,
         empty_ends=ends,
         empty_runs=(_empty_run(aborted, ends[0]), _empty_run(aborted, ends[1])),
         request_item=np.dtype(f"V{request_entry}"),
-        answer_item=np.dtype(f"V{answer_entry}"),
+        response_item=np.dtype(f"V{response_entry}"),
         request_fields=_fields(request_fields, request_entry),
-        answer_fields=_fields(answer_fields, answer_entry),
+        response_fields=_fields(response_fields, response_entry),
     )
 
 

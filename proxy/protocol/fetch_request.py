@@ -112,7 +112,7 @@ class FetchRequest:
     session_epoch: int
     """-1 before v7, as brokers take it."""
     topics: Topics
-    odd: str
+    not_plain: str
     """Why the fetch is more than a plain consumer's."""
     tail: int
     """Offset of what follows the forgotten topics: rack and tags."""
@@ -125,8 +125,8 @@ class FetchRequest:
 
     @property
     def listing(self) -> Listing | None:
-        """The partitions that it lists; None when it is `odd`."""
-        if self._listing is None and not self.odd:
+        """The partitions that it lists; None when it is `not_plain`."""
+        if self._listing is None and not self.not_plain:
             self._listing = self.topics.listing(self.frame)
         return self._listing
 
@@ -134,7 +134,7 @@ class FetchRequest:
     def block(self) -> tuple[int, int] | None:
         """Where the entries lie, from and to, if all are in one place; tags apart they may say anything."""
         topics = self.topics
-        if self.odd or topics.element or len(topics.blocks) != 1:
+        if self.not_plain or topics.element or len(topics.blocks) != 1:
             return None
         at, count = topics.blocks[0]
         return at, at + count * self.layout.request_entry
@@ -154,7 +154,7 @@ class FetchRequest:
             self.session_id,
             self.session_epoch,
             self.topics,
-            self.odd,
+            self.not_plain,
             self.tail,
         )
 
@@ -184,15 +184,15 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     at, forgets = _forgotten(frame, layout, at)
     tail = at
     tagged = _tail(frame, layout, at)
-    odd = ""
+    not_plain = ""
     if replica_id != _CONSUMER:
-        odd = "not a consumer"
+        not_plain = "not a consumer"
     elif tagged or walk.topics.tagged:
-        odd = "tags"
+        not_plain = "tags"
     elif forgets and session_id == 0 and epoch <= 0:
-        odd = "forgets without a session"
+        not_plain = "forgets without a session"
     return FetchRequest(
-        frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.topics, odd, tail
+        frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.topics, not_plain, tail
     )
 
 

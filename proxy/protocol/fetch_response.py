@@ -48,7 +48,7 @@ class _Short(Exception):  # noqa: N818 - not an error: the unit goes on in the n
 
 
 @dataclass(slots=True, eq=False)
-class Answered:
+class PartitionResponse:
     """One entry of a response that is not part of a run."""
 
     key: bytes
@@ -70,12 +70,12 @@ class Answered:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class EmptyRun:
     """Consecutive entries of one topic that carry neither records nor an error nor tags."""
 
     key: bytes
     entries: Entries
-    """Items of ``layout.answer_item``, copied out of the frame."""
+    """Items of ``layout.response_item``, copied out of the frame."""
 
 
 class FetchResponseWalk:
@@ -122,7 +122,7 @@ class FetchResponseWalk:
         self._topics_left = 0
         self._left = 0
         self._key = b""
-        self._open: Answered | None = None
+        self._open: PartitionResponse | None = None
         self._skip = 0
         self._tail = b""
         self.offset = 0
@@ -134,10 +134,10 @@ class FetchResponseWalk:
         """Offset of the session id in the frame, 0 below v7."""
         self.partitions = 0
         self.record_bytes = 0
-        self.answered: list[Answered] = []
-        self.runs: list[Run] = []
+        self.answered: list[PartitionResponse] = []
+        self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
-        """Topic elements as they stand in the answer, if entries are kept: key, entries."""
+        """Topic elements as they stand in the response, if entries are kept: key, entries."""
         self.tags: list[TagSpan] = []
         """The body's tags; their offsets count from `tags_at`."""
         self.tags_at = -1
@@ -309,7 +309,7 @@ class FetchResponseWalk:
             empty = not records and buffer[begin : begin + len(ends)][: at - begin] == ends[: at - begin]
             fixed = buffer[start:begin]
             redirects = layout.version >= 11 and buffer[preferred : preferred + 4] != _NOBODY
-            self._open = Answered(
+            self._open = PartitionResponse(
                 self._key, partition, error, base + start, base + end, fixed, empty, records, redirects
             )
         self.record_bytes += records
@@ -330,34 +330,34 @@ class FetchResponseWalk:
         """Take the entries without news that come next; return where they end, 0 if it is only a few."""
         layout, left = self._layout, self._left
         found = layout.empty_runs[self._isolation].match(buffer, at)
-        taken = min((found.end() - at) // layout.answer_entry, left) if found is not None else 0
+        taken = min((found.end() - at) // layout.response_entry, left) if found is not None else 0
         if taken < _RUN_WORTH:
             return 0
         if taken == MAX_RUN_MATCH and left > taken:
-            taken += self._long_run(buffer, at + taken * layout.answer_entry, left - taken)
+            taken += self._long_run(buffer, at + taken * layout.response_entry, left - taken)
         if self._keep:
-            items = np.frombuffer(buffer, layout.answer_item, taken, at)
-            self.runs.append(Run(self._key, items.copy()))
+            items = np.frombuffer(buffer, layout.response_item, taken, at)
+            self.runs.append(EmptyRun(self._key, items.copy()))
         self._left = left - taken
         self.partitions += taken
         if not self._left:
             self._entries_done()
-        return at + taken * layout.answer_entry
+        return at + taken * layout.response_entry
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
         """Count the entries without news from an offset on, by columns: what is fastest for many."""
         layout = self._layout
-        most = min((len(buffer) - at) // layout.answer_entry, left)
+        most = min((len(buffer) - at) // layout.response_entry, left)
         size, taken = 8 * MAX_RUN_MATCH, 0
         while taken < most:
-            items = np.frombuffer(buffer, layout.answer_item, min(size, most - taken), at)
-            fields = items.view(layout.answer_fields)
-            news = (fields["end"] != np.void(self._ends_empty)) | (fields["error"] != 0)
-            first = int(news.argmax())
-            if news[first]:
+            items = np.frombuffer(buffer, layout.response_item, min(size, most - taken), at)
+            fields = items.view(layout.response_fields)
+            changes = (fields["end"] != np.void(self._ends_empty)) | (fields["error"] != 0)
+            first = int(changes.argmax())
+            if changes[first]:
                 return taken + first
             taken += len(items)
-            at += len(items) * layout.answer_entry
+            at += len(items) * layout.response_entry
             size *= 8
         return taken
 
@@ -411,7 +411,7 @@ class FetchResponseWalk:
         return _COUNT.unpack_from(buffer, at)[0], at + 4
 
 
-def answer_head(
+def response_head(
     layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
 ) -> bytes:
     """Return a response from its correlation id up to ``responses``, error 0, without the length prefix."""

@@ -1,4 +1,4 @@
-"""The one thing about Produce that decides what happens on a connection: whether an answer will come."""
+"""The one thing about Produce that decides what happens on a connection: whether a response will come."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ _FIRST_FLEXIBLE: Final = 9
 
 
 def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
-    """Read how many replicas a Produce request waits for; with 0 the broker sends no answer at all.
+    """Read how many replicas a Produce request waits for; with 0 the broker sends no response at all.
 
     The field stands first in the body up to v2, and after the transactional id from v3 on.
 

@@ -1,4 +1,4 @@
-"""The answers that name brokers, as tables: field by field in wire order, named as Kafka names them.
+"""The responses that name brokers, as tables: field by field in wire order, named as Kafka names them.
 
 Only what it takes to find a host and a port is told: sizes, where strings and arrays stand, and since which
 version. Brokers from 1.0 to 4.3 speak these versions.
@@ -309,7 +309,7 @@ def _layout(api_key: int, version: int) -> Struct | None:
 
 
 def layout(api_key: int, version: int) -> Struct | None:
-    """Give what an answer's body looks like; None: at that version it names no broker.
+    """Give what a response's body looks like; None: at that version it names no broker.
 
     Raises:
         UnknownVersion: the key is not one of `REWRITTEN`, or the version is not known.

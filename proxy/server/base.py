@@ -9,11 +9,11 @@ from typing import Any
 from proxy.config import Config
 from proxy.logger import Logger
 from proxy.telemetry.history import INTERVAL_SECONDS
-from proxy.telemetry.status import Account, Counts, Standing
-from proxy.telemetry.totals import Books
+from proxy.telemetry.status import Account, Counts, Status
+from proxy.telemetry.totals import Totals
 
 
-class Upkeep(ABC):
+class Service(ABC):
     """Tasks that nobody awaits, books, and the history that is made of them.
 
     Args:
@@ -29,7 +29,7 @@ class Upkeep(ABC):
         """What counts now."""
         self.mistakes: list[str] = []
         """Why the options could not be read again, and a restart would fail."""
-        self.books = Books()
+        self.totals = Totals()
         self.started_at = monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -46,16 +46,16 @@ class Upkeep(ABC):
 
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
         """Keep something that happened, in words, for those who look at the gateway."""
-        self.books.happenings.note(time(), kind, text, warning=warning)
+        self.totals.recent_events.note(time(), kind, text, warning=warning)
 
-    def account_of(self, standing: Standing, counts: Counts) -> Account:
+    def account_of(self, status: Status, counts: Counts) -> Account:
         """Tell everything but the connections one by one."""
         return Account(
-            standing=standing,
+            status=status,
             counts=counts,
             uptime_seconds=monotonic() - self.started_at,
-            history=self.books.history,
-            answer_seconds=self.books.all_answer_seconds(),
+            history=self.totals.history,
+            answer_seconds=self.totals.all_answer_seconds(),
         )
 
     async def keep_history(self) -> None:
@@ -64,7 +64,7 @@ class Upkeep(ABC):
             asked = monotonic()
             await asyncio.sleep(INTERVAL_SECONDS)
             now = monotonic()
-            self.books.loop_lag.note([max(0.0, now - asked - INTERVAL_SECONDS)])
+            self.totals.loop_lag.note([max(0.0, now - asked - INTERVAL_SECONDS)])
             await self.sample(now)
 
     @abstractmethod

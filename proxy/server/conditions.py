@@ -7,7 +7,7 @@ from typing import Final
 from proxy.addresses import LOOPED, Address
 from proxy.logger import Logger
 from proxy.telemetry.history import Note
-from proxy.telemetry.status import Troubles, no_room
+from proxy.telemetry.status import Unreachable, no_room
 from proxy.telemetry.totals import NodeId
 
 ROOM_AGAIN: Final = 0.9
@@ -20,7 +20,7 @@ CALM_SECONDS: Final = 60.0
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; see ulimit -n"
 
 
-class Room:
+class ConnectionLimit:
     """That there is no room is said once until there is again.
 
     Args:
@@ -95,7 +95,7 @@ UNTRIED_SECONDS: Final = 180.0
 was there. Clients that want it try every few seconds; the alert on it waits longer than this."""
 
 
-class Reach:
+class Reachability:
     """What one process knows of it.
 
     Args:
@@ -114,17 +114,17 @@ class Reach:
     ) -> None:
         self.bootstrap = bootstrap
         """Those that answered stand first."""
-        self.troubles = Troubles()
+        self.unreachable_brokers = Unreachable()
         self.answered = not bootstrap
         """The bootstrap has told its brokers, or there is none to ask."""
         if bootstrap:
-            self.troubles.failed(None, NOT_ASKED, monotonic())
+            self.unreachable_brokers.failed(None, NOT_ASKED, monotonic())
         self._log = log
         self._note = note
         self._called = called
 
     def __repr__(self) -> str:
-        return f"<Reach answered={self.answered} {self.troubles}>"
+        return f"<Reachability answered={self.answered} {self.unreachable_brokers}>"
 
     def connected(self, node_id: NodeId, address: Address) -> None:
         """Take note that an address answered; bootstrap addresses that did are tried first from now on."""
@@ -133,14 +133,14 @@ class Reach:
             self.bootstrap = (address, *rest)
         if node_id is None and not self.answered:
             return  # it is not ready before it has told its brokers
-        if self.troubles.reached(node_id, monotonic()):
+        if self.unreachable_brokers.reached(node_id, monotonic()):
             who = "bootstrap" if node_id is None else node_id
             self._log.info("broker reachable again", broker=who, address=str(address))
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
         """Take note that none did."""
-        if node_id == LOOPED or not self.troubles.failed(node_id, reason, monotonic()):
+        if node_id == LOOPED or not self.unreachable_brokers.failed(node_id, reason, monotonic()):
             return
         if node_id is None:
             self._log.warning("bootstrap unreachable, trying again", reason=reason)
@@ -151,13 +151,13 @@ class Reach:
 
     def forget(self, now: float) -> None:
         """Forget brokers that were not reached and that nobody tries any more; `now` in seconds."""
-        for node_id in self.troubles.forget(now - UNTRIED_SECONDS):
+        for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
             self._log.info("unreachable broker not tried any more, forgotten", broker=node_id)
 
     def told(self, address: Address) -> bool:
         """Take note that a bootstrap address has told its brokers; tell whether it is the first time."""
         first, self.answered = not self.answered, True
         if first:
-            self.troubles.reached(None, monotonic())
+            self.unreachable_brokers.reached(None, monotonic())
         self.connected(None, address)
         return first

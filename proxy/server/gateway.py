@@ -12,13 +12,13 @@ from proxy.net.link import Link
 from proxy.net.listen import BACKLOG, Binding
 from proxy.net.sockets import ClientProtocol
 from proxy.server.listeners import Front
-from proxy.server.server import Serving
+from proxy.server.server import Server
 from proxy.telemetry import state
-from proxy.telemetry.status import Account, Standing
+from proxy.telemetry.status import Account, Status
 from proxy.telemetry.totals import NodeId
 
 
-class Gateway(Serving):
+class Gateway(Server):
     """One process of ``fetchgate proxy`` that does it all.
 
     Args:
@@ -65,9 +65,9 @@ class Gateway(Serving):
             self.spawn(work)
         self.begin()
 
-    async def tell_standing(self) -> Standing:
+    async def tell_status(self) -> Status:
         """Tell how it stands."""
-        return self.standing()
+        return self.status()
 
     async def tell_account(self) -> Account:
         """Tell everything but the connections one by one."""
@@ -78,7 +78,7 @@ class Gateway(Serving):
         return await state.connections(self.links, most)
 
     async def drain(self, within: float) -> int:
-        """Take no new clients, finish what is in flight, and so on: see `Serving.drain`."""
+        """Take no new clients, finish what is in flight, and so on: see `Server.drain`."""
         self._stop_all()
         return await super().drain(within)
 

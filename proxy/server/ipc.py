@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from proxy.telemetry.totals import NodeId
 
 ANSWER_SECONDS: Final = 5.0
-"""For an answer to a question that a worker waits for."""
+"""For a response to a question that a worker waits for."""
 _LENGTH: Final = struct.Struct("<I")
 _LISTENER: Final = struct.Struct("<q")
 _BOOTSTRAP: Final = -(2**40)
@@ -85,7 +85,7 @@ class Question:
         self._number = 0
 
     def __call__(self, *what: object) -> Any:
-        """Ask, and give the answer.
+        """Ask, and give the response.
 
         Raises:
             OSError: none came.
@@ -101,7 +101,7 @@ class Question:
         return told
 
 
-def answer(end: socket.socket, told: Callable[..., object]) -> None:
+def response(end: socket.socket, told: Callable[..., object]) -> None:
     """Answer one question that has come; the gateway's end must not block.
 
     Raises:

@@ -1,6 +1,6 @@
 """The brokers that are known and the listener of each: bound as soon as a broker is heard of.
 
-Binding and listening do not block, so an answer that names a broker is handed on when a client can connect,
+Binding and listening do not block, so a response that names a broker is handed on when a client can connect,
 not before. What is learned can be kept in a file: after a restart the listeners are open at once.
 """
 
@@ -23,7 +23,7 @@ from proxy.net.listen import Binding
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations, listen
 from proxy.reasons import reason_of
-from proxy.server.conditions import Reach
+from proxy.server.conditions import Reachability
 from proxy.telemetry.history import Note
 from proxy.telemetry.totals import NodeId
 
@@ -64,7 +64,7 @@ class Directory(ABC):
 
     @property
     def problems(self) -> list[str]:
-        """Say which brokers are left out of the answers, and why."""
+        """Say which brokers are left out of the responses, and why."""
         return [broker.problem for broker in self.known.values() if broker.problem]
 
 
@@ -128,7 +128,7 @@ class Brokers(Directory):
         """Take note of all the brokers that the cluster names, and drop those that it no longer does.
 
         Args:
-            seen: the brokers of a complete answer.
+            seen: the brokers of a complete response.
             in_use: brokers with connections; they stay.
             now: in seconds.
         """
@@ -249,7 +249,7 @@ class Front:
         config: Config,
         *,
         binding: Binding,
-        reach: Reach,
+        reach: Reachability,
         broker_tls: BrokerTls,
         log: Logger,
         note: Note,
@@ -335,4 +335,4 @@ class Front:
         self._log.info("ready", bootstrap=str(cluster.address), brokers=sorted(brokers.known))
         self._note("ready", f"ready: the bootstrap {cluster.address} answered")
         if cluster.brokers is None:
-            self._log.info("the cluster wants authentication: brokers are learned from clients' answers")
+            self._log.info("the cluster wants authentication: brokers are learned from clients' responses")

@@ -150,7 +150,7 @@ async def _start_admin(
 ) -> Address:
     """Serve the admin endpoint; where ports are shared, as soon as the gateway that has its address leaves.
 
-    It is not shared: who asks would not know which of the two answers.
+    It is not shared: who asks would not know which of the two responses.
 
     Returns:
         Where it is, with the port that was bound.
@@ -216,7 +216,7 @@ async def _until_stopped(gateway: Gateway | Workers, options: Reloader) -> None:
     await stop.wait()
     options.draining = True
     within = options.config.drain_timeout
-    log.info("draining", connections=gateway.standing().connections, timeout_seconds=within)
+    log.info("draining", connections=gateway.status().connections, timeout_seconds=within)
     drained = loop.create_task(gateway.drain(within))
     impatient = loop.create_task(again.wait())
     await asyncio.wait({drained, impatient}, return_when=asyncio.FIRST_COMPLETED)

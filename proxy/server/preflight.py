@@ -89,7 +89,7 @@ async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
     """Ask every bootstrap address, and give what the last one told that answered."""
     answered: Cluster | None = None
     for address in config.bootstrap:
-        waiting = f"bootstrap {address}: no answer yet; it has {bootstrap.ASK_SECONDS:.0f} s"
+        waiting = f"bootstrap {address}: no response yet; it has {bootstrap.ASK_SECONDS:.0f} s"
         patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
         try:
             answered = await ask(address, tls, [config.listen])
@@ -100,7 +100,7 @@ async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
         finally:
             patience.cancel()
     if answered is not None and answered.brokers is None:
-        say("brokers: the cluster wants authentication; they are learned from clients' answers")
+        say("brokers: the cluster wants authentication; they are learned from clients' responses")
     return answered
 
 

@@ -36,7 +36,7 @@ def keep_freed() -> None:
     """Have glibc keep up to 4 MB that are free, where by itself it keeps 128 KB.
 
     By itself it asks the kernel at each read and gives back after each write, where nothing else happens
-    to lie above: of answers of 1 MB two gateways of three took 1.5 s of CPU a GB so, the third 0.9. What an
+    to lie above: of responses of 1 MB two gateways of three took 1.5 s of CPU a GB so, the third 0.9. What an
     operator asks of it by the environment counts instead.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
@@ -48,7 +48,7 @@ def keep_freed() -> None:
 
 
 def give_back() -> None:
-    """Return to the system what large answers took; glibc would keep what lies below something else."""
+    """Return to the system what large responses took; glibc would keep what lies below something else."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -16,9 +16,9 @@ from proxy.addresses import BY_NAME, LOOPED, Address, listeners
 from proxy.capture.pcap import CLIENT
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config, with_live
-from proxy.core.budget import Budget, Collecting
+from proxy.core.budget import Budget, RequestBudget
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, Tally
 from proxy.core.histograms import Measured
 from proxy.logger import Logger
@@ -26,14 +26,14 @@ from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Lin
 from proxy.net.loop_guard import see_that_elsewhere
 from proxy.net.sockets import BrokerProtocol
 from proxy.net.tls import BrokerTls, ClientTls
-from proxy.net.transparent import Destinations, Ways, is_own, leaving
+from proxy.net.transparent import Destinations, OutboundPorts, is_own, leaving
 from proxy.reasons import reason_of
-from proxy.server.base import Upkeep
-from proxy.server.conditions import Descriptors, Reach, Room
+from proxy.server.base import Service
+from proxy.server.conditions import ConnectionLimit, Descriptors, Reachability
 from proxy.server.listeners import Directory
 from proxy.server.process import give_back
 from proxy.telemetry.history import describe, write_event
-from proxy.telemetry.status import Account, Counts, Health, Process, Standing, WithBroker, called, health_of
+from proxy.telemetry.status import Account, Counts, Health, Process, Status, WithBroker, called, health_of
 from proxy.telemetry.totals import NodeId
 
 TICK_SECONDS: Final = 5.0
@@ -54,10 +54,10 @@ class Shared:
     """Which of them this is, from 1."""
     slots: "list[int] | memoryview[int]" = field(default_factory=lambda: [0])
     """Slots at brokers that each holds."""
-    ways: Ways = field(default_factory=Ways)
+    ways: OutboundPorts = field(default_factory=OutboundPorts)
 
 
-class Serving(Upkeep):
+class Server(Service):
     """Serves the clients that it is given.
 
     Args:
@@ -82,7 +82,7 @@ class Serving(Upkeep):
         super().__init__(config, loop, log)
         self.tap = tap
         self.shared = shared or Shared()
-        self.sessions = Sessions(
+        self.sessions = SessionLimits(
             max_sessions=config.max_sessions,
             on=config.sessions,
             off_for=config.sessions_off_for,
@@ -90,15 +90,15 @@ class Serving(Upkeep):
             own=self.shared.number - 1,
         )
         self.budget = Budget(config.max_inflight_bytes)
-        self.collecting = Collecting(config.max_inflight_bytes)
+        self.request_budget = RequestBudget(config.max_inflight_bytes)
         self.links: set[Link] = set()
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """Connections that the gateway itself closed, by reason."""
         self.listen = config.listen
-        self.reach = Reach(config.bootstrap, log, self.note, self.called)
-        self._room = Room(log, self.note)
+        self.reach = Reachability(config.bootstrap, log, self.note, self.called)
+        self._room = ConnectionLimit(log, self.note)
         self._descriptors = Descriptors(log, self.note)
         self._draining = False
         self._emptied = asyncio.Event()
@@ -120,7 +120,7 @@ class Serving(Upkeep):
     # -- what links ask for --------------------------------------------------------------------------------
 
     def admits(self) -> bool:
-        """Tell whether one more client is taken; see `Room`."""
+        """Tell whether one more client is taken; see `ConnectionLimit`."""
         if self._draining:
             self.turned_away[DRAINING] += 1
             return False
@@ -176,11 +176,11 @@ class Serving(Upkeep):
         """
         await self.loop.create_connection(
             lambda: self.tap(BrokerProtocol(link), CLIENT),
-            **await self._toward(link, address),
+            **await self._connect_args(link, address),
             **self.tls_to(link, address),
         )
 
-    async def _toward(self, link: Link, address: Address) -> Mapping[str, Any]:
+    async def _connect_args(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Give what asyncio takes to connect to an address.
 
         In transparent mode the way is noted before the first packet leaves: on loopback a connection that
@@ -218,7 +218,7 @@ class Serving(Upkeep):
         """
         return self._broker_tls.to((self._transparent and link.asked_for) or address.host)
 
-    def way_of(self, link: Link) -> Sequence[Address]:
+    def addresses_for(self, link: Link) -> Sequence[Address]:
         """Give the addresses to try for a connection, in order."""
         if not self._transparent:
             return self.targets(link.node_id)
@@ -262,7 +262,7 @@ class Serving(Upkeep):
             reached_at: the gateway's address as the client found it.
         """
         link.node_id = self.arrived(link, shown)
-        link.measured = self.books.measured(link.node_id)
+        link.measured = self.totals.measured(link.node_id)
         self.links.add(link)
         self.accepted += 1
         return self.make_core(reached_at, link.measured)
@@ -276,7 +276,7 @@ class Serving(Upkeep):
             max_request_bytes=self.config.max_request_bytes,
             measured=measured,
             foreign=self._transparent,
-            collecting=self.collecting,
+            request_budget=self.request_budget,
         )
 
     def closed(self, link: Link) -> None:
@@ -284,7 +284,7 @@ class Serving(Upkeep):
         self.links.discard(link)
         if link.way is not None:
             self.shared.ways.discard(link.way)
-        self.books.closed(link.node_id, link.core.tally)
+        self.totals.closed(link.node_id, link.core.tally)
         if not self.links:
             self._emptied.set()
 
@@ -296,9 +296,9 @@ class Serving(Upkeep):
 
     def tallies(self) -> dict[NodeId, Tally]:
         """Add up the connections of each broker, open and closed."""
-        return self.books.by_broker((link.node_id, link.core.tally) for link in self.links)
+        return self.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
 
-    def standing(self) -> Standing:
+    def status(self) -> Status:
         """Tell how it stands."""
         followed = (self._broker_tls.followed, self._client_tls.followed)
         problems = [self._lost] if monotonic() - self._looped_at < LOOP_SECONDS else []
@@ -306,12 +306,12 @@ class Serving(Upkeep):
         problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += [each.problem for each in followed if each is not None and each.problem]
         problems += [self._expired] if self._expired else []
-        return Standing(
+        return Status(
             transparent=self._transparent,
             listen=self.listen,
             bootstrap=self.reach.bootstrap,
             brokers=self.brokers.known,
-            troubles=self.reach.troubles,
+            unreachable_brokers=self.reach.unreachable_brokers,
             bootstrap_answered=self.reach.answered,
             draining=self._draining,
             problems=problems,
@@ -329,7 +329,7 @@ class Serving(Upkeep):
 
     def health(self) -> Health:
         """Tell whether clients can be served, and what is amiss."""
-        return health_of(self.standing())
+        return health_of(self.status())
 
     def counts(self) -> Counts:
         """Tell what was counted, and which connections stand."""
@@ -357,12 +357,12 @@ class Serving(Upkeep):
         )
         return Counts(
             tallies=self.tallies(),
-            measured=self.books.all_measured(),
-            loop_lag=self.books.loop_lag,
+            measured=self.totals.all_measured(),
+            loop_lag=self.totals.loop_lag,
             accepted=self.accepted,
             turned_away=self.turned_away,
             faults=self.faults,
-            happenings=self.books.happenings,
+            recent_events=self.totals.recent_events,
             links=by_broker,
             paused=paused,
             processes=[process],
@@ -370,7 +370,7 @@ class Serving(Upkeep):
 
     def account(self) -> Account:
         """Tell everything but the connections one by one."""
-        return self.account_of(self.standing(), self.counts())
+        return self.account_of(self.status(), self.counts())
 
     # -- how it changes and ends ---------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class Serving(Upkeep):
         self.config = with_live(self.config, config)
         self.set_sessions(on=config.sessions, off_for=config.sessions_off_for)
         self.sessions.max_sessions = config.max_sessions
-        self.budget.limit = self.collecting.limit = config.max_inflight_bytes
+        self.budget.limit = self.request_budget.limit = config.max_inflight_bytes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 
@@ -447,7 +447,7 @@ class Serving(Upkeep):
 
     async def sample(self, now: float) -> None:
         """Take the sums of all connections."""
-        self.books.sample(now, ((link.node_id, link.core.tally) for link in self.links))
+        self.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
 
     async def _look_after(self) -> None:
         most = 0

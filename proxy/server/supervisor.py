@@ -23,14 +23,14 @@ from proxy.net.listen import Binding
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
-from proxy.server.base import Upkeep
-from proxy.server.conditions import Reach, Room
+from proxy.server.base import Service
+from proxy.server.conditions import ConnectionLimit, Reachability
 from proxy.server.listeners import Brokers, Front
 from proxy.server.server import DRAINING, LIMIT
 from proxy.server.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
-from proxy.server.worker_handle import TOLD_SECONDS, Hand
+from proxy.server.worker_handle import TOLD_SECONDS, WorkerHandle
 from proxy.telemetry.state import Described
-from proxy.telemetry.status import Account, Counts, Standing, called
+from proxy.telemetry.status import Account, Counts, Status, called
 from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
@@ -47,7 +47,7 @@ STEADY_SECONDS: Final = 60.0
 """A worker that lived for so long is started again at once."""
 
 
-class Workers(Upkeep):
+class Workers(Service):
     """``fetchgate proxy --workers N``.
 
     Args:
@@ -65,7 +65,7 @@ class Workers(Upkeep):
         inherited: Sequence[socket.socket] = (),
     ) -> None:
         super().__init__(config, loop, log)
-        self.reach = Reach(config.bootstrap, log, self.note, self._called)
+        self.reach = Reachability(config.bootstrap, log, self.note, self._called)
         self._broker_tls = BrokerTls(config)
         self.front = Front(
             config,
@@ -79,14 +79,14 @@ class Workers(Upkeep):
             in_use=self._in_use,
         )
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
-        self._room = Room(log, self.note)
+        self._room = ConnectionLimit(log, self.note)
         self._begun = False
         """The cluster is followed and clients are taken: all workers were up, or one for long enough."""
         self._draining = False
         self._closed = False
         self._gone = Counts()
         """What workers counted that are gone."""
-        self._hands: dict[int, Hand] = {}
+        self._hands: dict[int, WorkerHandle] = {}
         self._again: dict[int, float] = {}
         self._listeners: dict[NodeId, list[socket.socket]] = {}
         self._listening = False
@@ -128,15 +128,15 @@ class Workers(Upkeep):
 
     # -- what it tells of itself ---------------------------------------------------------------------------
 
-    def standing(self) -> Standing:
+    def status(self) -> Status:
         """Tell how this process stands; what workers know is not in it."""
         missing = self._missing
-        return Standing(
+        return Status(
             transparent=self.config.transparent != "off",
             listen=self.listen,
             bootstrap=self.reach.bootstrap,
             brokers=self.front.brokers.known,
-            troubles=deepcopy(self.reach.troubles),
+            unreachable_brokers=deepcopy(self.reach.unreachable_brokers),
             bootstrap_answered=self.reach.answered and len(missing) < self.config.workers,
             draining=self._draining,
             problems=[
@@ -155,12 +155,12 @@ class Workers(Upkeep):
             max_connections=self.config.max_connections,
         )
 
-    async def tell_standing(self) -> Standing:
+    async def tell_status(self) -> Status:
         """Tell how it stands, as this process and its workers know."""
-        total = self.standing()
-        for hand, standing in await self._ask_all("standing"):
-            if standing is not None:
-                total.add(standing)
+        total = self.status()
+        for hand, status in await self._ask_all("status"):
+            if status is not None:
+                total.add(status)
             elif hand.up:
                 total.silent = True
                 total.problems.append(f"worker {hand.number} does not answer")
@@ -170,7 +170,7 @@ class Workers(Upkeep):
     async def tell_account(self) -> Account:
         """Tell everything but the connections one by one."""
         counts = await self._counts()
-        return self.account_of(await self.tell_standing(), counts)
+        return self.account_of(await self.tell_status(), counts)
 
     async def tell_connections(self, most: int) -> list[Described]:
         """Describe the connections that moved most bytes."""
@@ -180,8 +180,10 @@ class Workers(Upkeep):
 
     async def _counts(self) -> Counts:
         """Add up what this process and its workers have counted, those that are gone included."""
-        total, books = Counts(), self.books
-        total.add(Counts(loop_lag=books.loop_lag, turned_away=self.turned_away, happenings=books.happenings))
+        total, totals = Counts(), self.totals
+        total.add(
+            Counts(loop_lag=totals.loop_lag, turned_away=self.turned_away, recent_events=totals.recent_events)
+        )
         for hand, counts in await self._ask_all("counts"):
             if counts is not None and hand.up:
                 hand.took(counts)
@@ -191,7 +193,7 @@ class Workers(Upkeep):
 
     async def _ask_all(
         self, what: str, *more: object, within: float = TOLD_SECONDS
-    ) -> list[tuple[Hand, Any]]:
+    ) -> list[tuple[WorkerHandle, Any]]:
         hands = [hand for _, hand in sorted(self._hands.items()) if hand.up]
         told = await asyncio.gather(*(hand.ask(what, *more, within=within) for hand in hands))
         return list(zip(hands, told, strict=True))
@@ -205,7 +207,7 @@ class Workers(Upkeep):
     async def sample(self, now: float) -> None:
         """Take the sums of all processes, and have workers know the brokers."""
         counts = await self._counts()
-        self.books.sample(now, counts.tallies.items(), counts.measured)
+        self.totals.sample(now, counts.tallies.items(), counts.measured)
         self._have_known()
         self._follow_own_files()
 
@@ -288,7 +290,7 @@ class Workers(Upkeep):
                 self.spawn(work)
             self._take()
 
-    def is_gone(self, hand: Hand, code: int | None) -> None:
+    def is_gone(self, hand: WorkerHandle, code: int | None) -> None:
         """Take note that a worker ended, and start another in its place."""
         if self._closed:
             return
@@ -312,7 +314,7 @@ class Workers(Upkeep):
         """Start a worker; where that fails, for want of memory or descriptors, again and again."""
         while True:
             try:
-                self._hands[number] = hand = Hand(number, self, self._memory)
+                self._hands[number] = hand = WorkerHandle(number, self, self._memory)
             except OSError as error:
                 self.log.warning(
                     "worker can't be started, trying again", worker=number, reason=reason_of(error)
@@ -321,7 +323,7 @@ class Workers(Upkeep):
             else:
                 return await hand.begin()
 
-    async def _start_again(self, hand: Hand) -> None:
+    async def _start_again(self, hand: WorkerHandle) -> None:
         wait = self._again.get(hand.number, 0.0)
         if monotonic() - hand.started_at >= STEADY_SECONDS:
             wait = 0.0

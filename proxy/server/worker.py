@@ -12,13 +12,13 @@ from proxy.addresses import BY_NAME, OTHERS, Address, Broker
 from proxy.config import Config, ConfigError
 from proxy.net.link import Link
 from proxy.net.sockets import ClientProtocol
-from proxy.net.transparent import MOST, Destinations, Ways
+from proxy.net.transparent import MOST, Destinations, OutboundPorts
 from proxy.server.ipc import Channel, Question, take_over
 from proxy.server.listeners import Directory
 from proxy.server.process import keep_freed, new_event_loop
-from proxy.server.server import Serving, Shared
+from proxy.server.server import Server, Shared
 from proxy.telemetry import logs, state
-from proxy.telemetry.status import Troubles
+from proxy.telemetry.status import Unreachable
 from proxy.telemetry.totals import NodeId
 
 TAKEN_AT_ONCE: Final = 64
@@ -39,7 +39,7 @@ class AskedBrokers(Directory):
         self._ask = ask
 
     def learn(self, node_id: int, address: Address) -> Broker:
-        """Have the gateway open a listener for a broker that is new; without an answer it has none."""
+        """Have the gateway open a listener for a broker that is new; without a response it has none."""
         broker = self.known.get(node_id)
         if broker is not None and broker.address == address:
             return broker
@@ -67,7 +67,7 @@ class AskedDestinations(Destinations):
         """Return the number of a destination."""
         number = self._numbers.get(address, OTHERS)
         if number == OTHERS and len(self._numbers) < MOST:
-            with suppress(OSError):  # without an answer it is counted with those beyond them
+            with suppress(OSError):  # without a response it is counted with those beyond them
                 number = int(self._ask("destination", address))
             if number != OTHERS:
                 self._numbers[address] = number
@@ -75,7 +75,7 @@ class AskedDestinations(Destinations):
         return number
 
 
-class Worker(Serving):
+class Worker(Server):
     """Serves the clients that come over a socket, and does what the gateway says.
 
     Args:
@@ -104,7 +104,7 @@ class Worker(Serving):
         else:
             self.brokers = AskedDestinations(config.transparent, ask)
         self.reach.answered = True  # that is for the gateway to know
-        self.reach.troubles = Troubles()
+        self.reach.unreachable_brokers = Unreachable()
         self._ask = ask
         self._channel = channel
         self._came: dict[Link, NodeId] = {}
@@ -146,7 +146,7 @@ class Worker(Serving):
             self._channel.send("left", self._came.pop(link))
 
     def arrived(self, link: Link, shown: Any) -> int | None:
-        """Give the broker that a new connection is for; see `Serving.arrived`.
+        """Give the broker that a new connection is for; see `Server.arrived`.
 
         A listener may be older than the message that tells of its broker.
         """
@@ -166,11 +166,11 @@ class Worker(Serving):
         """Take over which brokers there are."""
         self.brokers.known = known
 
-    async def answer(self, number: int, what: str, *more: Any) -> None:
+    async def response(self, number: int, what: str, *more: Any) -> None:
         """Answer a question of the gateway."""
         told: object
-        if what == "standing":
-            told = self.standing()
+        if what == "status":
+            told = self.status()
         elif what == "counts":
             told = self.counts()
         else:
@@ -217,7 +217,7 @@ class _Process:
         if name == "know":
             worker.know(*what)
         elif name == "ask":
-            worker.spawn(worker.answer(*what))
+            worker.spawn(worker.response(*what))
         elif name == "options":
             (config,) = what
             logs.configure(style=config.log_format, level=config.log_level)
@@ -280,12 +280,12 @@ def shared_memory(descriptor: int, number: int, count: int) -> Shared:
     """
     memory = memoryview(mmap.mmap(descriptor, shared_bytes(count)))
     slots, ways = memory[: 8 * count].cast("q"), memory[8 * count :].cast("I")
-    return Shared(number=number, slots=slots, ways=Ways(ways, number))
+    return Shared(number=number, slots=slots, ways=OutboundPorts(ways, number))
 
 
 def shared_bytes(count: int) -> int:
     """Tell how much memory so many workers share."""
-    return 8 * count + 4 * Ways.CELLS
+    return 8 * count + 4 * OutboundPorts.CELLS
 
 
 if __name__ == "__main__":

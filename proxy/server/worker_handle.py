@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from proxy.config import Config
-from proxy.server.ipc import Channel, answer, hand_over
+from proxy.server.ipc import Channel, hand_over, response
 from proxy.telemetry.history import INTERVAL_SECONDS
 from proxy.telemetry.status import Counts
 from proxy.telemetry.totals import NodeId
@@ -29,7 +29,7 @@ _BUSY_STEPS: Final = 20
 """Workers whose shares of a core differ by less than one of so many parts are equally busy."""
 
 
-class Boss(Protocol):
+class WorkerOwner(Protocol):
     """What a worker belongs to."""
 
     config: Config
@@ -44,7 +44,7 @@ class Boss(Protocol):
     def is_up(self, number: int) -> None:
         """Take note that one more worker serves."""
 
-    def is_gone(self, hand: "Hand", code: int | None) -> None:
+    def is_gone(self, hand: "WorkerHandle", code: int | None) -> None:
         """Take note that a worker ended.
 
         Args:
@@ -53,7 +53,7 @@ class Boss(Protocol):
         """
 
 
-class Hand:
+class WorkerHandle:
     """A worker as the gateway sees it.
 
     Args:
@@ -65,7 +65,7 @@ class Hand:
         OSError: no process can be started.
     """
 
-    def __init__(self, number: int, gateway: Boss, memory: int) -> None:
+    def __init__(self, number: int, gateway: WorkerOwner, memory: int) -> None:
         self.number = number
         self.up = False
         """It serves."""
@@ -83,7 +83,7 @@ class Hand:
         self._looked_at = (self.started_at, 0.0)
         self._gateway = gateway
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._numbers = count(1)  # none comes again: a late answer must be none to a later question
+        self._numbers = count(1)  # none comes again: a late response must be none to a later question
         self._drained: asyncio.Future[int] | None = None
         self._channel = Channel(self._received, self._lost)
         pairs = [
@@ -205,7 +205,7 @@ class Hand:
 
     def _question(self) -> None:
         try:
-            answer(self._asks, self._gateway.told)
+            response(self._asks, self._gateway.told)
         except BlockingIOError:
             return
         except OSError:

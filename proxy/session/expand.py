@@ -1,4 +1,4 @@
-"""Expanded answers: what a broker would have answered without a session.
+"""Expanded responses: what a broker would have answered without a session.
 
 The kept image of every partition asked for, in the request's order, and over it the entries that the broker
 did send, spliced in as they lie in the received chunks.
@@ -14,7 +14,7 @@ import numpy as np
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import Answered, answer_head, slices
+from proxy.protocol.fetch_response import PartitionResponse, response_head, slices
 from proxy.session.partitions import PartitionTable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -32,7 +32,7 @@ _UNIFORM_WORTH: Final = 8
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Expansion:
-    """All that one expanded answer is made of."""
+    """All that one expanded response is made of."""
 
     layout: FetchLayout
     """The version that the client speaks; the table's may be v7 for a client of v4 to v6."""
@@ -40,7 +40,7 @@ class Expansion:
     table: PartitionTable
     rows: Rows
     """The row of each entry of `listing`."""
-    entries: Sequence[Answered]
+    entries: Sequence[PartitionResponse]
     """What the broker sent and is told as it came."""
     entry_rows: Sequence[int]
     chunks: Sequence[bytes]
@@ -72,7 +72,7 @@ def expand(what: Expansion) -> tuple[list[Buffer], int]:
 
 
 def _order(what: Expansion) -> Rows | None:
-    """Return the order of the answer by position in the request, None if it is the request's own."""
+    """Return the order of the response by position in the request, None if it is the request's own."""
     found = sorted(
         # A broker looks up all topic ids before it looks at anything else.
         (entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID, int(what.table.position[row]))
@@ -104,13 +104,13 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
 def _template(
     what: Expansion, keys: list[bytes], counts: list[int], rows: Rows
 ) -> tuple[bytearray, list[int]]:
-    """Return the answer with every partition as its image, and where each topic's entries begin in it."""
+    """Return the response with every partition as its image, and where each topic's entries begin in it."""
     layout = what.layout
-    head = answer_head(layout, what.correlation_id, what.throttle_time_ms) + layout.count(len(keys))
-    images = what.table.images.take(rows)
+    head = response_head(layout, what.correlation_id, what.throttle_time_ms) + layout.count(len(keys))
+    cached_entries = what.table.cached_entries.take(rows)
     if layout.version == 4:
-        images = _without_log_start(images, layout)
-    size = layout.answer_entry
+        cached_entries = _without_log_start(cached_entries, layout)
+    size = layout.response_entry
     end = 1 if layout.flexible else 0
     at = 4 + len(head)
     if len(keys) >= _UNIFORM_WORTH and len(set(counts)) == 1 and len(set(map(len, keys))) == 1:
@@ -122,11 +122,11 @@ def _template(
         key_at = len(first) - len(keys[0]) - len(layout.count(counts[0]))
         key_end = key_at + len(keys[0])
         cells[:, key_at:key_end] = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
-        entries = images.view(np.uint8).reshape(len(keys), -1)
+        entries = cached_entries.view(np.uint8).reshape(len(keys), -1)
         cells[:, len(first) : len(first) + counts[0] * size] = entries
         starts = list(range(at + len(first), at + len(first) + len(keys) * element, element))
     else:
-        body = images.view(np.uint8).data
+        body = cached_entries.view(np.uint8).data
         parts: list[Buffer] = [bytes(4), head]
         starts = []
         done = 0
@@ -144,17 +144,17 @@ def _template(
     return out, starts
 
 
-def _without_log_start(images: Entries, layout: FetchLayout) -> Entries:
-    wide = images.view(np.uint8).reshape(len(images), -1)
+def _without_log_start(cached_entries: Entries, layout: FetchLayout) -> Entries:
+    wide = cached_entries.view(np.uint8).reshape(len(cached_entries), -1)
     narrow = np.concatenate([wide[:, : layout.aborted], wide[:, layout.aborted + 8 :]], axis=1)
-    return np.ascontiguousarray(narrow).view(layout.answer_item).reshape(-1)
+    return np.ascontiguousarray(narrow).view(layout.response_item).reshape(-1)
 
 
 def _spliced(
     what: Expansion, template: bytearray, starts: list[int], counts: list[int], positions: list[int]
 ) -> tuple[list[Buffer], int]:
     """Put the broker's entries in the places of their images, and the frame's length before all."""
-    size = what.layout.answer_entry
+    size = what.layout.response_entry
     firsts = [0, *accumulate(counts)]
     pieces: list[Buffer] = []
     view = memoryview(template)
@@ -174,11 +174,11 @@ def _spliced(
     return pieces, total
 
 
-def _first(pair: tuple[int, Answered]) -> int:
+def _first(pair: tuple[int, PartitionResponse]) -> int:
     return pair[0]
 
 
-def _told(what: Expansion, entry: Answered) -> list[memoryview]:
+def _told(what: Expansion, entry: PartitionResponse) -> list[memoryview]:
     """Return an entry as the client's version has it (v4 has no log start offset, v4 and v5 no error 56)."""
     version = what.layout.version
     if version <= 5 and entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:

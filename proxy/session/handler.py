@@ -1,10 +1,10 @@
 """KIP-227's FetchSessionHandler: the requesting half of a fetch session, for one connection to one broker.
 
 A session is a pair (id, epoch) and the partitions that both ends believe to be in it. The next request
-carries the *next* pair; what an answer does to it is Kafka's own table (FetchSessionHandler.java,
+carries the *next* pair; what a response does to it is Kafka's own table (FetchSessionHandler.java,
 handleResponse):
 
-    next         answer                                    next becomes        the answer
+    next         response                                    next becomes        the response
     any          70                                        (0, 0)              is to be had again
     any          another error (71, 106, -1 ...)           (same id, 0) [1]    is to be had again
     full         nothing in it, throttled                  (0, 0)              is handed on empty
@@ -21,7 +21,7 @@ handleResponse):
 shard: there each further try with that id fails the same way. [2] (same id, 0) if it carries id 0: a throttle
 masks session errors, and behind a masked 71 the session lives on.
 
-Where an answer can't be completed from what the broker said in this session, nothing is invented: it is to
+Where a response can't be completed from what the broker said in this session, nothing is invented: it is to
 be had again, in full.
 """
 
@@ -34,7 +34,7 @@ import numpy as np
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.fetch_response import Answered, FetchResponseWalk
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.session.partitions import PartitionTable, is_rotation
 from proxy.session.rotation import Rotation
 
@@ -43,15 +43,15 @@ UNSHARDED_ID: Final = 2_147_483_640
 """Ids from here on are in no shard of a broker from 3.8 on; it answers them with -1 at every epoch."""
 
 
-class Use(Enum):
-    """What is to be done with an answer."""
+class Action(Enum):
+    """What is to be done with a response."""
 
     EXPAND = "expand"
     """Complete it from the table."""
     EMPTY = "empty"
     """The broker threw the read away to throttle: hand it on as it is."""
     COMPLETE = "complete"
-    """A full answer: it is complete as it is."""
+    """A full response: it is complete as it is."""
     REPEAT_FULL = "repeat full"
     """Have it again with a full fetch at the next (id, epoch)."""
     REPEAT_SESSIONLESS = "repeat sessionless"
@@ -84,19 +84,19 @@ class Delta:
 
 
 @dataclass(slots=True, eq=False)
-class Verdict:
-    """What an answer means."""
+class SessionResult:
+    """What a response means."""
 
-    use: Use
+    use: Action
     reason: str = ""
-    entries: list[Answered] = field(default_factory=list)
+    entries: list[PartitionResponse] = field(default_factory=list)
     """The entries that are told as the broker sent them; all others are as the table has them."""
     rows: list[int] = field(default_factory=list)
     """The row of each of `entries`."""
 
 
 class FetchSessionHandler:
-    """Builds the fetches of one session and judges their answers. At most one fetch is outstanding."""
+    """Builds the fetches of one session and judges their responses. At most one fetch is outstanding."""
 
     __slots__ = ("_asked_full", "epoch", "session_id", "table")
 
@@ -166,7 +166,7 @@ class FetchSessionHandler:
 
     def ask_full(self) -> tuple[int, int]:
         """Return the (id, epoch) of a full fetch for what the table has; it is outstanding from now on."""
-        self._held().forget_answers()
+        self._held().forget_responses()
         self.epoch = 0
         self._asked_full = True
         return self.session_id, 0
@@ -210,19 +210,19 @@ class FetchSessionHandler:
             delta.rows = np.arange(table.size)
         return Rotation(request, table)
 
-    def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> Verdict:
-        """Take the answer to the outstanding fetch, walked to its end; see the table above.
+    def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> SessionResult:
+        """Take the response to the outstanding fetch, walked to its end; see the table above.
 
         Args:
-            walk: the answer.
-            empties: the broker throttles by throwing the read away, so that an empty throttled answer says
+            walk: the response.
+            empties: the broker throttles by throwing the read away, so that an empty throttled response says
                 nothing of any partition (from Kafka 2.0 on).
         """
         if walk.error_code:
             return self._failed(walk.error_code)
         if not walk.partitions and walk.throttle_time_ms > 0 and empties:
             self._throttled(walk.session_id)
-            return Verdict(Use.EMPTY)
+            return SessionResult(Action.EMPTY)
         if self._asked_full:
             return self._full(walk)
         return self._incremental(walk)
@@ -247,7 +247,7 @@ class FetchSessionHandler:
             raise RuntimeError("no fetch was asked")
         return self.table
 
-    def _failed(self, code: int) -> Verdict:
+    def _failed(self, code: int) -> SessionResult:
         lost = (
             code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             or self._asked_full
@@ -258,8 +258,12 @@ class FetchSessionHandler:
             self.session_id = 0
         # Whatever it was, without a session the broker tells the client's own truth; 70, 71 and 106 are
         # cured by a new one.
-        use = Use.REPEAT_SESSIONLESS if self._asked_full or code not in _SESSION_ERRORS else Use.REPEAT_FULL
-        return Verdict(use, f"error {code}")
+        use = (
+            Action.REPEAT_SESSIONLESS
+            if self._asked_full or code not in _SESSION_ERRORS
+            else Action.REPEAT_FULL
+        )
+        return SessionResult(use, f"error {code}")
 
     def _throttled(self, answered_id: int) -> None:
         if self._asked_full:
@@ -272,28 +276,28 @@ class FetchSessionHandler:
     def _advance(self) -> None:
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
 
-    def _full(self, walk: FetchResponseWalk) -> Verdict:
+    def _full(self, walk: FetchResponseWalk) -> SessionResult:
         table = self._held()
-        verdict = self._take_answer(table, walk)
+        verdict = self._take_response(table, walk)
         if verdict is None or walk.partitions != table.size or table.unmentioned:
             self.drop()
-            return Verdict(Use.COMPLETE, "other partitions than asked for")
+            return SessionResult(Action.COMPLETE, "other partitions than asked for")
         self.session_id = max(walk.session_id, 0)
         self.epoch = 1 if self.session_id else 0
         return verdict
 
-    def _incremental(self, walk: FetchResponseWalk) -> Verdict:
+    def _incremental(self, walk: FetchResponseWalk) -> SessionResult:
         table = self._held()
-        verdict = self._take_answer(table, walk)
+        verdict = self._take_response(table, walk)
         if verdict is None:
-            verdict = Verdict(Use.REPEAT_FULL, "a partition outside the session")
+            verdict = SessionResult(Action.REPEAT_FULL, "a partition outside the session")
         elif (
-            verdict.use is Use.EXPAND
+            verdict.use is Action.EXPAND
             and len(unknown := table.unknown())
             and not set(unknown.tolist()) <= set(verdict.rows)
         ):
-            verdict = Verdict(Use.REPEAT_FULL, "a partition that the broker has not described")
-        if verdict.use is Use.REPEAT_FULL:
+            verdict = SessionResult(Action.REPEAT_FULL, "a partition that the broker has not described")
+        if verdict.use is Action.REPEAT_FULL:
             self.epoch = 0
         elif walk.session_id:
             self._advance()
@@ -301,12 +305,12 @@ class FetchSessionHandler:
             self.session_id = self.epoch = 0
         return verdict
 
-    def _take_answer(self, table: PartitionTable, walk: FetchResponseWalk) -> Verdict | None:
-        """Take what an answer says of partitions; None if it names one outside the session, or one twice."""
+    def _take_response(self, table: PartitionTable, walk: FetchResponseWalk) -> SessionResult | None:
+        """Take what a response says of partitions; None if it names one outside the session, or one twice."""
         full = self._asked_full
-        verdict = Verdict(Use.COMPLETE if full else Use.EXPAND)
+        verdict = SessionResult(Action.COMPLETE if full else Action.EXPAND)
         for run in walk.runs:
-            rows = table.rows(run.key, run.entries.view(table.layout.answer_fields)["partition"])
+            rows = table.rows(run.key, run.entries.view(table.layout.response_fields)["partition"])
             if (rows < 0).any():
                 return None
             table.take_run(run, rows)
@@ -319,14 +323,16 @@ class FetchSessionHandler:
             if full:
                 table.refused[row] = entry.error_code
             elif entry.error_code and self._names_stuck(table, entry, row):
-                return Verdict(Use.REPEAT_FULL, f"topic gone or made anew (error {entry.error_code})")
+                return SessionResult(
+                    Action.REPEAT_FULL, f"topic gone or made anew (error {entry.error_code})"
+                )
             table.take_entry(entry, row)
             if not entry.ends_empty or entry.error_code:
                 verdict.entries.append(entry)
                 verdict.rows.append(row)
         return verdict
 
-    def _names_stuck(self, table: PartitionTable, entry: Answered, row: int) -> bool:
+    def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
         """Whether a session says 3 or 103 where a full fetch may say 100: it keeps a topic's name for good.
 
         An error that the full fetch of this very session gave as well is the broker's own.

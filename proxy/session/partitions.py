@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import Answered, Run
+from proxy.protocol.fetch_response import EmptyRun, PartitionResponse
 
 MAX_LOOKUP: Final = 1 << 17
 """Partition numbers that one table may span over all its topics, beside eight for each partition it holds.
@@ -44,8 +44,8 @@ class PartitionTable:
         "_spans",
         "_top",
         "arranged",
-        "image_bytes",
-        "images",
+        "cached_bytes",
+        "cached_entries",
         "isolation_level",
         "known",
         "layout",
@@ -76,10 +76,10 @@ class PartitionTable:
         """The entries last sent in the session."""
         self.request_bytes = self.requests.view(np.uint8).data
         """`requests` as bytes."""
-        self.images: Entries = np.zeros(0, layout.answer_item)
-        """What an answer says of a partition without news."""
-        self.image_bytes = self.images.view(np.uint8).data
-        """`images` as bytes."""
+        self.cached_entries: Entries = np.zeros(0, layout.response_item)
+        """What a response says of a partition without news."""
+        self.cached_bytes = self.cached_entries.view(np.uint8).data
+        """`cached_entries` as bytes."""
         self.known = np.zeros(0, np.bool_)
         """Rows whose image may be filled in: the broker described them in this session, without error."""
         self._described = 0
@@ -156,7 +156,7 @@ class PartitionTable:
         topics = np.array([self.numbers.get(key, _NO_TOPIC) for key in listing.keys], np.intp)[elements]
         self.topic[rows] = topics
         self.requests[rows] = listing.entries[positions]
-        self.images[rows] = self._blank
+        self.cached_entries[rows] = self._blank
         self.known[rows] = False
         self.refused[rows] = 0
         self._lookup[self._bases[topics] + partitions] = rows
@@ -174,27 +174,27 @@ class PartitionTable:
         self._free.extend(rows.tolist())
         self.size -= len(rows)
 
-    def forget_answers(self) -> None:
+    def forget_responses(self) -> None:
         """Drop what the broker said of every partition: another session begins."""
         self.known.fill(False)
         self._described = 0
         self.refused.fill(0)
 
-    def take_run(self, run: Run, rows: Rows) -> None:
+    def take_run(self, run: EmptyRun, rows: Rows) -> None:
         """Take what the broker said of the partitions in these rows, without news and without error."""
-        self.images[rows] = run.entries
+        self.cached_entries[rows] = run.entries
         self.known[rows] = True
         self._described = int(np.count_nonzero(self.known))
         self.refused[rows] = 0
 
-    def take_entry(self, entry: Answered, row: int) -> None:
+    def take_entry(self, entry: PartitionResponse, row: int) -> None:
         """Take what the broker said of one partition; its records and errors are not kept."""
         known = bool(self.known[row])
         self.known[row] = described = not entry.error_code
         self._described += described - known
         if described:
-            at = row * self.layout.answer_entry
-            self.image_bytes[at : at + self.layout.aborted] = entry.fixed
+            at = row * self.layout.response_entry
+            self.cached_bytes[at : at + self.layout.aborted] = entry.fixed
             self.refused[row] = 0
 
     def partitions(self, rows: Rows) -> Rows:
@@ -219,7 +219,7 @@ class PartitionTable:
         """Number all rows that are held anew, in the given order, from 0 on."""
         count, top = len(rows), self._top
         order = np.concatenate([rows, np.array(self._free, np.intp)])
-        for column in (self.requests, self.images, self.known, self.refused, self.topic):
+        for column in (self.requests, self.cached_entries, self.known, self.refused, self.topic):
             column[:top] = column[order]
         self._free = list(range(count, top))
         straight = np.arange(count)
@@ -237,7 +237,7 @@ class PartitionTable:
 
     @property
     def unmentioned(self) -> bool:
-        """Whether the full answer of this session left out a partition."""
+        """Whether the full response of this session left out a partition."""
         mentioned = self.known[: self._top] | (self.refused[: self._top] != 0)
         return int(np.count_nonzero(mentioned)) != self.size
 
@@ -257,8 +257,8 @@ class PartitionTable:
         more = max(need, have + have // 4) - have
         self.requests = _extended(self.requests, more)
         self.request_bytes = self.requests.view(np.uint8).data
-        self.images = _extended(self.images, more)
-        self.image_bytes = self.images.view(np.uint8).data
+        self.cached_entries = _extended(self.cached_entries, more)
+        self.cached_bytes = self.cached_entries.view(np.uint8).data
         self.known = np.append(self.known, np.zeros(more, np.bool_))
         self.refused = np.append(self.refused, np.zeros(more, np.int16))
         self.topic = np.append(self.topic, np.zeros(more, np.int32))

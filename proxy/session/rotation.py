@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import Answered, answer_head, slices
+from proxy.protocol.fetch_response import PartitionResponse, response_head, slices
 from proxy.session.expand import FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable
 
@@ -109,57 +109,61 @@ class Rotation:
     def expand(
         self,
         first: int,
-        told: Sequence[tuple[int, Answered]],
+        told: Sequence[tuple[int, PartitionResponse]],
         chunks: Sequence[bytes],
         *,
         correlation_id: bytes,
         throttle_time_ms: int,
         tags: bytes,
     ) -> tuple[list[Buffer], int] | None:
-        """Return the answer to a fetch, in pieces, and its size, as `expand.expand` does.
+        """Return the response to a fetch, in pieces, and its size, as `expand.expand` does.
 
         Args:
             first: the row of the fetch's first entry.
             told: row and entry of all that is told as the broker sent it.
             chunks: the broker's frame as received.
-            correlation_id: that of the answer.
-            throttle_time_ms: that of the answer.
+            correlation_id: that of the response.
+            throttle_time_ms: that of the response.
             tags: the body's tag buffer (v12 and later), else nothing.
 
         Returns:
             None if it is in another order than the fetch.
         """
         layout, count = self.table.layout, self.table.size
-        head = answer_head(layout, correlation_id, throttle_time_ms) + self._element
+        head = response_head(layout, correlation_id, throttle_time_ms) + self._element
         end = b"\x00" + tags if layout.flexible else tags
         told_bytes = sum([entry.end - entry.start for _, entry in told])
-        size = 4 + len(head) + (count - len(told)) * layout.answer_entry + told_bytes + len(end)
+        size = 4 + len(head) + (count - len(told)) * layout.response_entry + told_bytes + len(end)
         pieces: list[Buffer] = []
         parts: list[Buffer] = [(size - 4).to_bytes(4), head]
         done = 0
         for place, entry in sorted([((row - first) % count, entry) for row, entry in told], key=_place):
             if entry.error_code in FOUND_BEFORE_READING:
                 return None
-            parts += self._images(first + done, first + place)
+            parts += self._cached(first + done, first + place)
             if parts:
                 pieces.append(b"".join(parts))
             pieces += slices(chunks, entry.start, entry.end)
             parts = []
             done = place + 1
-        parts += self._images(first + done, first + count)
+        parts += self._cached(first + done, first + count)
         parts.append(end)
         pieces.append(b"".join(parts))
         return pieces, size
 
-    def _images(self, start: int, end: int) -> list[memoryview]:
+    def _cached(self, start: int, end: int) -> list[memoryview]:
         """Return the images of rows, of which those behind the last begin anew."""
-        images, item, count = self.table.image_bytes, self.table.layout.answer_entry, self.table.size
+        cached_entries, item, count = (
+            self.table.cached_bytes,
+            self.table.layout.response_entry,
+            self.table.size,
+        )
         if start < count < end:
-            return [images[start * item : count * item], images[: (end - count) * item]]
+            return [cached_entries[start * item : count * item], cached_entries[: (end - count) * item]]
         if start >= count:
             start, end = start - count, end - count
-        return [images[start * item : end * item]] if end > start else []
+        return [cached_entries[start * item : end * item]] if end > start else []
 
 
-def _place(pair: tuple[int, Answered]) -> int:
+def _place(pair: tuple[int, PartitionResponse]) -> int:
     return pair[0]

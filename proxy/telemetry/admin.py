@@ -1,8 +1,8 @@
-"""The admin endpoint: ``/livez``, ``/readyz``, ``/metrics``, ``/state``; GET, one answer each.
+"""The admin endpoint: ``/livez``, ``/readyz``, ``/metrics``, ``/state``; GET, one response each.
 
 It is small on purpose. What a peer can take is bounded: the size of a request, the time it may need, and how
 many peers there are at once; a peer that only waits makes room for the next. It binds loopback by default and
-answers nothing but what stands here.
+responses nothing but what stands here.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.telemetry import logs
 from proxy.telemetry.metrics import exposition
-from proxy.telemetry.state import MAX_LISTED, Asked, document
+from proxy.telemetry.state import MAX_LISTED, Describable, document
 from proxy.telemetry.status import health_of
 
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
-"""For a request to come, and again for its answer to be taken."""
+"""For a request to come, and again for its response to be taken."""
 _MAX_DIGITS: Final = 18
 """Of a number that is asked for."""
 
-Answer = tuple[HTTPStatus, str, bytes]
+Response = tuple[HTTPStatus, str, bytes]
 
 
 class Admin:
-    """Answers for one gateway."""
+    """Responses for one gateway."""
 
-    def __init__(self, gateway: Asked) -> None:
+    def __init__(self, gateway: Describable) -> None:
         self._gateway = gateway
         self._servers: list[asyncio.Server] = []
         self._open: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
-        self._routes: dict[str, Callable[[str], Awaitable[Answer]]] = {
+        self._routes: dict[str, Callable[[str], Awaitable[Response]]] = {
             "/livez": self._live,
             "/readyz": self._ready,
             "/metrics": self._metrics,
@@ -64,9 +64,9 @@ class Admin:
         self._open[writer] = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                answer = await self._answer(reader)
+                response = await self._response(reader)
             async with asyncio.timeout(REQUEST_SECONDS):
-                writer.write(_http(*answer))
+                writer.write(_http(*response))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass  # it left, or it is too slow (TimeoutError is an OSError)
@@ -74,7 +74,7 @@ class Admin:
             self._open.pop(writer, None)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
+    async def _response(self, reader: asyncio.StreamReader) -> Response:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
@@ -90,25 +90,25 @@ class Admin:
             return _text(HTTPStatus.NOT_FOUND)
         try:
             return await route(query)
-        except Exception as error:  # noqa: BLE001 - a defect of ours costs one answer
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs one response
             logs.logger().error("admin endpoint broken by a defect", exc_info=error)
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    async def _live(self, _query: str) -> Answer:
+    async def _live(self, _query: str) -> Response:
         """Say that the event loops turn: this one, and that of each worker."""
-        if (await self._gateway.tell_standing()).silent:
+        if (await self._gateway.tell_status()).silent:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE)
         return HTTPStatus.OK, "text/plain", b"alive\n"
 
-    async def _ready(self, _query: str) -> Answer:
-        health = health_of(await self._gateway.tell_standing())
+    async def _ready(self, _query: str) -> Response:
+        health = health_of(await self._gateway.tell_status())
         status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(status, {"state": health.state, "reasons": health.reasons})
 
-    async def _metrics(self, _query: str) -> Answer:
+    async def _metrics(self, _query: str) -> Response:
         return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.tell_account())
 
-    async def _state(self, query: str) -> Answer:
+    async def _state(self, query: str) -> Response:
         """Give the state; ``?connections=N`` lists no more than N of them."""
         wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
         if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
@@ -117,11 +117,11 @@ class Admin:
         return HTTPStatus.OK, "application/json", await document(self._gateway, most)
 
 
-def _json(status: HTTPStatus, document: object) -> Answer:
+def _json(status: HTTPStatus, document: object) -> Response:
     return status, "application/json", json.dumps(document).encode() + b"\n"
 
 
-def _text(status: HTTPStatus) -> Answer:
+def _text(status: HTTPStatus) -> Response:
     return status, "text/plain", f"{status.phrase}\n".encode()
 
 

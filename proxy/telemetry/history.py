@@ -57,7 +57,7 @@ class History:
 
 
 @dataclass(slots=True, kw_only=True)
-class Happening:
+class RecentEvent:
     """Something that happened, once or several times."""
 
     at: float
@@ -69,15 +69,15 @@ class Happening:
     count: int = 1
 
 
-class Happenings:
+class RecentEvents:
     """The last that happened, in words."""
 
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: deque[Happening] = deque(maxlen=HAPPENINGS)
+        self._kept: deque[RecentEvent] = deque(maxlen=HAPPENINGS)
 
-    def __iter__(self) -> Iterator[Happening]:
+    def __iter__(self) -> Iterator[RecentEvent]:
         return iter(self._kept)
 
     def note(self, at: float, kind: str, text: str, *, warning: bool = False) -> None:
@@ -89,16 +89,16 @@ class Happenings:
             text: what happened.
             warning: it is something to look at.
         """
-        self._keep(Happening(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
+        self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
 
-    def add(self, other: "Happenings") -> None:
+    def add(self, other: "RecentEvents") -> None:
         """Put in what happened elsewhere, in the order of time."""
         both = sorted((*self._kept, *other), key=lambda happening: happening.at)
         self._kept.clear()
         for happening in both:
             self._keep(happening)
 
-    def _keep(self, last: Happening) -> None:
+    def _keep(self, last: RecentEvent) -> None:
         alike = (
             kept for kept in self._kept if kept.kind == last.kind and last.at - kept.at < TOGETHER_SECONDS
         )

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from proxy.core.events import FetchKind, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.protocol.api import ErrorCode
-from proxy.telemetry.status import STATES, Account, Counts, Process, Standing
+from proxy.telemetry.status import STATES, Account, Counts, Process, Status
 from proxy.telemetry.totals import NodeId, add, saved_bytes
 from proxy.version import VERSION
 
@@ -43,7 +43,7 @@ class _Told(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give all metrics of the gateway."""
         account = self._account
-        counts, standing = account.counts, account.standing
+        counts, status = account.counts, account.status
         tally = counts.total()
         sides: Sides = (("client", tally.client), ("broker", tally.broker))
         info = GaugeMetricFamily("fetchgate_build_info", "Which fetchgate this is.", labels=["version"])
@@ -55,7 +55,7 @@ class _Told(Collector):
         yield from _connections(counts)
         yield from _sessions(counts)
         yield from _health(account)
-        yield from _limits(standing)
+        yield from _limits(status)
         yield from _brokers(account)
         yield from _distributions(counts.all_measured(), counts.loop_lag)
         yield from _workers(counts.processes)
@@ -64,10 +64,10 @@ class _Told(Collector):
 
 def _connections(counts: Counts) -> Iterator[Metric]:
     links = counts.links.values()
-    standing = GaugeMetricFamily("fetchgate_connections", "Open connections.", labels=["side"])
-    standing.add_metric(["client"], sum(each.connections for each in links))
-    standing.add_metric(["broker"], sum(each.reached for each in links))
-    yield standing
+    status = GaugeMetricFamily("fetchgate_connections", "Open connections.", labels=["side"])
+    status.add_metric(["client"], sum(each.connections for each in links))
+    status.add_metric(["broker"], sum(each.reached for each in links))
+    yield status
     yield CounterMetricFamily(
         "fetchgate_connections_accepted", "Connections taken from clients.", value=counts.accepted
     )
@@ -118,24 +118,24 @@ def _health(account: Account) -> Iterator[Metric]:
     yield states
 
 
-def _limits(standing: Standing) -> Iterator[Metric]:
+def _limits(status: Status) -> Iterator[Metric]:
     """Tell what is reached of each limit."""
     for name, text, value in (
-        ("sessions_enabled", "Whether --sessions is on.", int(standing.sessions_on)),
-        ("session_slots_held", "Slots at brokers that are held or asked for.", standing.slots_held),
-        ("session_slots_limit", "--max-sessions.", standing.max_sessions),
-        ("inflight_bytes", "Bytes held until an answer is complete.", standing.held_bytes),
-        ("inflight_limit_bytes", "--max-inflight-bytes.", standing.max_inflight_bytes),
-        ("connections_limit", "--max-connections.", standing.max_connections),
-        ("capture_stopped", "1 once --capture has stopped by itself.", int(standing.capture_stopped)),
+        ("sessions_enabled", "Whether --sessions is on.", int(status.sessions_on)),
+        ("session_slots_held", "Slots at brokers that are held or asked for.", status.slots_held),
+        ("session_slots_limit", "--max-sessions.", status.max_sessions),
+        ("inflight_bytes", "Bytes held until a response is complete.", status.held_bytes),
+        ("inflight_limit_bytes", "--max-inflight-bytes.", status.max_inflight_bytes),
+        ("connections_limit", "--max-connections.", status.max_connections),
+        ("capture_stopped", "1 once --capture has stopped by itself.", int(status.capture_stopped)),
     ):
         yield GaugeMetricFamily(f"fetchgate_{name}", text, value=value)
 
 
 def _brokers(account: Account) -> Iterator[Metric]:
     """Tell brokers apart: who refuses, who evicts, who can't be reached."""
-    tallies, troubles = account.counts.tallies, account.standing.troubles
-    ids = sorted(id_ for id_ in {*tallies, *account.standing.brokers} if id_ is not None)
+    tallies, unreachable_brokers = account.counts.tallies, account.status.unreachable_brokers
+    ids = sorted(id_ for id_ in {*tallies, *account.status.brokers} if id_ is not None)
     names: dict[NodeId, str] = {id_: account.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]}
     names |= {None: "bootstrap"}
     reached = dict.fromkeys(names.values(), 0)
@@ -143,7 +143,7 @@ def _brokers(account: Account) -> Iterator[Metric]:
     for id_ in (*ids, None):
         name = names.get(id_, "other")
         add(together.setdefault(name, Tally()), tallies.get(id_, Tally()))
-        unreachable[name] = unreachable.get(name, 0) + bool(troubles.of(id_))
+        unreachable[name] = unreachable.get(name, 0) + bool(unreachable_brokers.of(id_))
     for id_, links in account.counts.links.items():
         name = names.get(id_, "other")
         reached[name] = reached.get(name, 0) + links.reached
@@ -239,18 +239,18 @@ def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metri
     yield added
     broker = HistogramMetricFamily(
         "fetchgate_broker_seconds",
-        "From a request's last byte to its answer's first; a fetch's max_wait_ms included.",
+        "From a request's last byte to its response's first; a fetch's max_wait_ms included.",
         labels=["api"],
     )
     _fill(broker, "fetch", measured.broker_fetch)
     _fill(broker, "other", measured.broker_other)
     yield broker
-    answers = HistogramMetricFamily(
+    responses = HistogramMetricFamily(
         "fetchgate_fetch_answer_bytes", "Size of fetch responses, whole frames.", labels=["side"]
     )
-    _fill(answers, "client", measured.answer_bytes_client)
-    _fill(answers, "broker", measured.answer_bytes_broker)
-    yield answers
+    _fill(responses, "client", measured.answer_bytes_client)
+    _fill(responses, "broker", measured.answer_bytes_broker)
+    yield responses
     partitions = HistogramMetricFamily(
         "fetchgate_fetch_request_partitions", "Partitions that a fetch request lists.", labels=["side"]
     )

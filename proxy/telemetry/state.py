@@ -12,8 +12,8 @@ from proxy.core.events import FetchKind, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
-from proxy.telemetry.history import Happening, History
-from proxy.telemetry.status import Account, Standing, WithBroker
+from proxy.telemetry.history import History, RecentEvent
+from proxy.telemetry.status import Account, Status, WithBroker
 from proxy.telemetry.totals import (
     BROKER_BYTES,
     BROKER_FETCHES,
@@ -35,10 +35,10 @@ Described: TypeAlias = tuple[int, str]
 """A connection: the bytes that went to its client, and all that is told of it, as JSON."""
 
 
-class Asked(Protocol):
+class Describable(Protocol):
     """A gateway as its admin endpoint asks it: one process, or several together."""
 
-    async def tell_standing(self) -> Standing:
+    async def tell_status(self) -> Status:
         """Tell how it stands."""
 
     async def tell_account(self) -> Account:
@@ -48,7 +48,7 @@ class Asked(Protocol):
         """Describe the connections that moved most bytes, that which moved most first."""
 
 
-async def document(gateway: Asked, most: int = MAX_LISTED) -> bytes:
+async def document(gateway: Describable, most: int = MAX_LISTED) -> bytes:
     """Describe a gateway as JSON.
 
     Args:
@@ -79,31 +79,31 @@ async def connections(links: Collection[Link], most: int) -> list[Described]:
 
 def overview(account: Account) -> dict[str, Any]:
     """Describe a gateway without its connections."""
-    standing, counts, health = account.standing, account.counts, account.health
+    status, counts, health = account.status, account.counts, account.health
     return {
         "version": VERSION,
         "time": round(time(), 3),
         "uptime_seconds": round(account.uptime_seconds, 3),
         "state": health.state,
         "reasons": health.reasons,
-        "listen": str(standing.listen),
+        "listen": str(status.listen),
         "workers": [asdict(process) for process in counts.processes],
         "sessions": {
-            "on": standing.sessions_on,
-            "off_for": sorted(standing.sessions_off_for),
-            "held": standing.slots_held,
-            "max": standing.max_sessions,
+            "on": status.sessions_on,
+            "off_for": sorted(status.sessions_off_for),
+            "held": status.slots_held,
+            "max": status.max_sessions,
         },
-        "inflight_bytes": standing.held_bytes,
-        "max_inflight_bytes": standing.max_inflight_bytes,
+        "inflight_bytes": status.held_bytes,
+        "max_inflight_bytes": status.max_inflight_bytes,
         "totals": _tally(counts.total()),
         "added": _added(counts.all_measured()),
         "recent": _recent(account.history),
-        "events": [_event(happening) for happening in counts.happenings],
+        "events": [_event(happening) for happening in counts.recent_events],
         "bootstrap": {
-            "addresses": [str(address) for address in standing.bootstrap],
-            "listener": str(standing.listen),
-            "problem": standing.troubles.of(None),
+            "addresses": [str(address) for address in status.bootstrap],
+            "listener": str(status.listen),
+            "problem": status.unreachable_brokers.of(None),
             **_with_broker(account, None),
         },
         "brokers": [
@@ -111,19 +111,19 @@ def overview(account: Account) -> dict[str, Any]:
                 "id": node_id,
                 "address": str(broker.address),
                 "listener": str(broker.listener) if broker.listener else None,
-                "problem": broker.problem or standing.troubles.of(node_id),
+                "problem": broker.problem or status.unreachable_brokers.of(node_id),
                 **_with_broker(account, node_id),
             }
-            for node_id, broker in sorted(standing.brokers.items())
+            for node_id, broker in sorted(status.brokers.items())
         ],
-        "connections_open": standing.connections,
+        "connections_open": status.connections,
         "connections_accepted": counts.accepted,
-        "connections_max": standing.max_connections,
+        "connections_max": status.max_connections,
         "connections_turned_away": counts.turned_away,
     }
 
 
-def _event(happening: Happening) -> dict[str, Any]:
+def _event(happening: RecentEvent) -> dict[str, Any]:
     return {
         "at": round(happening.at, 3),
         "kind": happening.kind,
@@ -158,7 +158,7 @@ def _side(side: SideTally) -> dict[str, Any]:
 
 
 def _added(measured: Measured) -> dict[str, Any]:
-    """Tell what the gateway adds to a request and to an answer."""
+    """Tell what the gateway adds to a request and to a response."""
     return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
 
 

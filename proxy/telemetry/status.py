@@ -11,13 +11,13 @@ from typing import Final
 from proxy.addresses import LOOPED, Address, Broker
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
-from proxy.telemetry.history import Happenings, History
+from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.totals import NodeId, add
 
 STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
-class Troubles:
+class Unreachable:
     """Which brokers can't be reached, and why; the latest word counts, whichever process had it."""
 
     __slots__ = ("words",)
@@ -64,7 +64,7 @@ class Troubles:
         ids = sorted(self.words, key=lambda node_id: (node_id is not None, node_id or 0))
         return {node_id: reason for node_id in ids if (reason := self.words[node_id][1])}
 
-    def add(self, other: "Troubles") -> None:
+    def add(self, other: "Unreachable") -> None:
         """Take over what another process knows later."""
         for node_id, word in other.words.items():
             if node_id not in self.words or word[0] > self.words[node_id][0]:
@@ -72,7 +72,7 @@ class Troubles:
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
+class Status:
     """How a gateway stands: its options as they count now, the brokers, what is reached of its limits."""
 
     transparent: bool
@@ -80,7 +80,7 @@ class Standing:
     bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
     """Those that are known, by number."""
-    troubles: Troubles
+    unreachable_brokers: Unreachable
     bootstrap_answered: bool
     draining: bool
     problems: list[str]
@@ -92,7 +92,7 @@ class Standing:
     slots_held: int
     max_sessions: int
     held_bytes: int
-    """Of answers, until they are whole."""
+    """Of responses, until they are whole."""
     max_inflight_bytes: int
     over: bool
     """More is held than may be."""
@@ -101,9 +101,9 @@ class Standing:
     capture_stopped: bool = False
     """What ``--capture`` began has stopped by itself."""
 
-    def add(self, other: "Standing") -> None:
+    def add(self, other: "Status") -> None:
         """Add how a worker stands; what all workers share counts as it is here."""
-        self.troubles.add(other.troubles)
+        self.unreachable_brokers.add(other.unreachable_brokers)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
         self.held_bytes += other.held_bytes
         self.over |= other.over
@@ -124,38 +124,40 @@ class Health:
         return self.state in {"ready", "degraded"}
 
 
-def health_of(standing: Standing) -> Health:
+def health_of(status: Status) -> Health:
     """Tell whether clients can be served, and what is amiss."""
-    known, troubles = standing.brokers.keys(), standing.troubles.now()
-    reasons = [reason for node_id, reason in troubles.items() if node_id is None or node_id in known]
-    asked = set(known) if standing.transparent else {None, *known}
-    if asked and troubles.keys() >= asked and standing.bootstrap_answered:
+    known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
+    reasons = [
+        reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
+    ]
+    asked = set(known) if status.transparent else {None, *known}
+    if asked and unreachable_brokers.keys() >= asked and status.bootstrap_answered:
         reasons.insert(0, "no broker is reachable")
-    reasons += standing.problems
-    reasons += _limits(standing)
-    if standing.draining:
+    reasons += status.problems
+    reasons += _limits(status)
+    if status.draining:
         state = "draining"
-    elif not standing.bootstrap_answered:
+    elif not status.bootstrap_answered:
         state = "starting"
     else:
         state = "degraded" if reasons else "ready"
     return Health(state=state, reasons=reasons)
 
 
-def _limits(standing: Standing) -> list[str]:
+def _limits(status: Status) -> list[str]:
     """Say which limits are reached."""
     reached = []
-    if standing.sessions_on and 0 < standing.max_sessions <= standing.slots_held:
+    if status.sessions_on and 0 < status.max_sessions <= status.slots_held:
         reached.append(
-            f"all {standing.max_sessions} session slots are taken, other clients pass as they come;"
+            f"all {status.max_sessions} session slots are taken, other clients pass as they come;"
             " see --max-sessions"
         )
-    if standing.over:
+    if status.over:
         reached.append(
-            f"{standing.held_bytes} bytes of answers are held, brokers wait; see --max-inflight-bytes"
+            f"{status.held_bytes} bytes of responses are held, brokers wait; see --max-inflight-bytes"
         )
-    if standing.connections >= standing.max_connections:
-        reached.append(no_room(standing.max_connections))
+    if status.connections >= status.max_connections:
+        reached.append(no_room(status.max_connections))
     return reached
 
 
@@ -220,7 +222,7 @@ class Counts:
     """Connections that the gateway itself closed, by reason."""
     faults: Counter[str] = field(default_factory=Counter)
     """By side."""
-    happenings: Happenings = field(default_factory=Happenings)
+    recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Connections of which a side is not read: side and reason."""
@@ -236,7 +238,7 @@ class Counts:
         self.accepted += other.accepted
         self.turned_away.update(other.turned_away)
         self.faults.update(other.faults)
-        self.happenings.add(other.happenings)
+        self.recent_events.add(other.recent_events)
         for node_id, links in other.links.items():
             self.links.setdefault(node_id, WithBroker()).add(links)
         self.paused.update(other.paused)
@@ -267,7 +269,7 @@ class Counts:
 class Account:
     """All that a gateway tells of itself but its connections one by one."""
 
-    standing: Standing
+    status: Status
     counts: Counts
     uptime_seconds: float
     history: History
@@ -277,8 +279,8 @@ class Account:
     @property
     def health(self) -> Health:
         """Tell whether clients can be served, and what is amiss."""
-        return health_of(self.standing)
+        return health_of(self.status)
 
     def called(self, node_id: NodeId) -> str:
         """Name a broker for people."""
-        return called(node_id, self.standing.brokers, transparent=self.standing.transparent)
+        return called(node_id, self.status.brokers, transparent=self.status.transparent)

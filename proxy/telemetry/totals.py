@@ -9,32 +9,32 @@ from typing import Final, TypeAlias
 
 from proxy.core.events import FetchKind, SideTally, Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
-from proxy.telemetry.history import Happenings, History
+from proxy.telemetry.history import History, RecentEvents
 
 NodeId: TypeAlias = int | None
 Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
 """The connections that are open, with what each counted so far."""
 
 CLIENT_BYTES: Final = 0
-"""Columns of `Books.history`: bytes of fetches and their answers on each side, ..."""
+"""Columns of `Totals.history`: bytes of fetches and their responses on each side, ..."""
 BROKER_BYTES: Final = 1
 CLIENT_FETCHES: Final = 2
 """... and from here on fetches by kind, the client's, then the broker's."""
 BROKER_FETCHES: Final = CLIENT_FETCHES + len(FetchKind)
 
 
-class Books:
+class Totals:
     """The books of one gateway."""
 
     def __init__(self) -> None:
         self.gone: dict[NodeId, Tally] = {}
         """What connections counted that are closed now."""
         self.history = History()
-        self.happenings = Happenings()
+        self.recent_events = RecentEvents()
         self.loop_lag = Distribution(ADDED_SECONDS)
         """Seconds by which the event loop was late, looked at now and then."""
         self._measured: dict[NodeId, Measured] = {}
-        self._answers: dict[NodeId, History] = {}
+        self._responses: dict[NodeId, History] = {}
 
     def measured(self, node_id: NodeId) -> Measured:
         """Give what all connections to one broker add their measurements to."""
@@ -75,19 +75,19 @@ class Books:
         self.history.note(now, sums)
         for node_id, with_broker in (measured or self.all_measured()).items():
             fetch, other = with_broker.broker_fetch, with_broker.broker_other
-            answers = self._answers.setdefault(node_id, History())
-            answers.note(now, (fetch.count, fetch.total, other.count, other.total))
+            responses = self._responses.setdefault(node_id, History())
+            responses.note(now, (fetch.count, fetch.total, other.count, other.total))
 
     def all_answer_seconds(self) -> dict[NodeId, tuple[float | None, float | None]]:
         """Tell `answer_seconds` of all brokers."""
-        return {node_id: self.answer_seconds(node_id) for node_id in self._answers}
+        return {node_id: self.answer_seconds(node_id) for node_id in self._responses}
 
     def answer_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
         """Tell how long a broker took of late, in the mean: for fetches, and for others; None: none came."""
-        answers = self._answers.get(node_id)
-        if answers is None:
+        responses = self._responses.get(node_id)
+        if responses is None:
             return None, None
-        fetches, seconds, others, others_seconds = (fsum(answers.column(which)) for which in range(4))
+        fetches, seconds, others, others_seconds = (fsum(responses.column(which)) for which in range(4))
         return (seconds / fetches if fetches else None), (others_seconds / others if others else None)
 
 
@@ -108,7 +108,7 @@ def saved_bytes(tally: Tally) -> int:
 
 
 def fetch_bytes(side: SideTally) -> int:
-    """Add up fetches and their answers on one side."""
+    """Add up fetches and their responses on one side."""
     return side.fetch_request_bytes + side.fetch_response_bytes
 
 

@@ -58,14 +58,14 @@ examples:
   fetchgate replay drive morning.pcap --target 127.0.0.1:19092 --against kafka:9092
       the same at a gateway and a broker in turns, and what the gateway saved, as measured
   fetchgate replay drive morning.pcap --target kafka:9092 --speed max --rate 2000 --max-wait 0 --csv run1.csv
-      as fast as answers come, 2000 requests a second at most; the figures as a table
+      as fast as responses come, 2000 requests a second at most; the figures as a table
   fetchgate replay drive morning.pcap --target kafka:9092 --speed 10 --connections 20 --duration 60
       ten times as fast, twenty clients for each captured one, for a minute
   fetchgate replay drive morning.pcap --dry-run
       what it would send
 
 exit codes: 0 done; 1 the target could not be reached, can be sent nothing of it, or left requests without an
-answer; 2 wrong usage; 3 done, but parts of the input could not be read
+response; 2 wrong usage; 3 done, but parts of the input could not be read
 """
 
 
@@ -104,7 +104,7 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.speed,
         default=1.0,
         metavar="N|max",
-        help="times the captured speed, or max: as fast as answers allow (default: 1)",
+        help="times the captured speed, or max: as fast as responses allow (default: 1)",
     )
     parser.add_argument("--rate", type=values.positive, metavar="N", help="at most so many requests a second")
     parser.add_argument(

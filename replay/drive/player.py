@@ -11,24 +11,24 @@ from typing import Final
 from proxy.protocol.api import ApiKey
 from replay.drive.pacing import Pace
 from replay.drive.script import CapturedConnection, LeftOut, Step
-from replay.drive.sessions import Session, Sessions, answered
-from replay.drive.side import EARLIER, Side
+from replay.drive.sessions import Session, SideSessions, answered
+from replay.drive.side import EARLIER, TargetSide
 from replay.drive.tally import read_fetch
 from replay.drive.target import Place
-from replay.drive.wire import Connection, TargetError, connect
+from replay.drive.wire import TargetConnection, TargetError, connect
 
 Route = Mapping[str, Sequence[Place]]
 """By the name of a captured connection: where it goes at each side."""
 
 _MAX_RECONNECTS: Final = 3
-"""In a row, without an answer between them."""
+"""In a row, without a response between them."""
 
 
 @dataclass(slots=True, eq=False)
 class _Copy:
     """What the connections of one copy of the capture share."""
 
-    sessions: list[dict[str, Sessions]]
+    sessions: list[dict[str, SideSessions]]
     """For each side, by the captured broker."""
     ended: set[int] = field(default_factory=set)
     """The places of those that were played to their end in this round."""
@@ -49,8 +49,8 @@ class _Line:
 
     captured: CapturedConnection
     places: Sequence[Place]
-    sessions: list[Sessions]
-    live: list[Connection | None]
+    sessions: list[SideSessions]
+    live: list[TargetConnection | None]
     failures: int = 0
 
 
@@ -69,7 +69,7 @@ class Player:
     def __init__(
         self,
         connections: Sequence[CapturedConnection],
-        sides: Sequence[Side],
+        sides: Sequence[TargetSide],
         routes: Route,
         pace: Pace,
         *,
@@ -90,7 +90,7 @@ class Player:
         self.errors: Counter[str] = Counter()
         """Why connections broke, in a line each, and how many times."""
         self.seconds = 0.0
-        """From the first connection to the last answer."""
+        """From the first connection to the last response."""
 
     async def play(self) -> None:
         """Play everything, or until the pace is stopped."""
@@ -109,7 +109,7 @@ class Player:
     async def _line(self, captured: CapturedConnection, copy: _Copy) -> None:
         async with copy.progress:
             await copy.progress.wait_for(lambda: copy.first_open >= captured.after)
-        sessions = [by_broker.setdefault(captured.broker, Sessions()) for by_broker in copy.sessions]
+        sessions = [by_broker.setdefault(captured.broker, SideSessions()) for by_broker in copy.sessions]
         line = _Line(captured, self._routes[captured.name], sessions, [None] * len(self._sides))
         try:
             await self._steps(line)
@@ -146,7 +146,7 @@ class Player:
             if live.closed:
                 self._sides[number].lost += live.outstanding
                 line.live[number] = None
-                line.failures = 0 if live.answers else line.failures + 1
+                line.failures = 0 if live.responses else line.failures + 1
                 if line.failures > _MAX_RECONNECTS:
                     raise TargetError(
                         f"{live.address}: closes every connection; gave up {line.captured.name}"
@@ -170,20 +170,22 @@ class Player:
         self.sent += 1
 
     @staticmethod
-    def _send_at(side: Side, live: Connection, step: Step, frame: bytes, session: Session | None) -> None:
+    def _send_at(
+        side: TargetSide, live: TargetConnection, step: Step, frame: bytes, session: Session | None
+    ) -> None:
         side.tally.sent(step.api_key, len(frame))
-        live.send(frame, partial(_take, side, step, session) if step.has_answer else None)
+        live.send(frame, partial(_take, side, step, session) if step.has_response else None)
 
 
-def _take(side: Side, step: Step, session: Session | None, frame: bytes, seconds: float) -> None:
-    """Count an answer, and note the session that it tells of."""
+def _take(side: TargetSide, step: Step, session: Session | None, frame: bytes, seconds: float) -> None:
+    """Count a response, and note the session that it tells of."""
     side.tally.answered(step.api_key, len(frame), seconds)
     if step.api_key != ApiKey.FETCH:
         return
-    answer = read_fetch(step.version, step.isolation_level, (frame,))
-    side.tally.fetched(answer)
+    response = read_fetch(step.version, step.isolation_level, (frame,))
+    side.tally.fetched(response)
     if session is not None:
-        if answer is None:
+        if response is None:
             answered(session, -1, 0)
         else:
-            answered(session, answer.error_code, answer.session_id)
+            answered(session, response.error_code, response.session_id)

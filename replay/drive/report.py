@@ -12,7 +12,7 @@ from rich.text import Text
 from proxy.protocol.api import ErrorCode
 from replay.drive.saving import Saving
 from replay.drive.script import LeftOut, name_of
-from replay.drive.tally import PERCENTILES, Counts, Tally, percentile
+from replay.drive.tally import PERCENTILES, DriveTotals, RequestCounts, percentile
 from replay.report.wording import duration, number, percent, plural, shown, size
 
 CAPTURE: Final = "capture"
@@ -100,7 +100,7 @@ class DriveReport(TypedDict):
     sent: int
     """Requests that went to the target; without --against all that went anywhere."""
     lost: dict[str, int]
-    """Requests without an answer, by side."""
+    """Requests without a response, by side."""
     interrupted: bool
     behind_seconds: float
     """The most by which a request went after its time."""
@@ -117,14 +117,14 @@ class DriveReport(TypedDict):
     """What of the input could not be read."""
 
 
-def figures(side: str, tally: Tally) -> list[Figures]:
+def figures(side: str, tally: DriveTotals) -> list[Figures]:
     """Give a side's figures: all together, then by API."""
     rows = [(ALL, tally.total())]
     rows += [(name_of(key), counts) for key, counts in sorted(tally.by_key.items())]
     return [_figures(side, api, counts) for api, counts in rows]
 
 
-def _figures(side: str, api: str, counts: Counts) -> Figures:
+def _figures(side: str, api: str, counts: RequestCounts) -> Figures:
     ordered = sorted(counts.seconds)
     latency = {f"p{percent}": round(percentile(ordered, percent) * 1e3, 3) for percent in PERCENTILES}
     latency["max"] = round(percentile(ordered, 100) * 1e3, 3)
@@ -212,7 +212,7 @@ def render(report: DriveReport) -> RenderableType:
 
 def _headline(report: DriveReport) -> Text:
     settings = report["settings"]
-    speed = "as fast as answers came" if settings["speed"] == "max" else f"{settings['speed']} x"
+    speed = "as fast as responses came" if settings["speed"] == "max" else f"{settings['speed']} x"
     where = " and ".join(filter(None, (settings["target"], settings["against"])))
     rate = report["sent"] / report["seconds"] if report["seconds"] else 0.0
     return Text(
@@ -311,11 +311,11 @@ def _notes(report: DriveReport) -> list[RenderableType]:
             f"Partitions left out of fetches, since other brokers of the target lead them, of: {names}"
         )
     lines += [f"{count} times: {shown(error)}" for error, count in report["connection_errors"].items()]
-    lines += [f"Without an answer at {side}: {number(n)}" for side, n in report["lost"].items() if n]
+    lines += [f"Without a response at {side}: {number(n)}" for side, n in report["lost"].items() if n]
     if report["behind_seconds"] >= LATE_SECONDS:
         lines.append(
-            f"Up to {duration(report['behind_seconds'])} behind the captured time: answers took longer than "
-            "captured (--max-wait 0: fetches with nothing new don't wait), or this machine is too slow"
+            f"Up to {duration(report['behind_seconds'])} behind the captured time: responses took longer "
+            "than captured (--max-wait 0: fetches with nothing new don't wait), or this machine is too slow"
         )
     lines += [f"Not read: {shown(problem)}" for problem in report["problems"]]
     return [Text(f"\n{lines[0]}"), *(Text(line) for line in lines[1:])] if lines else []

@@ -26,7 +26,7 @@ from replay.drive.report import (
 )
 from replay.drive.saving import measured, scrape, settled
 from replay.drive.script import Script, captured
-from replay.drive.side import Side, playable
+from replay.drive.side import TargetSide, playable
 from replay.drive.target import Place, look
 from replay.drive.wire import TargetError
 
@@ -48,7 +48,7 @@ class Options:
     admin: Address | None = None
     """Of the gateway that `target` is, when there is `against`."""
     speed: float | None = 1.0
-    """None: as fast as answers allow."""
+    """None: as fast as responses allow."""
     rate: float | None = None
     """Requests a second at each side, at most."""
     copies: int = 1
@@ -131,7 +131,7 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
     }
 
 
-async def _sides(script: Script, options: Options) -> list[Side]:
+async def _sides(script: Script, options: Options) -> list[TargetSide]:
     topics = asked(script, script.topics)
     found = []
     for name, flag, address in (
@@ -145,7 +145,7 @@ async def _sides(script: Script, options: Options) -> list[Side]:
         except TargetError as error:
             raise TargetError(f"{flag} {error}") from None
         found.append(
-            Side(
+            TargetSide(
                 name,
                 target,
                 names=script.topics,
@@ -157,7 +157,7 @@ async def _sides(script: Script, options: Options) -> list[Side]:
     return found
 
 
-def _routes(script: Script, sides: Sequence[Side]) -> dict[str, list[Place]]:
+def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Place]]:
     """Say by name where connections go: those to one captured broker to one of the target's."""
     by_broker: dict[str, dict[str, set[int]]] = {}
     for each in script.connections:
@@ -212,7 +212,7 @@ class _Played(TypedDict):
     figures: list[Figures]
 
 
-def _played(player: Player, pace: Pace, sides: Iterable[Side]) -> _Played:
+def _played(player: Player, pace: Pace, sides: Iterable[TargetSide]) -> _Played:
     missing: Counter[str] = Counter()
     elsewhere: Counter[str] = Counter()
     for side in sides:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from replay.drive.tally import Tally
+from replay.drive.tally import DriveTotals
 from replay.drive.wire import TargetError, reason_of
 
 ASK_SECONDS: Final = 5.0
@@ -116,8 +116,8 @@ async def scrape(admin: Address) -> Counters:
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=ASK_SECONDS) as answer:  # noqa: S310 - built from http:// above
-        content: bytes = answer.read()
+    with urllib.request.urlopen(url, timeout=ASK_SECONDS) as response:  # noqa: S310 - built from http:// above
+        content: bytes = response.read()
     return content.decode(errors="replace")
 
 
@@ -136,7 +136,7 @@ async def settled(admin: Address) -> Counters:
     return counters
 
 
-def measured(counted: Counters, through: Tally, direct: Tally) -> Saving:
+def measured(counted: Counters, through: DriveTotals, direct: DriveTotals) -> Saving:
     """Set a gateway's counters of a run beside what went directly.
 
     Args:

@@ -11,7 +11,7 @@ from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSIO
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.drive.tally import FetchAnswer, Tally, read_fetch
+from replay.drive.tally import DriveTotals, FetchSummary, read_fetch
 
 READS: Final = frozenset(
     {
@@ -71,10 +71,10 @@ class Seen:
 
     request_bytes: int
     response_bytes: int
-    """0: no answer was seen."""
+    """0: no response was seen."""
     seconds: float
-    answer: FetchAnswer | None = None
-    """Of a fetch whose answer was captured whole and parses."""
+    response: FetchSummary | None = None
+    """Of a fetch whose response was captured whole and parses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,14 +91,14 @@ class Step:
     body: int
     """Offset of the body in `frame`."""
     in_flight: int
-    """How many earlier requests on the connection had no answer yet when the client sent it."""
-    has_answer: bool = True
+    """How many earlier requests on the connection had no response yet when the client sent it."""
+    has_response: bool = True
     """False: a broker never answers it (Produce with acks=0)."""
     session_id: int = 0
     """Of a fetch, as captured."""
     session_epoch: int = -1
     given: int = 0
-    """Session id that the captured answer gave; 0: none, or the answer was not seen."""
+    """Session id that the captured response gave; 0: none, or the response was not seen."""
     isolation_level: int = 0
     """Of a fetch: it tells what an entry without news looks like."""
 
@@ -132,7 +132,7 @@ class Script:
     connections: list[CapturedConnection]
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
-    """Topic id -> name, as the capture's Metadata answers tell."""
+    """Topic id -> name, as the capture's Metadata responses tell."""
 
     @property
     def requests(self) -> int:
@@ -145,17 +145,17 @@ class Script:
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
-def captured(connections: Iterable[CapturedConnection]) -> Tally:
+def captured(connections: Iterable[CapturedConnection]) -> DriveTotals:
     """Count what steps were in the capture."""
-    tally = Tally()
+    tally = DriveTotals()
     for connection in connections:
         for step in connection.steps:
             seen = step.seen
             tally.sent(step.api_key, seen.request_bytes)
             if seen.response_bytes:
                 tally.answered(step.api_key, seen.response_bytes, seen.seconds)
-            if seen.answer is not None:
-                tally.fetched(seen.answer)
+            if seen.response is not None:
+                tally.fetched(seen.response)
     return tally
 
 
@@ -165,7 +165,7 @@ class _Taken:
 
     step: Step
     time: int
-    answer_time: int
+    response_time: int
     """0: unseen."""
 
 
@@ -189,7 +189,7 @@ class ScriptMaker:
         if isinstance(item, ConnectionEnd):
             self._topics |= item.topics
         elif item.api_key < 0:
-            self._leave(item, "answers without their requests")
+            self._leave(item, "responses without their requests")
         elif not item.request or item.request_missing:
             self._leave(item, "its request was not captured whole")
         elif item.api_key not in self._played:
@@ -230,7 +230,7 @@ class ScriptMaker:
 
     def _connections(self, found: dict[str, list[_Taken]]) -> list[CapturedConnection]:
         ends = {
-            name: max(max(taken.time, taken.answer_time) for taken in all_) for name, all_ in found.items()
+            name: max(max(taken.time, taken.response_time) for taken in all_) for name, all_ in found.items()
         }
         places = {name: place for place, name in enumerate(sorted(ends, key=lambda name: (ends[name], name)))}
         return [
@@ -256,8 +256,8 @@ class ScriptMaker:
                 self._leave(item, f"version {version} is none of {MIN_VERSION} to {MAX_VERSION}")
                 return None
             fetch = parse_fetch_request(item.request, version, body)
-            if fetch.odd:
-                self._leave(item, fetch.odd)
+            if fetch.not_plain:
+                self._leave(item, fetch.not_plain)
                 return None
         blank = item.request[: _CORRELATION.start] + _NO_CORRELATION + item.request[_CORRELATION.stop :]
         step = Step(
@@ -268,7 +268,7 @@ class ScriptMaker:
             frame=self._frames.setdefault(blank, blank),
             body=body,
             in_flight=0,
-            has_answer=item.answer_due,
+            has_response=item.answer_due,
             session_id=fetch.session_id if fetch else 0,
             session_epoch=fetch.session_epoch if fetch else -1,
             given=_session_given(item, version) if fetch else 0,
@@ -278,7 +278,7 @@ class ScriptMaker:
 
 
 def _session_given(item: Exchange, version: int) -> int:
-    """Read the session id in a captured answer; 0: none was seen."""
+    """Read the session id in a captured response; 0: none was seen."""
     head = b"".join(bytes(piece[:_HEAD_BYTES]) for piece in item.response[:_HEAD_BYTES])
     if version < SESSION_VERSION or not item.response:
         return 0
@@ -292,11 +292,11 @@ def _session_given(item: Exchange, version: int) -> int:
 def _seen(item: Exchange, fetch: FetchRequest | None) -> Seen:
     if not item.response_time:
         return Seen(item.request_bytes, 0, 0.0)
-    answer = None
+    response = None
     if fetch is not None and item.response and not item.response_missing:
-        answer = read_fetch(fetch.layout.version, fetch.isolation_level, item.response)
+        response = read_fetch(fetch.layout.version, fetch.isolation_level, item.response)
     seconds = (item.response_time - item.request_time) / _NANOSECONDS
-    return Seen(item.request_bytes, item.response_bytes, seconds, answer)
+    return Seen(item.request_bytes, item.response_bytes, seconds, response)
 
 
 def _times(times: list[int], longest_wait: float | None) -> list[float]:
@@ -312,13 +312,13 @@ def _times(times: list[int], longest_wait: float | None) -> list[float]:
 
 
 def _with_in_flight(all_: list[_Taken]) -> list[Step]:
-    """Say of each step how many before it were unanswered; one whose answer is unseen does not count."""
+    """Say of each step how many before it were unanswered; one whose response is unseen does not count."""
     steps = []
     waiting: deque[int] = deque()
     for taken in all_:
         while waiting and waiting[0] <= taken.time:
             waiting.popleft()
         steps.append(replace(taken.step, in_flight=len(waiting)))
-        if taken.answer_time and taken.step.has_answer:
-            waiting.append(taken.answer_time)
+        if taken.response_time and taken.step.has_response:
+            waiting.append(taken.response_time)
     return steps

@@ -44,13 +44,13 @@ class Session:
             yield key, b"".join(entry for _, entry in items)
 
 
-class Sessions:
+class SideSessions:
     """The sessions of all connections to one broker, since a client may go on in its session on another."""
 
     def __init__(self) -> None:
         self._by_captured: dict[int, Session] = {}
         self._nameless: Session | None = None
-        """Made last, by a request whose captured answer was not seen."""
+        """Made last, by a request whose captured response was not seen."""
 
     def frame(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session | None] | None:
         """Build the frame of a fetch.

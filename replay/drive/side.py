@@ -18,8 +18,8 @@ from replay.drive.mapping import (
     without_creation,
 )
 from replay.drive.script import READS, CapturedConnection, LeftOut, Step
-from replay.drive.sessions import Session, Sessions
-from replay.drive.tally import Tally
+from replay.drive.sessions import Session, SideSessions
+from replay.drive.tally import DriveTotals
 from replay.drive.target import Place, Target
 
 UNSPOKEN: Final = "the target does not speak version {}"
@@ -29,7 +29,7 @@ CREATES: Final = "it could make topics that the target lacks"
 NO_FETCH: Final = "no fetch is left that it could lead to"
 
 
-class Side:
+class TargetSide:
     """A target, and what is counted there.
 
     Args:
@@ -53,9 +53,9 @@ class Side:
     ) -> None:
         self.name = name
         self.target = target
-        self.tally = Tally()
+        self.tally = DriveTotals()
         self.lost = 0
-        """Requests that got no answer, though they were due one."""
+        """Requests that got no response, though they were due one."""
         found = {
             topic: bounds_of(policy, target.topics[topic], asked[topic])
             for topic in asked.keys() & target.topics.keys()
@@ -86,7 +86,7 @@ class Side:
         """Say where a connection goes that fetches these partitions, by topic."""
         return self.target.place(most_leading(partitions, self.target.topics))
 
-    def frame(self, step: Step, place: Place, sessions: Sessions) -> tuple[bytes, Session | None] | None:
+    def frame(self, step: Step, place: Place, sessions: SideSessions) -> tuple[bytes, Session | None] | None:
         """Build what is sent for a step, and tell the session that it belongs to; None: it can't be."""
         if step.api_key != ApiKey.FETCH:
             return self._other(step), None
@@ -111,7 +111,9 @@ class Side:
 
 
 def playable(
-    connections: Iterable[CapturedConnection], sides: Sequence[Side], routes: Mapping[str, Sequence[Place]]
+    connections: Iterable[CapturedConnection],
+    sides: Sequence[TargetSide],
+    routes: Mapping[str, Sequence[Place]],
 ) -> tuple[list[CapturedConnection], Counter[LeftOut]]:
     """Leave out what some side can't be sent, so that all get the same.
 

@@ -15,7 +15,7 @@ PERCENTILES: Final = (50, 90, 99)
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts:
+class RequestCounts:
     """The requests of one API key at one side. Bytes are whole frames, their 4-byte length included."""
 
     sent: int = 0
@@ -32,9 +32,9 @@ class Counts:
     unreadable: int = 0
     """Fetch responses that do not parse."""
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
-    """What each answer took."""
+    """What each response took."""
 
-    def add(self, other: "Counts") -> None:
+    def add(self, other: "RequestCounts") -> None:
         """Count what `other` counted, too."""
         self.sent += other.sent
         self.answered += other.answered
@@ -49,7 +49,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchSummary:
     """What a fetch response says."""
 
     error_code: int
@@ -60,7 +60,7 @@ class FetchAnswer:
     """Error codes of entries, those of entries without an error left out."""
 
 
-def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchAnswer | None:
+def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
     """Read a fetch response; None: it does not parse.
 
     Args:
@@ -77,18 +77,18 @@ def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> 
     if not walk.done:
         return None
     errors = tuple(entry.error_code for entry in walk.answered if entry.error_code)
-    return FetchAnswer(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors)
+    return FetchSummary(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors)
 
 
-class Tally:
+class DriveTotals:
     """One side's counts, by API key."""
 
     def __init__(self) -> None:
-        self.by_key: dict[int, Counts] = {}
+        self.by_key: dict[int, RequestCounts] = {}
 
-    def total(self) -> Counts:
+    def total(self) -> RequestCounts:
         """Give the counts of all keys together."""
-        total = Counts()
+        total = RequestCounts()
         for counts in self.by_key.values():
             total.add(counts)
         return total
@@ -100,29 +100,29 @@ class Tally:
         counts.request_bytes += size
 
     def answered(self, api_key: int, size: int, seconds: float) -> None:
-        """Count an answer of `size` bytes that came `seconds` after its request went."""
+        """Count a response of `size` bytes that came `seconds` after its request went."""
         counts = self.of(api_key)
         counts.answered += 1
         counts.response_bytes += size
         counts.seconds.append(seconds)
 
-    def fetched(self, answer: FetchAnswer | None) -> None:
+    def fetched(self, response: FetchSummary | None) -> None:
         """Count what a fetch response says; None: it did not parse."""
         counts = self.of(ApiKey.FETCH)
-        if answer is None:
+        if response is None:
             counts.unreadable += 1
             return
-        counts.record_bytes += answer.record_bytes
-        counts.partitions_answered += answer.partitions
-        if answer.error_code:
-            counts.errors[answer.error_code] += 1
-        counts.partition_errors.update(answer.partition_errors)
+        counts.record_bytes += response.record_bytes
+        counts.partitions_answered += response.partitions
+        if response.error_code:
+            counts.errors[response.error_code] += 1
+        counts.partition_errors.update(response.partition_errors)
 
-    def of(self, api_key: int) -> Counts:
+    def of(self, api_key: int) -> RequestCounts:
         """Give the counts of one key."""
         counts = self.by_key.get(api_key)
         if counts is None:
-            counts = self.by_key[api_key] = Counts()
+            counts = self.by_key[api_key] = RequestCounts()
         return counts
 
 

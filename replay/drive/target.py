@@ -25,7 +25,7 @@ from proxy.protocol.primitives import (
     skip_tags,
 )
 from replay.drive.mapping import Topic
-from replay.drive.wire import Connection, TargetError, connect
+from replay.drive.wire import TargetConnection, TargetError, connect
 
 _METADATA_VERSIONS: Final = (4, 12)
 """From v4 on a request can say that no topic is to be made; brokers from 1.0 to 4.3 speak one of them."""
@@ -95,33 +95,33 @@ async def look(address: Address, names: Iterable[str], *, offsets: bool) -> Targ
     return target
 
 
-async def _versions(connection: Connection) -> Versions:
-    answer = await connection.ask(ApiKey.API_VERSIONS, 0, b"")
-    error, at = read_int16(answer, 0)
+async def _versions(connection: TargetConnection) -> Versions:
+    response = await connection.ask(ApiKey.API_VERSIONS, 0, b"")
+    error, at = read_int16(response, 0)
     if error:
         raise TargetError(f"{connection.address}: ApiVersions answered with error {error}")
-    count, at = read_count(answer, at)
+    count, at = read_count(response, at)
     versions: Versions = {}
     for _ in range(count or 0):
-        api_key, at = read_int16(answer, at)
-        lowest, at = read_int16(answer, at)
-        highest, at = read_int16(answer, at)
+        api_key, at = read_int16(response, at)
+        lowest, at = read_int16(response, at)
+        highest, at = read_int16(response, at)
         versions[api_key] = lowest, highest
     return versions
 
 
-async def _describe(connection: Connection, target: Target, names: list[str]) -> None:
+async def _describe(connection: TargetConnection, target: Target, names: list[str]) -> None:
     lowest, highest = target.versions.get(ApiKey.METADATA, (0, -1))
     version = min(highest, _METADATA_VERSIONS[1])
     if version < max(lowest, _METADATA_VERSIONS[0]):
         raise TargetError(f"{connection.address}: speaks no Metadata of v4 to v12 (is it a Kafka broker?)")
     try:
-        answer = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
+        response = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
     except TargetError as error:
         raise TargetError(
             f"{error} when asked for Metadata (does it want authentication? drive has none)"
         ) from None
-    target.brokers, target.topics = read_metadata(answer, version)
+    target.brokers, target.topics = read_metadata(response, version)
 
 
 def metadata_request(version: int, names: list[str]) -> bytes:
@@ -137,7 +137,7 @@ def metadata_request(version: int, names: list[str]) -> bytes:
 
 
 class _Reader:
-    """Reads a Metadata answer from front to back (MetadataResponse.json)."""
+    """Reads a Metadata response from front to back (MetadataResponse.json)."""
 
     def __init__(self, body: bytes, version: int) -> None:
         self.body = body
@@ -176,7 +176,7 @@ class _Reader:
 
 
 def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], dict[str, Topic]]:
-    """Read a Metadata answer (v4 to v12): brokers by node id, topics without an error by name.
+    """Read a Metadata response (v4 to v12): brokers by node id, topics without an error by name.
 
     Raises:
         ProtocolError: it is none.
@@ -233,7 +233,7 @@ def _read_topic(reader: _Reader) -> Topic:
     return topic
 
 
-async def _find_offsets(connection: Connection, target: Target) -> None:
+async def _find_offsets(connection: TargetConnection, target: Target) -> None:
     """Ask each leader where its partitions begin and end."""
     leaders = {int(leader) for topic in target.topics.values() for leader in topic.leaders if leader >= 0}
     for leader in sorted(leaders):
@@ -246,8 +246,8 @@ async def _find_offsets(connection: Connection, target: Target) -> None:
         try:
             for timestamp in (_EARLIEST, _LATEST):
                 body = offsets_request({name: led[name] for name in led if led[name]}, timestamp)
-                answer = await asked.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
-                _take_offsets(target, answer, timestamp)
+                response = await asked.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
+                _take_offsets(target, response, timestamp)
         finally:
             if asked is not connection:
                 asked.close()
@@ -265,16 +265,16 @@ def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> byte
     return _CLIENT + encode_count(len(topics)) + b"".join(topics)
 
 
-def _take_offsets(target: Target, answer: bytes, timestamp: int) -> None:
-    count, at = read_count(answer, 0)
+def _take_offsets(target: Target, response: bytes, timestamp: int) -> None:
+    count, at = read_count(response, 0)
     for _ in range(count or 0):
-        name, at = read_string(answer, at)
+        name, at = read_string(response, at)
         topic = target.topics.get((name or b"").decode(errors="replace"))
-        partitions, at = read_count(answer, at)
+        partitions, at = read_count(response, at)
         for _ in range(partitions or 0):
-            partition, at = read_int32(answer, at)
-            error, at = read_int16(answer, at)
-            offset = int.from_bytes(answer[at + 8 : at + 16], signed=True)
+            partition, at = read_int32(response, at)
+            error, at = read_int16(response, at)
+            offset = int.from_bytes(response[at + 8 : at + 16], signed=True)
             at += 16
             if topic is not None and not error and 0 <= partition < topic.partitions:
                 (topic.earliest if timestamp == _EARLIEST else topic.latest)[partition] = offset

@@ -1,4 +1,4 @@
-"""A connection to what is driven: frames out, answers in, in the order of their requests.
+"""A connection to what is driven: frames out, responses in, in the order of their requests.
 
 Exception
   TargetError            what is driven can't be reached, or does not answer as a Kafka broker does
@@ -28,8 +28,8 @@ _CLIENT_ID: Final = b"fetchgate-drive"
 _HEADER: Final = Struct(">hhi")
 _LENGTH: Final = Struct(">i")
 
-Answered: TypeAlias = Callable[[bytes, float], None]
-"""Takes a whole answer and the seconds that it took."""
+Responseed: TypeAlias = Callable[[bytes, float], None]
+"""Takes a whole response and the seconds that it took."""
 
 
 class TargetError(Exception):
@@ -40,17 +40,17 @@ class TargetError(Exception):
 class _Waiting:
     correlation_id: int
     sent_at: float
-    answered: Answered
+    answered: Responseed
 
 
-class Connection(asyncio.Protocol):
+class TargetConnection(asyncio.Protocol):
     """One connection; made by `connect`."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.error: str = ""
         """Why it is closed, when it was not closed from here."""
-        self.answers = 0
+        self.responses = 0
         """How many came."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def outstanding(self) -> int:
-        """How many requests have no answer yet."""
+        """How many requests have no response yet."""
         return len(self._waiting)
 
     @property
@@ -70,12 +70,12 @@ class Connection(asyncio.Protocol):
         """Whether nothing can be sent any more."""
         return self._transport is None or self._transport.is_closing()
 
-    def send(self, frame: bytes, answered: Answered | None) -> None:
+    def send(self, frame: bytes, answered: Responseed | None) -> None:
         """Send a request.
 
         Args:
             frame: whole; its correlation id is replaced.
-            answered: called with its answer; None: it will have none.
+            answered: called with its response; None: it will have none.
         """
         self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
         if self._transport is not None:  # else it was lost a moment ago, which `until` tells
@@ -84,10 +84,10 @@ class Connection(asyncio.Protocol):
             self._waiting.append(_Waiting(self._correlation_id, perf_counter(), answered))
 
     async def until(self, most: int, seconds: float = ANSWER_SECONDS) -> None:
-        """Wait until at most so many requests are without an answer.
+        """Wait until at most so many requests are without a response.
 
         Raises:
-            TargetError: it was closed, or too many answers did not come within so many seconds.
+            TargetError: it was closed, or too many responses did not come within so many seconds.
         """
         if len(self._waiting) > most and not self.error:
             self._most = most
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
                 async with asyncio.timeout(seconds):
                     await self._enough
             except TimeoutError:
-                self.error = f"no answer in {seconds:.0f} s"
+                self.error = f"no response in {seconds:.0f} s"
                 self.close()
             finally:
                 self._enough = None
@@ -104,25 +104,25 @@ class Connection(asyncio.Protocol):
             raise TargetError(f"{self.address}: {self.error}")
 
     async def ask(self, api_key: int, version: int, body: bytes) -> bytes:
-        """Send a request and give the body of its answer.
+        """Send a request and give the body of its response.
 
         Raises:
             TargetError: as in `until`.
         """
-        answers: list[bytes] = []
+        responses: list[bytes] = []
         tags = b"\x00" if is_flexible(api_key, version) else b""
         content = _HEADER.pack(api_key, version, 0) + encode_string(_CLIENT_ID) + tags + body
-        self.send(len(content).to_bytes(4) + content, lambda answer, _: answers.append(answer))
+        self.send(len(content).to_bytes(4) + content, lambda response, _: responses.append(response))
         await self.until(0)
-        if not answers:
+        if not responses:
             raise TargetError(f"{self.address}: {self.error or 'closed'}")
         try:
-            return answers[0][response_header(answers[0], 4, api_key, version)[1] :]
+            return responses[0][response_header(responses[0], 4, api_key, version)[1] :]
         except ProtocolError as error:
             raise TargetError(f"{self.address}: does not answer as Kafka does: {error}") from None
 
     def close(self) -> None:
-        """Close it; requests without an answer get none."""
+        """Close it; requests without a response get none."""
         if self._transport is not None:
             self._transport.close()
 
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
         if not self._received and len(data) > 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
-            self._answer(data)  # nearly always: one answer, whole
+            self._response(data)  # nearly always: one response, whole
         else:
             self._received += data
             self._split()
@@ -158,17 +158,17 @@ class Connection(asyncio.Protocol):
             end = at + 4 + size
             if end > len(received):
                 break
-            self._answer(bytes(memoryview(received)[at:end]))
+            self._response(bytes(memoryview(received)[at:end]))
             at = end
         del received[:at]
 
-    def _answer(self, frame: bytes) -> None:
+    def _response(self, frame: bytes) -> None:
         correlation_id = int.from_bytes(frame[4:8])
         if not self._waiting or self._waiting[0].correlation_id != correlation_id:
             self._fail("answered what was not asked")
             return
         waiting = self._waiting.popleft()
-        self.answers += 1
+        self.responses += 1
         waiting.answered(frame, perf_counter() - waiting.sent_at)  # uvloop's clock has milliseconds
 
     def _fail(self, error: str) -> None:
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-async def connect(address: Address) -> Connection:
+async def connect(address: Address) -> TargetConnection:
     """Open a connection.
 
     Raises:
@@ -187,7 +187,7 @@ async def connect(address: Address) -> Connection:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             _, connection = await loop.create_connection(
-                lambda: Connection(address), address.host, address.port
+                lambda: TargetConnection(address), address.host, address.port
             )
     except TimeoutError:
         raise TargetError(f"{address}: no connection in {CONNECT_SECONDS:.0f} s") from None

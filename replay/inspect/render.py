@@ -64,7 +64,7 @@ def _keys(kafka: list[ConnectionCounts]) -> Table:
             total.response_bytes += counts.response_bytes
             total.versions.update(counts.versions)
     table = _table(
-        "Requests", "API", "versions", ">requests", ">bytes", ">responses", ">bytes", ">without answer"
+        "Requests", "API", "versions", ">requests", ">bytes", ">responses", ">bytes", ">without response"
     )
     for api_key, counts in sorted(keys.items()):
         unanswered = sum(one.keys[api_key].unanswered for one in kafka if api_key in one.keys)

@@ -16,7 +16,7 @@ from rich.console import Console
 from replay.capture.files.sources import InputError, Source, expand, spool
 from replay.capture.packets.tcp import Filter
 from replay.measure.report import About, report
-from replay.measure.rows import Choice
+from replay.measure.rows import RowFilter
 from replay.measure.spark.run import Work, run_on_spark
 from replay.measure.spark.session import NoJavaError, SparkFailedError
 from replay.report import anonymize, csv, html, terminal
@@ -140,7 +140,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         )
     work = Work(
         keep=Filter(hosts=frozenset(arguments.host), ports=frozenset(arguments.port)),
-        choice=Choice(policy=arguments.policy, clients=frozenset(arguments.client)),
+        choice=RowFilter(policy=arguments.policy, clients=frozenset(arguments.client)),
         topics=frozenset(arguments.topic),
         parquet=arguments.parquet,
     )

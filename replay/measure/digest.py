@@ -131,7 +131,7 @@ class Digest:
     def _note_native(self, outcome: Outcome, time: int) -> None:
         """Note a session of the client's own; its id is the broker's, and any connection may use it.
 
-        What it grows or shrinks by later is not followed, for the answers of a session do not tell.
+        What it grows or shrinks by later is not followed, for the responses of a session do not tell.
         """
         asked, given = str(outcome.session_id), str(outcome.answer_session_id)
         if outcome.session_id > 0 and outcome.kind in {"full", "close"}:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from replay.measure.sums import Tally
+from replay.measure.sums import FetchSums
 from replay.report.model import Modelled, Money, TcpIp, actual_bytes, predicted_bytes
 
 _SEGMENT: Final = 1448
@@ -16,7 +16,7 @@ _TCP_IP: Final = (
 _MONEY: Final = "saved fetch bytes, Kafka frames alone, both directions, times the price given"
 
 
-def modelled(tally: Tally, seconds: float, price_per_gb: float | None) -> Modelled:
+def modelled(tally: FetchSums, seconds: float, price_per_gb: float | None) -> Modelled:
     """Return what is modelled.
 
     Args:

@@ -17,19 +17,19 @@ from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.measure import sums
 from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.modelled import modelled
-from replay.measure.sums import Tally
+from replay.measure.sums import FetchSums
 from replay.measure.table import FETCH_COLUMNS, end_from_json
 from replay.report.model import (
     BrokerRow,
     Bucket,
     ClientRow,
     ConnectionRow,
-    Fetch,
+    FetchReport,
     Filters,
     Input,
     NotEligible,
     Problem,
-    Readable,
+    ReadableReport,
     Report,
     SlotsRow,
     Time,
@@ -78,10 +78,10 @@ class About:
 class _Found:
     """What the groups hold, sorted out."""
 
-    whole: Tally = field(default_factory=Tally)
-    clients: dict[tuple[str, str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
-    brokers: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    connections: dict[tuple[str, str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    whole: FetchSums = field(default_factory=FetchSums)
+    clients: dict[tuple[str, str, int], FetchSums] = field(default_factory=lambda: defaultdict(FetchSums))
+    brokers: dict[str, FetchSums] = field(default_factory=lambda: defaultdict(FetchSums))
+    connections: dict[tuple[str, str, str], FetchSums] = field(default_factory=lambda: defaultdict(FetchSums))
     not_eligible: dict[str, NotEligible] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
@@ -218,14 +218,14 @@ def _connections(found: _Found) -> list[ConnectionRow]:
     return rows
 
 
-def _largest(tallies_of: Mapping[Any, Tally]) -> list[tuple[Any, Tally]]:
+def _largest(tallies_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
     return sorted(tallies_of.items(), key=lambda pair: (-pair[1].actual_bytes, pair[0]))
 
 
-def _by_topic(found: _Found, whole: Fetch) -> list[TopicRow]:
+def _by_topic(found: _Found, whole: FetchReport) -> list[TopicRow]:
     """Return a row for each topic, and one for what belongs to none: the whole less those."""
     names = {topic_id: name for end in found.ends for topic_id, name in end.topics.items()}
-    topics: dict[str, Fetch] = defaultdict(sums.empty)
+    topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for _, digest in found.digests:
         for totals in digest["topics"]:
             name = totals["topic"] if "topic" in totals else _named(bytes.fromhex(totals["id"]), names)
@@ -277,7 +277,7 @@ def _iso(time: int) -> str:
     )
 
 
-def _readable(ends: Iterable[ConnectionEnd]) -> Readable:
+def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
     reasons: Counter[str] = Counter()
     whole = 0
     for end in ends:
@@ -288,7 +288,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> Readable:
         reasons["frames that begin and do not end"] += end.partial_bytes
         reasons["frames without a header"] += end.headerless_bytes
     unreadable = reasons.total()
-    return Readable(
+    return ReadableReport(
         readable_bytes=whole - unreadable,
         unreadable_bytes=unreadable,
         ratio=(whole - unreadable) / whole if whole else 1.0,

@@ -18,7 +18,7 @@ from replay.simulate.outcome import Outcome, TopicKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class RowFilter:
     """What is made of exchanges, and which of them are counted."""
 
     policy: Policy = "gateway"
@@ -36,7 +36,7 @@ class Choice:
         return not self.topics or not self.topics.isdisjoint(outcome.topics)
 
 
-def rows(events: Iterable[Exchange | ConnectionEnd], choice: Choice) -> Iterator[pa.RecordBatch]:
+def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Iterator[pa.RecordBatch]:
     """Give the rows of one pair of ports, whose uses follow upon each other."""
     connection = _Connection(choice)
     for event in events:
@@ -50,7 +50,7 @@ def rows(events: Iterable[Exchange | ConnectionEnd], choice: Choice) -> Iterator
     yield connection.writer.take()
 
 
-def file_rows(details: Iterable[str], choice: Choice) -> pa.RecordBatch:
+def file_rows(details: Iterable[str], choice: RowFilter) -> pa.RecordBatch:
     """Return the rows of what was found in capture files."""
     writer = Writer(raw=choice.raw)
     for detail in details:
@@ -61,7 +61,7 @@ def file_rows(details: Iterable[str], choice: Choice) -> pa.RecordBatch:
 class _Connection:
     """One use of a pair of ports."""
 
-    def __init__(self, choice: Choice, writer: Writer | None = None) -> None:
+    def __init__(self, choice: RowFilter, writer: Writer | None = None) -> None:
         self._choice = choice
         self._engine = Engine(choice.policy)
         self._digest: Digest | None = None

@@ -6,8 +6,8 @@ from typing import Any, Final
 from replay.report.model import (
     Actual,
     Eligible,
-    Fetch,
-    Sessions,
+    FetchReport,
+    SessionsReport,
     Shares,
     Where,
     actual_bytes,
@@ -56,7 +56,7 @@ _SESSIONS: Final = (
 _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_bytes")
 
 
-class Tally:
+class FetchSums:
     """Sums over groups of fetches."""
 
     __slots__ = ("_fetch", "_where", "closes", "connections")
@@ -87,7 +87,7 @@ class Tally:
         self._add_sessions(group)
         self._add_where(group)
 
-    def fetch(self) -> Fetch:
+    def fetch(self) -> FetchReport:
         """Return the sums, with what they save."""
         return settled(self._fetch)
 
@@ -130,9 +130,9 @@ class Tally:
         )
 
 
-def empty() -> Fetch:
+def empty() -> FetchReport:
     """Return sums of nothing."""
-    return Fetch(
+    return FetchReport(
         actual=Actual(
             requests=0,
             responses=0,
@@ -143,7 +143,7 @@ def empty() -> Fetch:
             partitions_answered=0,
         ),
         eligible=Eligible(exchanges=0, request_bytes=0, response_bytes=0, record_bytes=0),
-        sessions=Sessions(
+        sessions=SessionsReport(
             request_bytes=0,
             response_bytes=0,
             full=0,
@@ -162,11 +162,11 @@ def empty() -> Fetch:
     )
 
 
-def settled(fetch: Fetch) -> Fetch:
+def settled(fetch: FetchReport) -> FetchReport:
     """Return sums with what they save."""
     saved = eligible_bytes(fetch) - sessions_bytes(fetch)
     whole = actual_bytes(fetch)
-    return Fetch(
+    return FetchReport(
         actual=fetch["actual"],
         eligible=fetch["eligible"],
         sessions=fetch["sessions"],
@@ -175,7 +175,7 @@ def settled(fetch: Fetch) -> Fetch:
     )
 
 
-def add_topic(fetch: Fetch, totals: Mapping[str, Any]) -> None:
+def add_topic(fetch: FetchReport, totals: Mapping[str, Any]) -> None:
     """Add what one connection's digest tells of a topic."""
     for prefix, part in (
         ("", fetch["actual"]),
@@ -186,7 +186,7 @@ def add_topic(fetch: Fetch, totals: Mapping[str, Any]) -> None:
             part[name] += totals.get(prefix + name, 0)  # type: ignore[literal-required]  # its own names
 
 
-def less(whole: Fetch, parts: Iterable[Fetch]) -> Fetch:
+def less(whole: FetchReport, parts: Iterable[FetchReport]) -> FetchReport:
     """Return the whole less its parts."""
     rest = empty()
     for part in ("actual", "eligible", "sessions"):

@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from replay.report.model import Actual, Eligible, Fetch, Report, Sessions, predicted_bytes
+from replay.report.model import Actual, Eligible, FetchReport, Report, SessionsReport, predicted_bytes
 from replay.report.wording import printable
 
 NAMES: Final = (
@@ -27,7 +27,7 @@ NAMES: Final = (
 """What a row is of. A topic row with an empty topic has what is no topic's: the rest of each frame."""
 FIELDS: Final = tuple(
     (group, field)
-    for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", Sessions))
+    for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", SessionsReport))
     for field in fields.__annotations__
 )
 FIGURES: Final = (
@@ -91,7 +91,7 @@ def _inert(name: str) -> str:
     return "'" + printable(name) if name.startswith(_FORMULA) else printable(name)
 
 
-def _figures(fetch: Fetch) -> dict[str, int | float]:
+def _figures(fetch: FetchReport) -> dict[str, int | float]:
     groups: Mapping[str, Mapping[str, int]] = {
         "actual": fetch["actual"],  # type: ignore[dict-item] # a TypedDict of int fields
         "eligible": fetch["eligible"],  # type: ignore[dict-item] # the same

@@ -138,7 +138,7 @@ def _fetches(report: Report) -> Markup:
                 ("Topic",),
                 topic_rows(report, ROWS),
                 "Entries",
-                "A topic has its entries in requests and answers and the elements that hold them. What "
+                "A topic has its entries in requests and responses and the elements that hold them. What "
                 "frames have besides stands in a row of its own, so that the column adds up.",
             ),
             _breakdown("By broker", ("Broker",), [*broker_rows(report, ROWS), total_row(report)], "Fetches"),
@@ -240,8 +240,8 @@ def _sessions(report: Report) -> Markup:
     instead = (through, sessions["request_bytes"], sessions["response_bytes"])
     after = tuple(first - second + third for first, second, third in zip(before, taken, instead, strict=True))
     rows = [
-        (name, number(fetches), size(requests), size(answers))
-        for name, (fetches, requests, answers) in (
+        (name, number(fetches), size(requests), size(responses))
+        for name, (fetches, requests, responses) in (
             ("Captured", before),
             ("- eligible of these", taken),
             ("+ the eligible through sessions", instead),
@@ -250,7 +250,7 @@ def _sessions(report: Report) -> Markup:
     ]
     return _section(
         "From captured to predicted",
-        [_table(("",), ("Fetches", "Request bytes", "Answer bytes"), rows)],
+        [_table(("",), ("Fetches", "Request bytes", "Response bytes"), rows)],
         ELIGIBLE,
         session_counts(report),
     )

@@ -36,7 +36,7 @@ class Eligible(TypedDict):
     record_bytes: int
 
 
-class Sessions(TypedDict):
+class SessionsReport(TypedDict):
     """What the eligible fetches cost through the engine; closes and repairs are part of the byte counts."""
 
     request_bytes: int
@@ -55,12 +55,12 @@ class Sessions(TypedDict):
     """Both directions of what is fetched again after a session was lost."""
 
 
-class Fetch(TypedDict):
+class FetchReport(TypedDict):
     """One row's fetches: of the whole capture, a client, a topic, a broker or a connection."""
 
     actual: Actual
     eligible: Eligible
-    sessions: Sessions
+    sessions: SessionsReport
     saved_bytes: int
     """eligible - sessions, both directions; negative where sessions would have cost more."""
     saved_ratio: float
@@ -140,7 +140,7 @@ class Where(TypedDict):
     predicted: Shares
 
 
-class Readable(TypedDict):
+class ReadableReport(TypedDict):
     """How much of the captured connections' TCP payload was understood."""
 
     readable_bytes: int
@@ -168,7 +168,7 @@ class ClientRow(TypedDict):
     """Name and version as told in ApiVersions v3+, "" where it was not."""
     fetch_version: int
     connections: int
-    fetch: Fetch
+    fetch: FetchReport
 
 
 class TopicRow(TypedDict):
@@ -180,8 +180,8 @@ class TopicRow(TypedDict):
     """
 
     topic: str | None
-    """Name; or the topic id as Kafka writes it, where no Metadata answer named it."""
-    fetch: Fetch
+    """Name; or the topic id as Kafka writes it, where no Metadata response named it."""
+    fetch: FetchReport
 
 
 class BrokerRow(TypedDict):
@@ -190,7 +190,7 @@ class BrokerRow(TypedDict):
     broker: str
     """host:port"""
     connections: int
-    fetch: Fetch
+    fetch: FetchReport
 
 
 class ConnectionRow(TypedDict):
@@ -202,7 +202,7 @@ class ConnectionRow(TypedDict):
     broker: str
     client_id: str
     software: str
-    fetch: Fetch
+    fetch: FetchReport
 
 
 class SlotsRow(TypedDict):
@@ -258,7 +258,7 @@ class Report(TypedDict):
     filters: Filters
     time: Time
     input: Input
-    fetch: Fetch
+    fetch: FetchReport
     by_client: list[ClientRow]
     by_topic: list[TopicRow]
     by_broker: list[BrokerRow]
@@ -267,27 +267,27 @@ class Report(TypedDict):
     over_time: list[Bucket]
     """At most 120."""
     where: Where
-    readable: Readable
+    readable: ReadableReport
     not_eligible: dict[str, NotEligible]
     slots: list[SlotsRow]
     modelled: Modelled
 
 
-def actual_bytes(fetch: Fetch) -> int:
+def actual_bytes(fetch: FetchReport) -> int:
     """All fetch bytes as captured, both directions."""
     return fetch["actual"]["request_bytes"] + fetch["actual"]["response_bytes"]
 
 
-def eligible_bytes(fetch: Fetch) -> int:
+def eligible_bytes(fetch: FetchReport) -> int:
     """The eligible fetches' bytes as captured, both directions."""
     return fetch["eligible"]["request_bytes"] + fetch["eligible"]["response_bytes"]
 
 
-def sessions_bytes(fetch: Fetch) -> int:
+def sessions_bytes(fetch: FetchReport) -> int:
     """What the eligible fetches cost through the engine, both directions."""
     return fetch["sessions"]["request_bytes"] + fetch["sessions"]["response_bytes"]
 
 
-def predicted_bytes(fetch: Fetch) -> int:
+def predicted_bytes(fetch: FetchReport) -> int:
     """The predicted broker side, both directions: sessions + (actual - eligible)."""
     return sessions_bytes(fetch) + actual_bytes(fetch) - eligible_bytes(fetch)

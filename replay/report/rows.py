@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from replay.report.model import Fetch, Report, actual_bytes, eligible_bytes, predicted_bytes
+from replay.report.model import FetchReport, Report, actual_bytes, eligible_bytes, predicted_bytes
 from replay.report.wording import REST, plural, shown
 
 
@@ -80,7 +80,9 @@ def connection_rows(report: Report, limit: int) -> list[Row]:
     return sorted(rows, key=lambda row: (-row.actual, row.names))[:limit]
 
 
-def _row(names: tuple[str, ...], fetch: Fetch, *, connections: int = 0, count: int | None = None) -> Row:
+def _row(
+    names: tuple[str, ...], fetch: FetchReport, *, connections: int = 0, count: int | None = None
+) -> Row:
     return Row(
         names=names,
         connections=connections,

@@ -25,7 +25,7 @@ COUNTED: Final = (
 )
 MODELLED: Final = "Modelled, not counted"
 ELIGIBLE: Final = (
-    "Eligible is a consumer's full fetch that was captured with its answer and that the engine could take; "
+    "Eligible is a consumer's full fetch that was captured with its response and that the engine could take; "
     "sessions that clients have already are measured as they are and are no saving."
 )
 REST: Final = "(rest of each frame)"
@@ -34,7 +34,7 @@ ShareKey = Literal["record_bytes", "entry_bytes", "other_bytes", "listing_bytes"
 SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
     "record_bytes": ("Records", "what the consumers wanted"),
     "entry_bytes": ("Other entries", "answered partitions with news, without their records"),
-    "other_bytes": ("Rest of the frames", "headers, session fields, topic names of answers"),
+    "other_bytes": ("Rest of the frames", "headers, session fields, topic names of responses"),
     "listing_bytes": ("Listing", "partitions listed in requests"),
     "empty_entry_bytes": ("Empty entries", "answered partitions without news"),
 }
@@ -42,8 +42,8 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
 
 REASONS: Final = {
     "native session": "the client has sessions of its own and is measured as it is",
-    "unpaired": "the request was captured without its answer",
-    "bytes missing": "part of the request or of the answer was not captured",
+    "unpaired": "the request was captured without its response",
+    "bytes missing": "part of the request or of the response was not captured",
     "not understood": "request or answer is not as the protocol has it",
     "not a consumer": "a replica's fetch, from broker to broker",
     "tags": "the request carries tagged fields that sessions were not tried with",
@@ -176,8 +176,8 @@ def unpaired(report: Report) -> str:
     """Say what was seen by half, "" where nothing was."""
     read = report["input"]
     halves = (
-        (read["unpaired_requests"], "request", "without an answer"),
-        (read["unpaired_responses"], "answer", "without a request"),
+        (read["unpaired_requests"], "request", "without a response"),
+        (read["unpaired_responses"], "response", "without a request"),
         (read["gaps"], "gap", "in the streams"),
     )
     return ", ".join(f"{plural(count, noun)} {which}" for count, noun, which in halves if count)

@@ -1,8 +1,9 @@
-"""The broker of one connection, as far as its captured answers tell what it would have said in a session.
+"""The broker of one connection, as far as its captured responses tell what it would have said in a session.
 
-A capture of a client without sessions holds full answers. What an incremental answer would have held follows
-from them: the broker leaves out what it has said before in the session, keeps its own order, and moves what
-it sent records of to the end (FetchSession.java: IncrementalFetchContext, CachedPartition). Sans-IO.
+A capture of a client without sessions holds full responses. What an incremental response would have held
+follows from them: the broker leaves out what it has said before in the session, keeps its own order, and
+moves what it sent records of to the end (FetchSession.java: IncrementalFetchContext, CachedPartition).
+Sans-IO.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,9 @@ from proxy.core.in_flight import Buffer
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import FetchLayout, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.fetch_response import Answered, answer_head
+from proxy.protocol.fetch_response import PartitionResponse, response_head
 from proxy.session.partitions import PartitionTable
-from replay.simulate.captured_response import CapturedAnswer
+from replay.simulate.captured_response import CapturedResponse
 
 SESSION_ID: Final = 1
 """Every session that is modelled has this id: a connection holds one at a time."""
@@ -51,7 +52,7 @@ def _bounds(size: int) -> np.dtype[np.void]:
 
 @dataclass(slots=True, eq=False)
 class Told:
-    """What an answer tells of one partition, and where its bytes are."""
+    """What a response tells of one partition, and where its bytes are."""
 
     row: int
     key: bytes
@@ -62,7 +63,7 @@ class Told:
 
 @dataclass(slots=True, eq=False)
 class Element:
-    """A topic element of an answer."""
+    """A topic element of a response."""
 
     key: bytes
     partitions: int
@@ -89,13 +90,13 @@ class CapturedBroker:
         self._size = 0
         """Partitions in the session: those that have a rank."""
 
-    def make(self, table: PartitionTable, listing: Listing, answer: CapturedAnswer) -> bool:
-        """Take a full fetch with epoch 0 and its answer, of v7 or later.
+    def make(self, table: PartitionTable, listing: Listing, response: CapturedResponse) -> bool:
+        """Take a full fetch with epoch 0 and its response, of v7 or later.
 
         Returns:
-            False if the broker made no session: the answer is an error, or was thrown away to throttle.
+            False if the broker made no session: the response is an error, or was thrown away to throttle.
         """
-        walk = answer.walk
+        walk = response.walk
         if walk.error_code or (not walk.partitions and walk.throttle_time_ms):
             self._table = None
             return False
@@ -105,7 +106,7 @@ class CapturedBroker:
         self._named = np.zeros(0, np.bool_)
         self._ranks = self._size = 0
         self.add(table.locate(listing))
-        for place, entry in sorted(self._included(answer), key=_place):
+        for place, entry in sorted(self._included(response), key=_place):
             if place >= _LAST:
                 self._to_the_end(entry.row)
         return True
@@ -160,23 +161,23 @@ class CapturedBroker:
         self._size -= count
         return count
 
-    def answer(self, answer: CapturedAnswer) -> tuple[list[Buffer], list[Element]]:
-        """Return the incremental answer: the whole frame in pieces, and its topic elements.
+    def response(self, response: CapturedResponse) -> tuple[list[Buffer], list[Element]]:
+        """Return the incremental response: the whole frame in pieces, and its topic elements.
 
         Args:
-            answer: the full answer that was captured, of v7 or later.
+            response: the full response that was captured, of v7 or later.
         """
-        layout, walk = answer.layout, answer.walk
+        layout, walk = response.layout, response.walk
         if walk.error_code:
-            return list(answer.pieces), []
-        told = sorted(self._included(answer), key=_place)
+            return list(response.pieces), []
+        told = sorted(self._included(response), key=_place)
         for _, entry in told:
             if entry.records or self.moves_all:
                 self._to_the_end(entry.row)
-        head = answer_head(layout, answer.correlation_id, walk.throttle_time_ms, SESSION_ID)
+        head = response_head(layout, response.correlation_id, walk.throttle_time_ms, SESSION_ID)
         elements = _elements(layout, [entry for _, entry in told])
         body = [piece for element in elements for piece in element.pieces]
-        pieces: list[Buffer] = [b"", head, layout.count(len(elements)), *body, *answer.tags]
+        pieces: list[Buffer] = [b"", head, layout.count(len(elements)), *body, *response.tags]
         pieces[0] = sum(map(len, pieces)).to_bytes(4)
         return pieces, elements
 
@@ -194,34 +195,34 @@ class CapturedBroker:
             raise RuntimeError("no session was made")
         return self._table
 
-    def _included(self, answer: CapturedAnswer) -> Iterator[tuple[int, Told]]:
-        """Give what a session would send of a full answer, with its place; what is sent is remembered."""
-        table, layout = self._held(), answer.layout
-        for key, entries in answer.quiet():
-            fields = entries.view(_bounds(layout.answer_entry))
+    def _included(self, response: CapturedResponse) -> Iterator[tuple[int, Told]]:
+        """Give what a session would send of a full response, with its place; what is sent is remembered."""
+        table, layout = self._held(), response.layout
+        for key, entries in response.quiet():
+            fields = entries.view(_bounds(layout.response_entry))
             rows = table.rows(key, fields["partition"])
-            if rows.min() < 0:  # no answer to this fetch
+            if rows.min() < 0:  # no response to this fetch
                 continue
             self._named[rows] = True
-            news = (self._high[rows] != fields["high"]) | (self._start[rows] != fields["start"])
-            if not news.any():
+            changes = (self._high[rows] != fields["high"]) | (self._start[rows] != fields["start"])
+            if not changes.any():
                 continue
-            known = rows[news]
-            self._high[known], self._start[known] = fields["high"][news], fields["start"][news]
-            for at in news.nonzero()[0].tolist():
+            known = rows[changes]
+            self._high[known], self._start[known] = fields["high"][changes], fields["start"][changes]
+            for at in changes.nonzero()[0].tolist():
                 row = int(rows[at])
                 yield int(self._rank[row]), Told(row, key, [entries[at].tobytes()], 0)
-        for entry in answer.news:
+        for entry in response.changes:
             row = table.row(entry.key, entry.partition)
             if row < 0:
                 continue
             if self._changed(entry, row) or entry.records or entry.redirects or entry.error_code:
-                pieces, code = self._as_in_session(answer, entry, row)
+                pieces, code = self._as_in_session(response, entry, row)
                 place = int(self._rank[row]) + _BEFORE_READING.get(code, 0)
                 yield place, Told(row, entry.key, pieces, entry.records)
 
     def _as_in_session(
-        self, answer: CapturedAnswer, entry: Answered, row: int
+        self, response: CapturedResponse, entry: PartitionResponse, row: int
     ) -> tuple[list[memoryview], int]:
         """Return an entry and its error as a session tells them: a topic once named stays known."""
         start, code = entry.start, entry.error_code
@@ -230,10 +231,10 @@ class CapturedBroker:
         elif self._named[row]:
             code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             patch = memoryview(code.to_bytes(2))
-            return [*answer.part(start, start + 4), patch, *answer.part(start + 6, entry.end)], code
-        return answer.part(start, entry.end), code
+            return [*response.part(start, start + 4), patch, *response.part(start + 6, entry.end)], code
+        return response.part(start, entry.end), code
 
-    def _changed(self, entry: Answered, row: int) -> bool:
+    def _changed(self, entry: PartitionResponse, row: int) -> bool:
         high, start = _HIGH.unpack_from(entry.fixed, 6)[0], _HIGH.unpack_from(entry.fixed, 22)[0]
         changed = bool(self._high[row] != high or self._start[row] != start)
         self._high[row] = _UNSEEN if entry.error_code else high

@@ -9,14 +9,14 @@ import numpy as np
 
 from proxy.core.in_flight import Buffer
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries
-from proxy.protocol.fetch_response import Answered, FetchResponseWalk, slices
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, slices
 from proxy.protocol.primitives import Malformed
 from replay.capture.kafka.exchange import is_cut
 
 _ABORTED_SIZE: Final = 16
 
 
-class CapturedAnswer:
+class CapturedResponse:
     """One fetch response as captured, walked to its end.
 
     Args:
@@ -49,11 +49,11 @@ class CapturedAnswer:
         return slices(self.pieces, start, end)  # type: ignore[arg-type]  # as above
 
     @cached_property
-    def raised(self) -> "CapturedAnswer":
-        """The same answer as v7 has it; that of v7 and later is as it is."""
+    def raised(self) -> "CapturedResponse":
+        """The same response as v7 has it; that of v7 and later is as it is."""
         if self.layout.version >= SESSION_VERSION:
             return self
-        return CapturedAnswer([_raised(self)], SESSION_VERSION, self.isolation_level)
+        return CapturedResponse([_raised(self)], SESSION_VERSION, self.isolation_level)
 
     @property
     def correlation_id(self) -> bytes:
@@ -68,15 +68,15 @@ class CapturedAnswer:
     @property
     def empty_entry_bytes(self) -> int:
         """Bytes of entries that say nothing but where a partition's log begins and ends."""
-        return self.layout.answer_entry * (self.walk.partitions - len(self.news))
+        return self.layout.response_entry * (self.walk.partitions - len(self.changes))
 
     @property
     def entry_bytes(self) -> int:
         """Bytes of all other entries, without their records."""
-        return sum(entry.end - entry.start for entry in self.news) - self.walk.record_bytes
+        return sum(entry.end - entry.start for entry in self.changes) - self.walk.record_bytes
 
     @cached_property
-    def news(self) -> list[Answered]:
+    def changes(self) -> list[PartitionResponse]:
         """The entries that say more than where a partition's log begins and ends."""
         return [entry for entry in self.walk.answered if not entry.ends_empty or entry.error_code]
 
@@ -90,7 +90,7 @@ class CapturedAnswer:
             if entry.ends_empty and not entry.error_code:
                 found.setdefault(entry.key, []).append(entry.fixed + end)
         for key, entries in found.items():
-            yield key, np.frombuffer(b"".join(entries), self.layout.answer_item)
+            yield key, np.frombuffer(b"".join(entries), self.layout.response_item)
 
     def with_session(self, session_id: int) -> list[Buffer]:
         """Return the frame with another session id (v7 and later)."""
@@ -109,12 +109,12 @@ def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
     return whole
 
 
-def _raised(answer: CapturedAnswer) -> bytes:
-    """Return a v4 to v6 answer as v7 has it: a top-level error, a session id, in v4 a log start offset."""
-    frame = b"".join(answer.pieces)
+def _raised(response: CapturedResponse) -> bytes:
+    """Return a v4 to v6 response as v7 has it: a top-level error, a session id, in v4 a log start offset."""
+    frame = b"".join(response.pieces)
     head = frame[4:12] + bytes(6)
     body = frame[12:]
-    if answer.layout.version == 4:
+    if response.layout.version == 4:
         # An entry stands where its topic's count or the entry before it ended; runs have no offsets of their
         # own, so the whole is walked again, entry by entry.
         body = b"".join(_widened(body))

@@ -8,7 +8,7 @@ from proxy.core.last_seen import Repeated
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.simulate.outcome import UNPAIRED, Fetch, Outcome, read_fetch, share_captured
+from replay.simulate.outcome import UNPAIRED, CapturedFetch, Outcome, read_fetch, share_captured
 from replay.simulate.policies import AlwaysPolicy, GatewayPolicy
 
 Policy: TypeAlias = Literal["gateway", "always"]
@@ -22,7 +22,7 @@ class Ending:
     closing: Outcome | None
     """The close of its session, as an exchange of its own; None if there was none."""
     differing: int
-    """Answers that the core would not have expanded to the size that was captured."""
+    """Responses that the core would not have expanded to the size that was captured."""
 
 
 class Engine:
@@ -34,7 +34,7 @@ class Engine:
 
     def __init__(self, policy: Policy) -> None:
         self._policy: AlwaysPolicy | GatewayPolicy = AlwaysPolicy() if policy == "always" else GatewayPolicy()
-        self._unanswered: list[Fetch] = []
+        self._unanswered: list[CapturedFetch] = []
         self._repeated = Repeated()
 
     def take(self, exchange: Exchange) -> list[Outcome]:
@@ -48,7 +48,7 @@ class Engine:
         fetch = read_fetch(outcome, self._repeated)
         if fetch is None:
             return [outcome]
-        if fetch.answer is None:
+        if fetch.response is None:
             self._unanswered.append(fetch)
             return []
         settled = [self._left_out(earlier) for earlier in self._unanswered]
@@ -68,8 +68,8 @@ class Engine:
         ending = Ending(end, closing, self._policy.differing)
         return settled + outcomes, ending
 
-    def _left_out(self, fetch: Fetch) -> Outcome:
-        """Leave out a fetch of which the capture lost the answer: what the session learnt is not known."""
+    def _left_out(self, fetch: CapturedFetch) -> Outcome:
+        """Leave out a fetch of which the capture lost the response: what the session learnt is not known."""
         share_captured(fetch)
         fetch.outcome.reason = UNPAIRED
         return fetch.outcome

@@ -16,11 +16,11 @@ from proxy.protocol.fetch_request import (
     parse_fetch_request,
     raised,
 )
-from proxy.protocol.fetch_response import answer_head
+from proxy.protocol.fetch_response import response_head
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import Exchange
 from replay.simulate.captured_broker import Element
-from replay.simulate.captured_response import CapturedAnswer
+from replay.simulate.captured_response import CapturedResponse
 
 Kind: TypeAlias = Literal["full", "incremental", "sessionless", "close"]
 _KINDS: Final[dict[FetchKind, Kind]] = {
@@ -67,16 +67,16 @@ class Outcome:
     session_epoch: int = SESSIONLESS_EPOCH
     answer_session_id: int = 0
     error_code: int = 0
-    """The answer's top-level error."""
+    """The response's top-level error."""
     partitions_requested: int = 0
     partitions_answered: int = 0
     record_bytes: int = 0
     listing_bytes: int = 0
     """Topic elements of the request."""
     empty_entry_bytes: int = 0
-    """Entries of the answer without news."""
+    """Entries of the response without news."""
     entry_bytes: int = 0
-    """All other entries of the answer, without their records."""
+    """All other entries of the response, without their records."""
     eligible: bool = False
     """The engine took it; what follows is then what it cost, and zero otherwise."""
     reason: str = ""
@@ -87,7 +87,7 @@ class Outcome:
     """With closes and repairs, as `session_response_bytes`."""
     session_response_bytes: int = 0
     close_bytes: int = 0
-    """Of both: sessions closed, requests and answers."""
+    """Of both: sessions closed, requests and responses."""
     repair_bytes: int = 0
     """Of both: what was asked again."""
     full: int = 0
@@ -134,19 +134,19 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
-    """A fetch and its answer, read; what both policies work on."""
+class CapturedFetch:
+    """A fetch and its response, read; what both policies work on."""
 
     outcome: Outcome
     request: FetchRequest
     elements: list[Listed]
     """Topic elements of the request."""
-    answer: CapturedAnswer | None
+    response: CapturedResponse | None
 
     @property
     def listed(self) -> bool:
         """Whether it is a plain consumer's and names all its partitions."""
-        return self.request.session_id <= 0 >= self.request.session_epoch and not self.request.odd
+        return self.request.session_id <= 0 >= self.request.session_epoch and not self.request.not_plain
 
     @property
     def listing(self) -> Listing:
@@ -157,8 +157,8 @@ class Fetch:
         return raised(listing) if listing.layout.version < SESSION_VERSION else listing
 
 
-def read_fetch(outcome: Outcome, repeated: Repeated) -> Fetch | None:
-    """Read a fetch and its answer into the outcome; None if there is nothing to go on with.
+def read_fetch(outcome: Outcome, repeated: Repeated) -> CapturedFetch | None:
+    """Read a fetch and its response into the outcome; None if there is nothing to go on with.
 
     Args:
         outcome: of the fetch.
@@ -180,14 +180,14 @@ def read_fetch(outcome: Outcome, repeated: Repeated) -> Fetch | None:
             repeated.note_request(request)
         elements = [*_listed(request)]
         _note_request(outcome, request, elements)
-        answer = None
+        response = None
         if exchange.response:
-            answer = CapturedAnswer(exchange.response, version, request.isolation_level)
-            _note_answer(outcome, answer)
+            response = CapturedResponse(exchange.response, version, request.isolation_level)
+            _note_response(outcome, response)
     except ProtocolError:
         outcome.reason = NOT_UNDERSTOOD
         return None
-    return Fetch(outcome, request, elements, answer)
+    return CapturedFetch(outcome, request, elements, response)
 
 
 def _note_request(outcome: Outcome, request: FetchRequest, elements: list[Listed]) -> None:
@@ -197,13 +197,13 @@ def _note_request(outcome: Outcome, request: FetchRequest, elements: list[Listed
     outcome.listing_bytes = sum(size for _, _, size in elements)
 
 
-def _note_answer(outcome: Outcome, answer: CapturedAnswer) -> None:
-    outcome.answer_session_id = answer.walk.session_id
-    outcome.error_code = answer.walk.error_code
-    outcome.partitions_answered = answer.walk.partitions
-    outcome.record_bytes = answer.walk.record_bytes
-    outcome.empty_entry_bytes = answer.empty_entry_bytes
-    outcome.entry_bytes = answer.entry_bytes
+def _note_response(outcome: Outcome, response: CapturedResponse) -> None:
+    outcome.answer_session_id = response.walk.session_id
+    outcome.error_code = response.walk.error_code
+    outcome.partitions_answered = response.walk.partitions
+    outcome.record_bytes = response.walk.record_bytes
+    outcome.empty_entry_bytes = response.empty_entry_bytes
+    outcome.entry_bytes = response.entry_bytes
 
 
 def kind_of(session_id: int, epoch: int) -> Kind:
@@ -211,15 +211,15 @@ def kind_of(session_id: int, epoch: int) -> Kind:
     return _KINDS[fetch_kind(session_id, epoch)]
 
 
-def share_captured(fetch: Fetch) -> None:
+def share_captured(fetch: CapturedFetch) -> None:
     """Tell each topic its share of what was captured."""
     outcome, layout = fetch.outcome, fetch.request.layout
     for key, count, size in fetch.elements:
         share = outcome.topic(key, layout)
         share.request_bytes += size
         share.partitions_requested += count
-    if fetch.answer is not None:
-        for key, count, size, records in _answered(fetch.answer):
+    if fetch.response is not None:
+        for key, count, size, records in _answered(fetch.response):
             share = outcome.topic(key, layout)
             share.response_bytes += size
             share.record_bytes += records
@@ -236,7 +236,7 @@ def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
 
 
 def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element]) -> None:
-    """Tell each topic its share of an incremental answer."""
+    """Tell each topic its share of an incremental response."""
     for element in elements:
         size = sum(map(len, element.pieces))
         outcome.session_partitions_answered += element.partitions
@@ -247,14 +247,14 @@ def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element
         share.session_partitions_answered += element.partitions
 
 
-def share_whole(outcome: Outcome, answer: CapturedAnswer) -> None:
-    """Tell each topic its share of a full answer."""
-    outcome.session_partitions_answered += answer.walk.partitions
-    outcome.session_empty_entry_bytes += answer.empty_entry_bytes
-    outcome.session_entry_bytes += answer.entry_bytes
-    outcome.session_record_bytes += answer.walk.record_bytes
-    for key, count, size, _ in _answered(answer):
-        share = outcome.topic(key, answer.layout)
+def share_whole(outcome: Outcome, response: CapturedResponse) -> None:
+    """Tell each topic its share of a full response."""
+    outcome.session_partitions_answered += response.walk.partitions
+    outcome.session_empty_entry_bytes += response.empty_entry_bytes
+    outcome.session_entry_bytes += response.entry_bytes
+    outcome.session_record_bytes += response.walk.record_bytes
+    for key, count, size, _ in _answered(response):
+        share = outcome.topic(key, response.layout)
         share.session_response_bytes += size
         share.session_partitions_answered += count
 
@@ -262,7 +262,7 @@ def share_whole(outcome: Outcome, answer: CapturedAnswer) -> None:
 def _listed(request: FetchRequest) -> Iterator[Listed]:
     """Give each element of a request."""
     topics, layout = request.topics, request.layout
-    if request.odd:
+    if request.not_plain:
         return
     end = 1 if layout.flexible else 0
     for key, count in zip(topics.keys, topics.counts, strict=True):
@@ -271,23 +271,23 @@ def _listed(request: FetchRequest) -> Iterator[Listed]:
 
 @cache
 def _head_size(layout: FetchLayout) -> int:
-    """Return the bytes before the only topic element of an answer."""
-    return len(answer_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
+    """Return the bytes before the only topic element of a response."""
+    return len(response_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
 
 
-def _answered(answer: CapturedAnswer) -> Iterator[tuple[bytes, int, int, int]]:
-    """Give each topic of an answer: key, partitions, bytes, record bytes among them."""
-    layout, walk = answer.layout, answer.walk
+def _answered(response: CapturedResponse) -> Iterator[tuple[bytes, int, int, int]]:
+    """Give each topic of a response: key, partitions, bytes, record bytes among them."""
+    layout, walk = response.layout, response.walk
     end = 1 if layout.flexible else 0
     if len(walk.elements) == 1:
         key, count = walk.elements[0]
         head = _head_size(layout)
-        tail = answer.size - walk.tags_at if walk.tags_at >= 0 else 0
-        yield key, count, answer.size - head - tail, walk.record_bytes
+        tail = response.size - walk.tags_at if walk.tags_at >= 0 else 0
+        yield key, count, response.size - head - tail, walk.record_bytes
         return
     for key, count in walk.elements:
         yield key, 0, layout.prefix_size(key, count) + end, 0
     for run in walk.runs:
-        yield run.key, len(run.entries), len(run.entries) * layout.answer_entry, 0
+        yield run.key, len(run.entries), len(run.entries) * layout.response_entry, 0
     for entry in walk.answered:
         yield entry.key, 1, entry.end - entry.start, entry.records

@@ -1,6 +1,6 @@
 """The two ways in which captured fetches go through sessions. Sans-IO.
 
-``gateway``: each fetch goes through `proxy.core.connection.Connection`, with the captured answers told by
+``gateway``: each fetch goes through `proxy.core.connection.Connection`, with the captured responses told by
 `CapturedBroker`: it decides as a live gateway does. ``always``: a session is made for every connection at its
 first eligible fetch and kept, a definition of what sessions can save.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.core.in_flight import Buffer
 from proxy.core.responses import clamped
 from proxy.protocol.api import ApiKey, request_header
@@ -21,16 +21,16 @@ from proxy.protocol.fetch_request import (
     build_fetch_request,
     parse_fetch_request,
 )
-from proxy.protocol.fetch_response import answer_head
+from proxy.protocol.fetch_response import response_head
 from proxy.protocol.primitives import encode_count
 from proxy.session.handler import Delta, FetchSessionHandler
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker
-from replay.simulate.captured_response import CapturedAnswer, joined
+from replay.simulate.captured_response import CapturedResponse, joined
 from replay.simulate.outcome import (
     NOT_UNDERSTOOD,
     UNPAIRED,
-    Fetch,
+    CapturedFetch,
     Kind,
     Outcome,
     kind_of,
@@ -55,7 +55,7 @@ class _Asked:
     """None for the core's own question what the broker can."""
     outcome: Outcome
     ours: bool
-    """No fetch of the client waits for its answer."""
+    """No fetch of the client waits for its response."""
 
 
 class GatewayPolicy:
@@ -65,9 +65,9 @@ class GatewayPolicy:
         self.number = -1
         """Number of the last exchange taken."""
         self.differing = 0
-        self._connection = Connection(sessions=Sessions(max_sessions=_NO_SLOT_LIMIT), resolve=None)
+        self._connection = Connection(sessions=SessionLimits(max_sessions=_NO_SLOT_LIMIT), resolve=None)
         self._broker = CapturedBroker()
-        self._open: deque[Fetch] = deque()
+        self._open: deque[CapturedFetch] = deque()
         self._asked: deque[_Asked] = deque()
         self._passed: dict[str, int] = {}
         self._header = (b"none", b"")
@@ -80,15 +80,15 @@ class GatewayPolicy:
         settled = self._settle(exchange.request_time)
         self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
         if self._connection.take_broker():
-            answer = b"".join(exchange.response)
-            _, features = clamped(answer, exchange.api_version)
+            response = b"".join(exchange.response)
+            _, features = clamped(response, exchange.api_version)
             self._broker.moves_all = features is not None and not features.moves_records_only
-            self._connection.receive_broker(answer, exchange.response_time / _SECOND)
+            self._connection.receive_broker(response, exchange.response_time / _SECOND)
         self._connection.take_client()
         return settled
 
-    def take(self, fetch: Fetch) -> list[Outcome]:
-        """Take the next fetch; without an answer it is sent and stays open."""
+    def take(self, fetch: CapturedFetch) -> list[Outcome]:
+        """Take the next fetch; without a response it is sent and stays open."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self._settle(exchange.request_time)
         self.number = exchange.number
@@ -139,7 +139,7 @@ class GatewayPolicy:
             self._asked.append(_Asked(frame[8:12], sent, outcome, ours=ours))
             if ours or outcome.eligible:
                 self._count(outcome, sent, kind)
-        self._answer_ours()
+        self._response_ours()
 
     def _body(self, frame: bytes) -> int:
         """Return where the body of a frame begins; the core keeps the client's header."""
@@ -151,7 +151,7 @@ class GatewayPolicy:
     def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
         outcome.sent(kind, len(sent.frame), sent.partitions)
         share_sent(outcome, sent)
-        if kind != "incremental" or sent.odd or self._connection.session_table is None:
+        if kind != "incremental" or sent.not_plain or self._connection.session_table is None:
             return
         added, forgotten = self._broker.follow(sent)
         outcome.forgotten += forgotten
@@ -159,7 +159,7 @@ class GatewayPolicy:
         outcome.altered += sent.partitions - added
 
     def _settle(self, until: int | None) -> list[Outcome]:
-        """Have all answers come that came before a time (ns); all of them with None.
+        """Have all responses come that came before a time (ns); all of them with None.
 
         The broker answers what it is asked in that order: a fetch that is had again comes behind those that
         were sent meanwhile.
@@ -170,67 +170,69 @@ class GatewayPolicy:
                 settled.append(self._open.popleft().outcome)
                 continue
             fetch = next(fetch for fetch in self._open if fetch.outcome is self._asked[0].outcome)
-            answer = fetch.answer
-            if answer is None or (until is not None and fetch.outcome.exchange.response_time > until):
+            response = fetch.response
+            if response is None or (until is not None and fetch.outcome.exchange.response_time > until):
                 break
-            self._answer(fetch, answer)
+            self._response(fetch, response)
         return settled
 
     def _is_asked(self, outcome: Outcome) -> bool:
         """Whether the broker has yet to answer a fetch."""
         return any(asked.outcome is outcome and not asked.ours for asked in self._asked)
 
-    def _answer(self, fetch: Fetch, answer: CapturedAnswer) -> None:
+    def _response(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
         """Answer what the broker was asked first, which is for this fetch; the core may ask once more."""
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         held = connection.held
-        pieces = self._modelled(fetch, self._asked.popleft().request, answer)
+        pieces = self._modelled(fetch, self._asked.popleft().request, response)
         size = sum(map(len, pieces))
         if outcome.eligible:
             outcome.session_response_bytes += size
             outcome.repair_bytes += size if outcome.repair_bytes else 0
-        for piece in joined(pieces) if answer.cut else [b"".join(pieces)]:
+        for piece in joined(pieces) if response.cut else [b"".join(pieces)]:
             connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
         self._forward(outcome)
         came = sum(map(len, connection.take_client()))
         if self._is_asked(outcome):
             return
         outcome.session_size = connection.session_partitions
-        # What waits for an earlier answer that is had again is held until then.
+        # What waits for an earlier response that is had again is held until then.
         if came + connection.held - held != exchange.response_bytes and outcome.eligible:
             self.differing += 1
 
-    def _modelled(self, fetch: Fetch, sent: FetchRequest | None, answer: CapturedAnswer) -> list[Buffer]:
+    def _modelled(
+        self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse
+    ) -> list[Buffer]:
         """Return what the broker would have answered."""
         if sent is None:
             raise RuntimeError("the core's own questions are answered at once")
         outcome = fetch.outcome
         kind = kind_of(sent.session_id, sent.session_epoch)
         if kind == "incremental" and outcome.eligible:
-            pieces, elements = self._broker.answer(answer.raised)
+            pieces, elements = self._broker.response(response.raised)
             share_elements(outcome, sent.layout, elements)
             return pieces
-        if sent.layout.version != answer.layout.version:
-            answer = answer.raised
+        if sent.layout.version != response.layout.version:
+            response = response.raised
         if outcome.eligible:
-            share_whole(outcome, answer)
+            share_whole(outcome, response)
         table = self._connection.session_table
         asks = kind == "full" and outcome.eligible and not outcome.reason
-        if asks and table is not None and self._broker.make(table, fetch.listing, answer):
-            return answer.with_session(SESSION_ID)
-        return list(answer.pieces)
+        if asks and table is not None and self._broker.make(table, fetch.listing, response):
+            return response.with_session(SESSION_ID)
+        return list(response.pieces)
 
-    def _answer_ours(self) -> None:
+    def _response_ours(self) -> None:
         """Answer what the core asks on its own account: closes, and what the broker can."""
         while self._asked and self._asked[0].ours:
             asked = self._asked.popleft()
             if asked.request is None:
-                answer = _modern(asked.correlation_id)
+                response = _modern(asked.correlation_id)
             else:
-                answer = _closed(asked.request.layout, asked.correlation_id)
-                asked.outcome.session_response_bytes += len(answer)
-                asked.outcome.close_bytes += len(answer)
-            self._connection.receive_broker(answer, 0.0)
+                response = _closed(asked.request.layout, asked.correlation_id)
+                asked.outcome.session_response_bytes += len(response)
+                asked.outcome.close_bytes += len(response)
+            self._connection.receive_broker(response, 0.0)
 
 
 class AlwaysPolicy:
@@ -249,18 +251,18 @@ class AlwaysPolicy:
             self._broker.moves_all = features is not None and not features.moves_records_only
         return []
 
-    def take(self, fetch: Fetch) -> list[Outcome]:
-        """Take the next fetch; without an answer it is left as it is."""
-        outcome, answer = fetch.outcome, fetch.answer
+    def take(self, fetch: CapturedFetch) -> list[Outcome]:
+        """Take the next fetch; without a response it is left as it is."""
+        outcome, response = fetch.outcome, fetch.response
         self.number = outcome.exchange.number
-        if answer is None:
+        if response is None:
             outcome.reason = UNPAIRED
-        elif not fetch.listed or answer.walk.session_id:
+        elif not fetch.listed or response.walk.session_id:
             outcome.reason = NATIVE
-        elif answer.walk.error_code:
-            outcome.reason = f"error {answer.walk.error_code}"
+        elif response.walk.error_code:
+            outcome.reason = f"error {response.walk.error_code}"
         else:
-            self._take(fetch, answer)
+            self._take(fetch, response)
             outcome.session_size = self._handler.table.size if self._handler.table is not None else 0
         return [outcome]
 
@@ -268,7 +270,7 @@ class AlwaysPolicy:
         """Nothing is left open, and nothing closed."""
         return [], None
 
-    def _take(self, fetch: Fetch, answer: CapturedAnswer) -> None:
+    def _take(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
         outcome, handler, listing = fetch.outcome, self._handler, fetch.listing
         isolation = fetch.request.isolation_level
         outcome.eligible = True
@@ -276,20 +278,20 @@ class AlwaysPolicy:
         held = table is not None and table.isolation_level == isolation
         delta = handler.compare(listing) if held else None
         if delta is not None and handler.apply(listing, delta):
-            self._incremental(fetch, answer, delta)
+            self._incremental(fetch, response, delta)
             return
         made = handler.learn_listing(listing, isolation)
         sent = _whole(fetch, (0, 0 if made else SESSIONLESS_EPOCH))
         outcome.sent("full" if made else "sessionless", len(sent.frame), sent.partitions)
         share_sent(outcome, sent)
         if made:
-            answer = answer.raised
-        if handler.table is not None and not self._broker.make(handler.table, listing, answer):
+            response = response.raised
+        if handler.table is not None and not self._broker.make(handler.table, listing, response):
             handler.drop()
-        share_whole(outcome, answer)
-        outcome.session_response_bytes = answer.size
+        share_whole(outcome, response)
+        outcome.session_response_bytes = response.size
 
-    def _incremental(self, fetch: Fetch, answer: CapturedAnswer, delta: Delta) -> None:
+    def _incremental(self, fetch: CapturedFetch, response: CapturedResponse, delta: Delta) -> None:
         outcome, listing, request = fetch.outcome, fetch.listing, fetch.request
         frame = build_fetch_request(
             request, listing.layout, (SESSION_ID, 1), delta.topics, delta.forgotten_topics
@@ -303,12 +305,12 @@ class AlwaysPolicy:
             self._broker.forget()
         if outcome.added:
             self._broker.add(delta.rows[delta.added])
-        pieces, elements = self._broker.answer(answer.raised)
+        pieces, elements = self._broker.response(response.raised)
         outcome.session_response_bytes = sum(map(len, pieces))
         share_elements(outcome, listing.layout, elements)
 
 
-def _whole(fetch: Fetch, session: tuple[int, int]) -> FetchRequest:
+def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:
     """Return a fetch that lists everything, v4 to v6 as v7."""
     request, listing = fetch.request, fetch.listing
     if listing.layout is request.layout:
@@ -328,9 +330,9 @@ _MODERN: Final = ((ApiKey.FETCH, 4, 17), (ApiKey.OFFSET_FETCH, 1, 9), (ApiKey.FI
 
 
 def _closed(layout: FetchLayout, correlation_id: bytes) -> bytes:
-    """Return the answer to a session's close."""
+    """Return the response to a session's close."""
     tags = b"\x00" if layout.flexible else b""
-    content = answer_head(layout, correlation_id, 0) + layout.count(0) + tags
+    content = response_head(layout, correlation_id, 0) + layout.count(0) + tags
     return len(content).to_bytes(4) + content
 
 

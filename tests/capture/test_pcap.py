@@ -9,7 +9,7 @@ from dpkt import dpkt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.capture.pcap import BROKER, CLIENT, MAX_SEGMENT, Buffer, Conversation, Endpoint, file_header
+from proxy.capture.pcap import BROKER, CLIENT, MAX_SEGMENT, Buffer, Conversation, TcpPeer, file_header
 from tests.captured import ACK, FIN, PSH, RST, SYN, Packet, read, streams
 
 NOW = 1_795_215_250_123_456_789
@@ -17,7 +17,7 @@ ENDS = ("10.1.2.3:40000", "10.1.2.4:9092")
 
 
 def _conversation(client: str = "10.1.2.3", broker: str = "10.1.2.4", now: int = NOW) -> Conversation:
-    return Conversation(Endpoint(ip_address(client), 40_000), Endpoint(ip_address(broker), 9092), now)
+    return Conversation(TcpPeer(ip_address(client), 40_000), TcpPeer(ip_address(broker), 9092), now)
 
 
 def _packets(*records: list[Buffer]) -> list[Packet]:

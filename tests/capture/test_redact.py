@@ -7,27 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.capture.pcap import BROKER, CLIENT, Piece
-from proxy.capture.redact import KEPT, Cutter
+from proxy.capture.redact import KEPT, Redactor
 from proxy.protocol.api import ApiKey
-from tests.frames import SESSION_VERSIONS, VERSIONS, Exchange, entry, fetch, framed, live, response
+from tests.frames import SESSION_VERSIONS, VERSIONS, LiveExchange, entry, fetch, fetch_response, framed, live
 from tests.model import wire
-from tests.playbook import answer, request
+from tests.playbook import request, response
 
 SECRET = b"\xc3SECRET\xc3"
 
 
-def _cut(cutter: Cutter, by: int, chunks: Iterable[bytes]) -> bytes:
+def _cut(cutter: Redactor, by: int, chunks: Iterable[bytes]) -> bytes:
     """What a reader of the capture sees: zeros where bytes were left out."""
     pieces: list[Piece] = [piece for chunk in chunks for piece in cutter.cut(by, chunk)]
     return b"".join(bytes(kept) + bytes(cut) for kept, cut in pieces)
 
 
-def _whole(by: int, frame: bytes, cutter: Cutter | None = None) -> bytes:
-    return _cut(cutter or Cutter(), by, [frame])
+def _whole(by: int, frame: bytes, cutter: Redactor | None = None) -> bytes:
+    return _cut(cutter or Redactor(), by, [frame])
 
 
 def _with_records(version: int) -> bytes:
-    return response(
+    return fetch_response(
         version,
         ("a", [entry(0, 5), entry(1, 7, records=SECRET), entry(2, 5)] + [entry(n) for n in range(3, 40)]),
         ("b", [entry(0, 9, records=SECRET * 40_000), entry(1, 9, records=SECRET)]),
@@ -35,8 +35,8 @@ def _with_records(version: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_fetch_answer_is_without_its_records_and_else_as_it_was(version: int) -> None:
-    cutter, frame = Cutter(), _with_records(version)
+def test_a_fetch_response_is_without_its_records_and_else_as_it_was(version: int) -> None:
+    cutter, frame = Redactor(), _with_records(version)
     asked = fetch(version, ("a", 0), correlation=1)
 
     assert _whole(CLIENT, asked, cutter) == asked
@@ -52,9 +52,9 @@ def test_it_does_not_matter_how_the_bytes_come(
     version: int, records: list[bytes], data: st.DataObject
 ) -> None:
     entries = [entry(number, 5, records=some) for number, some in enumerate(records)]
-    frames = [response(version, ("a", entries), ("b", entries), correlation_id=n) for n in (1, 2)]
+    frames = [fetch_response(version, ("a", entries), ("b", entries), correlation_id=n) for n in (1, 2)]
     asked = [fetch(version, ("a", 0), correlation=n) for n in (1, 2)]
-    cutter, by_chunks = Cutter(), Cutter()
+    cutter, by_chunks = Redactor(), Redactor()
     for some in (cutter, by_chunks):
         _cut(some, CLIENT, asked)
     stream = b"".join(frames)
@@ -65,8 +65,8 @@ def test_it_does_not_matter_how_the_bytes_come(
 
 
 @pytest.mark.parametrize("exchange", live(), ids=str)
-def test_live_fetches_keep_all_but_their_records(exchange: Exchange) -> None:
-    cutter = Cutter()
+def test_live_fetches_keep_all_but_their_records(exchange: LiveExchange) -> None:
+    cutter = Redactor()
     correlation = exchange.request[8:12]
 
     assert _whole(CLIENT, exchange.request, cutter) == exchange.request
@@ -81,29 +81,29 @@ def test_live_fetches_keep_all_but_their_records(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 19])
-def test_an_answer_of_a_version_that_is_not_understood_has_its_head_alone(version: int) -> None:
-    cutter, frame = Cutter(), answer(1, SECRET * 9)
+def test_a_response_of_a_version_that_is_not_understood_has_its_head_alone(version: int) -> None:
+    cutter, frame = Redactor(), response(1, SECRET * 9)
     _whole(CLIENT, request(ApiKey.FETCH, version, 1), cutter)
 
     assert _whole(BROKER, frame, cutter) == frame[:8] + bytes(len(frame) - 8)
 
 
-def test_from_where_an_answer_is_not_understood_it_is_left_out() -> None:
-    cutter = Cutter()
+def test_from_where_a_response_is_not_understood_it_is_left_out() -> None:
+    cutter = Redactor()
     _whole(CLIENT, fetch(12, ("a", 0), correlation=1), cutter)
-    frame = response(12, ("a", [entry(0, 5)]))
-    bad = framed(frame[4:] + SECRET)  # bytes after the end of the answer
+    frame = fetch_response(12, ("a", [entry(0, 5)]))
+    bad = framed(frame[4:] + SECRET)  # bytes after the end of the response
 
     assert SECRET not in _cut(cutter, BROKER, [bad[:30], bad[30:]])
-    following = answer(2, b"kept")
+    following = response(2, b"kept")
     _whole(CLIENT, request(ApiKey.METADATA, 1, 2), cutter)
     assert _whole(BROKER, following, cutter) == following
 
 
 @pytest.mark.parametrize("api_key", sorted(KEPT - {ApiKey.FETCH, ApiKey.SASL_HANDSHAKE}))
 def test_bodies_that_hold_no_records_stay(api_key: ApiKey) -> None:
-    cutter = Cutter()
-    asked, answered = request(api_key, 1, 7, b"body" * 9), answer(7, b"body" * 9)
+    cutter = Redactor()
+    asked, answered = request(api_key, 1, 7, b"body" * 9), response(7, b"body" * 9)
 
     assert _whole(CLIENT, asked, cutter) == asked
     assert _whole(BROKER, answered, cutter) == answered
@@ -122,8 +122,8 @@ def test_bodies_that_hold_no_records_stay(api_key: ApiKey) -> None:
     ],
 )
 def test_other_bodies_are_left_out_and_headers_stay(api_key: int) -> None:
-    cutter = Cutter()
-    asked, answered = request(api_key, 1, 7, SECRET, client=b"who"), answer(7, SECRET)
+    cutter = Redactor()
+    asked, answered = request(api_key, 1, 7, SECRET, client=b"who"), response(7, SECRET)
 
     chunks = [asked[:3], asked[3:13], asked[13:16], asked[16:20], asked[20:]]
     assert _cut(cutter, CLIENT, chunks) == asked[: -len(SECRET)] + bytes(len(SECRET))
@@ -131,22 +131,22 @@ def test_other_bodies_are_left_out_and_headers_stay(api_key: int) -> None:
 
 
 def test_requests_that_are_never_answered_take_no_memory() -> None:
-    cutter = Cutter()
+    cutter = Redactor()
     for correlation in range(1_000):
         _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, SECRET), cutter)
 
     assert not cutter._streams[CLIENT]._asked
 
 
-def test_an_answer_that_nothing_asked_for_is_left_out() -> None:
-    frame = answer(5, SECRET)
+def test_a_response_that_nothing_asked_for_is_left_out() -> None:
+    frame = response(5, SECRET)
 
     assert _whole(BROKER, frame) == frame[:8] + bytes(len(SECRET))
 
 
 def test_tokens_after_sasl_handshake_v0_are_left_out() -> None:
-    cutter = Cutter()
-    handshake, shaken = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\5PLAIN"), answer(1, b"\0\0\0\0\0\0")
+    cutter = Redactor()
+    handshake, shaken = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\5PLAIN"), response(1, b"\0\0\0\0\0\0")
     token = framed(b"\0user\0" + SECRET)
 
     assert _cut(cutter, CLIENT, [handshake + token, token]) == handshake + bytes(2 * len(token))
@@ -156,7 +156,7 @@ def test_tokens_after_sasl_handshake_v0_are_left_out() -> None:
 @pytest.mark.parametrize("by", [CLIENT, BROKER])
 @pytest.mark.parametrize("first", [b"\x60\x82\x02\x00", b"\xff\xff\xff\xff", b"\0\0\0\3"])
 def test_what_is_no_frame_is_left_out_but_for_its_length(by: int, first: bytes) -> None:
-    assert _cut(Cutter(), by, [first + SECRET, SECRET]) == first + bytes(2 * len(SECRET))
+    assert _cut(Redactor(), by, [first + SECRET, SECRET]) == first + bytes(2 * len(SECRET))
 
 
 def test_a_request_without_a_client_id() -> None:
@@ -168,11 +168,11 @@ def test_a_request_without_a_client_id() -> None:
 def test_the_shortest_request_there_is_stays() -> None:
     frame = framed(b"\0\7\0\0\0\0\0\1")  # ControlledShutdown v0 has header v0
 
-    assert _cut(Cutter(), CLIENT, [frame[:5], frame[5:] + frame]) == frame + frame
+    assert _cut(Redactor(), CLIENT, [frame[:5], frame[5:] + frame]) == frame + frame
 
 
 def test_pieces_are_few() -> None:
-    cutter = Cutter()
+    cutter = Redactor()
     _whole(CLIENT, fetch(12, ("a", 0), correlation=1), cutter)
 
     frame = _with_records(12)

@@ -19,7 +19,7 @@ from proxy.capture.pcap import file_header
 from proxy.capture.tap import FLUSH_BYTES, Capture, Files
 from proxy.server.gateway import Gateway
 from tests.captured import ACK, FIN, RST, SYN, Packet, read, read_directory, streams
-from tests.shell import BOTH_LOOPS, WireGateway, answer, client, gateway, request, run, stub_broker, until
+from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, request, response, run, stub_broker, until
 
 HEADER = len(file_header())
 
@@ -220,7 +220,7 @@ def test_without_records_their_bytes_are_nowhere_in_the_files(tmp_path: Path) ->
     asked = request(0, 2, 1, b"\0\1\0\0\0\0" + secret)
 
     async def scene() -> None:
-        replies = iter([answer(1, secret)])
+        replies = iter([response(1, secret)])
         async with (
             stub_broker(lambda _: next(replies, b"")) as broker,
             _capturing(broker.address, _files(tmp_path), records=False) as gate,
@@ -266,12 +266,12 @@ def _still_passes(tmp_path: Path, make: Callable[[Path], Files], then: Callable[
         files = make(tmp_path)
         async with stub_broker() as broker, _capturing(broker.address, files) as gate:
             async with client(gate.listen.port) as (reader, writer):
-                assert not gate.standing().capture_stopped
+                assert not gate.status().capture_stopped
                 for _ in range(8):
                     writer.write(sent)
                     assert await reader.readexactly(len(sent)) == sent
                     await asyncio.sleep(0)
-                await until(lambda: gate.standing().capture_stopped)
+                await until(lambda: gate.status().capture_stopped)
                 writer.write(b"after")
                 assert await reader.readexactly(5) == b"after"
             then(files)

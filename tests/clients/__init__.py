@@ -14,7 +14,7 @@ A line is one JSON object and its ``kind`` says what it is:
   (null or ``LENGTH:SHA256``), ``headers`` (name and hex or null, in order).
 - ``eof``: ``topic``, ``partition``, ``offset``: the position has reached the end of the partition.
 - ``assigned``, ``revoked``: ``partitions`` as ``[topic, partition]``.
-- ``watermarks``, ``position``, ``committed``: the answers to commands, see below.
+- ``watermarks``, ``position``, ``committed``: the responses to commands, see below.
 - ``throttled``: ``broker``, ``seconds``: a quota was met (librdkafka, the only one that tells).
 - ``error``: ``code`` and ``text``, what the client told its application.
 - ``end``: the client was closed in good order.

@@ -24,9 +24,9 @@ class Fetches:
     client: Counter[str]
     broker: Counter[str]
     client_bytes: int
-    """Requests and answers with the client, whole frames."""
+    """Requests and responses with the client, whole frames."""
     broker_bytes: int
-    """Requests and answers with the brokers, whole frames."""
+    """Requests and responses with the brokers, whole frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

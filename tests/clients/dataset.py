@@ -1,4 +1,4 @@
-"""Topics with one of everything that a fetch answer can carry, made anew on a running cluster."""
+"""Topics with one of everything that a fetch response can carry, made anew on a running cluster."""
 
 import contextlib
 import time

@@ -235,7 +235,7 @@ class Run:
         kind = "committed" if question == "commit" else question
         before = len(self.of(kind))
         self.send(question, **arguments)
-        self.wait(lambda run: len(run.of(kind)) > before, f"an answer to {question}")
+        self.wait(lambda run: len(run.of(kind)) > before, f"a response to {question}")
         return self.of(kind)[before]
 
     def stop(self, *, seconds: float = 40) -> None:

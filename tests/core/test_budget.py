@@ -1,4 +1,4 @@
-from proxy.core.budget import STALL_SECONDS, Budget, Collecting
+from proxy.core.budget import STALL_SECONDS, Budget, RequestBudget
 
 
 class Holder:
@@ -91,7 +91,7 @@ def test_a_holder_whose_client_does_not_read_is_not_the_one_that_goes_on() -> No
     assert [a.waits, b.waits, c.waits] == [False, True, True]
 
 
-def test_answers_that_lie_until_the_limit_let_no_other_be_completed() -> None:
+def test_responses_that_lie_until_the_limit_let_no_other_be_completed() -> None:
     """Each that went on would add its own to them: clients that do not read would fill the memory."""
     budget, a, b, c = _three()
     a.can_go_on = False
@@ -140,11 +140,11 @@ def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
 
 
 def test_what_is_collected_has_a_limit_of_its_own() -> None:
-    collecting = Collecting(100)
-    assert collecting.take(60)
-    assert not collecting.take(41)
-    assert collecting.total == 60
-    assert collecting.take(40)
-    collecting.give_back(60)
-    assert collecting.take(60)
-    assert repr(collecting) == "<Collecting 100 of 100>"
+    request_budget = RequestBudget(100)
+    assert request_budget.take(60)
+    assert not request_budget.take(41)
+    assert request_budget.total == 60
+    assert request_budget.take(40)
+    request_budget.give_back(60)
+    assert request_budget.take(60)
+    assert repr(request_budget) == "<Collecting 100 of 100>"

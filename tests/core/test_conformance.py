@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.core.eligibility import MAX_REST_WINDOWS, WINDOW_SECONDS
-from tests.frames import entry, fetch, response
+from tests.frames import entry, fetch, fetch_response
 from tests.model.asker import Want, entries, errors, sizes
 from tests.model.broker import ModelBroker
 from tests.model.sessions import CachedPartition
@@ -90,7 +90,7 @@ def test_a_high_watermark_that_goes_back(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 13, 16, 18])
 def test_divergence_each_time(version: int) -> None:
-    """Cases 29 and 69: a last_fetched_epoch whose log ended earlier: told in every answer, at an unchanged
+    """Cases 29 and 69: a last_fetched_epoch whose log ended earlier: told in every response, at an unchanged
     watermark."""
     client = Client(version)
     client.part().append(b"x", count=2)
@@ -126,7 +126,7 @@ def test_ids_come_and_go() -> None:
 # --- 58 to 63: limits and order are kept as sent --------------------------------------------------
 
 
-def test_partitions_fill_the_answer_in_order() -> None:
+def test_partitions_fill_the_response_in_order() -> None:
     """Case 58."""
     client = filled([50] * 10)
     assert sizes(client.same(*all_of(size=190), *IDLE, max_bytes=800))[:5] == [190] * 4 + [0]
@@ -162,8 +162,8 @@ def test_the_same_batch_later_is_left_out() -> None:
     client.part("t", 0).append(bytes(10))
     client.part("t", 1).append(bytes(500))
     client.established(("t", 0, 1), ("t", 1, 1), *IDLE)
-    answer = client.same(("t", 0, 0, 100), ("t", 1, 0, 100), *IDLE)
-    assert (sizes(answer)[:2], entries(answer)[1].high_watermark) == ([10, 0], 1)
+    response = client.same(("t", 0, 0, 100), ("t", 1, 0, 100), *IDLE)
+    assert (sizes(response)[:2], entries(response)[1].high_watermark) == ([10, 0], 1)
     assert client.incremental == 1
 
 
@@ -189,8 +189,8 @@ def test_errors_cost_nothing() -> None:
     client = filled([500], partitions=3)
     client.part("t", 1).error = 56
     wants: list[Want] = [("t", 0, 99, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
-    answer = client.same(*wants, *IDLE[:3], max_bytes=10)
-    assert (errors(answer)[:3], sizes(answer)[:3]) == ([1, 56, 0], [0, 0, 500])
+    response = client.same(*wants, *IDLE[:3], max_bytes=10)
+    assert (errors(response)[:3], sizes(response)[:3]) == ([1, 56, 0], [0, 0, 500])
     assert client.incremental == 1
 
 
@@ -235,8 +235,8 @@ def test_fencing_in_a_session_and_without_on_old_brokers(release: str) -> None:
     for part in client.broker.topics["t"].partitions.values():
         part.leader_epoch = 5
     for epoch, error in ((5, 0), (5, 0), (5, 0), (4, 74), (6, 75), (5, 0)):
-        answer = client.same(*all_of(), values={"current_leader_epoch": epoch})
-        assert errors(answer) == [error] * 5
+        response = client.same(*all_of(), values={"current_leader_epoch": epoch})
+        assert errors(response) == [error] * 5
     assert bool(client.broker.cache.sessions) is (release != "2.4")
 
 
@@ -264,9 +264,9 @@ def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isol
     wants = [("t", 0, 3), *all_of()[1:], ("u", 0)]
     for turn in range(10):
         rotated = wants[turn % 6 :] + wants[: turn % 6]
-        answer = client.same(*rotated, isolation_level=isolation)
-        assert len(entries(answer)) == 6
-        told = next(data for data in entries(answer) if data.high_watermark == 3)
+        response = client.same(*rotated, isolation_level=isolation)
+        assert len(entries(response)) == 6
+        told = next(data for data in entries(response) if data.high_watermark == 3)
         old = release in ("1.0", "1.1", "2.0") and not isolation
         assert told.last_stable_offset == (-1 if old else 3)
     assert client.incremental == (0 if release == "1.0" else 7)
@@ -280,7 +280,7 @@ def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
 
 
 def test_a_new_connection_begins_in_full() -> None:
-    """Case 72: the broker has lost nothing, but an answer may have been lost: nothing is continued."""
+    """Case 72: the broker has lost nothing, but a response may have been lost: nothing is continued."""
     client = Client().established(*all_of())
     client.same(*all_of())
     client.connection.ended()
@@ -341,8 +341,8 @@ def test_a_thousand_pauses_and_rebalances() -> None:
         held = chance.sample(everything, chance.randint(2, 10))
         name, index = chance.choice(everything)
         client.part(name, index).append(step.to_bytes(4))
-        answer = client.fetch(*((*key, position[key]) for key in held))
-        for key, told in zip(client.asker.names(answer), entries(answer), strict=True):
+        response = client.fetch(*((*key, position[key]) for key in held))
+        for key, told in zip(client.asker.names(response), entries(response), strict=True):
             assert told.error_code == 0
             written = client.part(*key)
             assert told.high_watermark == written.log_end
@@ -462,10 +462,10 @@ def test_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> No
     play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=4))
     spoken = max(version, 7)
     null = entry(1, error=-1, aborted=(), records=None)
-    play.broker(response(spoken, ("t", [null]), session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(spoken, ("t", [null]), session_id=SESSION_ID, correlation_id=4))
     no_log_start: dict[str, Any] = {"log_start_offset": -1}
     whole = entry(0, 5, **({} if version >= 5 else no_log_start))
-    play.to_client(response(version, ("t", [whole, null]), correlation_id=4))
+    play.to_client(fetch_response(version, ("t", [whole, null]), correlation_id=4))
 
 
 @pytest.mark.parametrize("release", ["3.7", "3.9", "4.3"])
@@ -497,8 +497,8 @@ def test_a_batch_that_no_quota_lets_through(version: int) -> None:
     client = Client(version).established(*all_of())
     client.broker.throttle_ms = 1000
     for _ in range(6):
-        answer = client.same(*all_of())
-        assert (answer.topics, answer.throttle_time_ms) == ((), 1000)
+        response = client.same(*all_of())
+        assert (response.topics, response.throttle_time_ms) == ((), 1000)
     client.broker.throttle_ms = 0
     client.same(*all_of())
     assert client.incremental == 7

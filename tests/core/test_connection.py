@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core.budget import Collecting
+from proxy.core.budget import RequestBudget
 from proxy.core.connection import MAX_IN_FLIGHT, Connection
 from proxy.core.events import ClientNamed, Fault, Passthrough, SessionClosed
 from proxy.core.requests import READ_WITHIN
 from proxy.protocol.api import ApiKey
-from tests.frames import Want, entry, fetch, framed, response
-from tests.playbook import SESSION_ID, Playbook, answer, api_versions, asks, full, request, split
+from tests.frames import Want, entry, fetch, fetch_response, framed
+from tests.playbook import SESSION_ID, Playbook, api_versions, asks, full, request, response, split
 
 T: list[Want] = [("t", 0), ("t", 1), ("u", 0)]
 METADATA = 3
@@ -38,7 +38,7 @@ HALVES = {
 
 
 def seen(connection: Connection) -> tuple[bool, bool]:
-    """Whether a first request has come, and whether the client waits for an answer."""
+    """Whether a first request has come, and whether the client waits for a response."""
     return connection.begun, connection.busy
 
 
@@ -57,7 +57,7 @@ def test_half_a_request_behind_a_whole_one_leaves_the_client_waiting_for_that() 
     first, half = request(12, 0, 1), request(METADATA, 9, 2, bytes(100))[:50]
     play.client(first + half).to_broker(first + half)
     assert seen(play.connection) == (True, True)
-    play.broker(answer(1, b"one")).to_client(answer(1, b"one"))
+    play.broker(response(1, b"one")).to_client(response(1, b"one"))
     assert seen(play.connection) == (True, False)
 
 
@@ -65,7 +65,7 @@ def test_half_a_request_that_is_answered_is_none_to_wait_for() -> None:
     play = Playbook()
     half = request(METADATA, 9, 2, bytes(100))[:50]
     play.client(half).to_broker(half)
-    play.broker(answer(2, b"no")).to_client(answer(2, b"no"))
+    play.broker(response(2, b"no")).to_client(response(2, b"no"))
     assert seen(play.connection) == (False, False)
 
 
@@ -87,39 +87,39 @@ MANY: list[Want] = [("t", number) for number in range(1000)]
 
 
 def test_a_fetch_for_which_there_is_no_room_until_it_is_whole_passes_as_it_comes() -> None:
-    collecting = Collecting(1000)
+    request_budget = RequestBudget(1000)
     asked = fetch(11, *MANY, correlation=4)
-    play = Playbook(collecting=collecting).knows()
+    play = Playbook(request_budget=request_budget).knows()
     play.client(asked[:300]).nothing()
-    assert collecting.total == 600
+    assert request_budget.total == 600
     play.client(asked[300:599]).nothing()
     play.client(asked[599:700]).to_broker(asked[:700])
-    assert collecting.total == 0
+    assert request_budget.total == 0
     play.client(asked[700:]).to_broker(asked[700:])
-    told = response(11, correlation_id=4)
+    told = fetch_response(11, correlation_id=4)
     play.broker(told).to_client(told)
     assert play.connection.tally.passthrough["not looked into"] == 1
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 300])
 def test_what_was_kept_of_a_fetch_is_given_back_when_it_is_whole(chunk: int) -> None:
-    collecting = Collecting(100_000)
+    request_budget = RequestBudget(100_000)
     asked = fetch(11, *MANY, correlation=4)
-    play = Playbook(collecting=collecting).knows()
+    play = Playbook(request_budget=request_budget).knows()
     for at in range(0, len(asked), chunk):
         play.client(asked[at : at + chunk])
-        assert collecting.total <= 2 * (at + chunk)
+        assert request_budget.total <= 2 * (at + chunk)
     play.to_broker(asked)
-    assert collecting.total == 0
+    assert request_budget.total == 0
 
 
 def test_what_was_kept_of_a_fetch_is_given_back_with_its_client() -> None:
-    collecting = Collecting(100_000)
-    play = Playbook(collecting=collecting).knows()
+    request_budget = RequestBudget(100_000)
+    play = Playbook(request_budget=request_budget).knows()
     play.client(fetch(11, *MANY, correlation=4)[:300]).nothing()
-    assert collecting.total == 600
+    assert request_budget.total == 600
     play.connection.ended()
-    assert collecting.total == 0
+    assert request_budget.total == 0
 
 
 # --- what is not a fetch passes, in order ---------------------------------------------------------
@@ -131,13 +131,13 @@ PASSING = set(ApiKey) - {ApiKey.API_VERSIONS, ApiKey.CONTROLLED_SHUTDOWN}
 @pytest.mark.parametrize("api_key", sorted(PASSING | {93, 500, 0x7FFF}))
 def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
     asked = request(api_key, 99, 7, b"anything at all, whatever")
-    Playbook().exchange(asked, answer(7, b"as it came"))
+    Playbook().exchange(asked, response(7, b"as it came"))
 
 
 @pytest.mark.parametrize("correlation", [0, 1, -1, 2**31 - 1, 2**31 - 8, -(2**31)])
 def test_correlation_ids_stay(correlation: int) -> None:
     """Trap 17: those from 2^31-8 on are Java's own for re-authentication."""
-    Playbook().exchange(request(METADATA, 9, correlation), answer(correlation, b"x"))
+    Playbook().exchange(request(METADATA, 9, correlation), response(correlation, b"x"))
 
 
 @pytest.mark.parametrize("correlation", [0, -5, 2**31 - 1])
@@ -147,15 +147,15 @@ def test_fetches_through_a_session_keep_theirs(version: int, correlation: int) -
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=correlation))
     play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=correlation))
-    told = response(max(version, 7), session_id=SESSION_ID, correlation_id=correlation)
+    told = fetch_response(max(version, 7), session_id=SESSION_ID, correlation_id=correlation)
     play.broker(told).to_client(full(version, T, correlation_id=correlation))
 
 
-def test_answers_come_in_the_order_of_the_requests() -> None:
+def test_responses_come_in_the_order_of_the_requests() -> None:
     play = Playbook()
     asked = [request(METADATA, 9, 5), produce(6, -1), request(12, 0, 7)]
     play.client(*asked).to_broker(*asked)
-    told = [answer(5, b"one"), answer(6, b"two"), answer(7, b"three")]
+    told = [response(5, b"one"), response(6, b"two"), response(7, b"three")]
     play.broker(*told).to_client(*told)
 
 
@@ -164,7 +164,9 @@ def test_produce_without_acks_is_not_waited_for() -> None:
     play = Playbook()
     frames = [produce(1, 0), produce(2, 1), produce(3, 0), produce(4, 0), produce(5, -1)]
     play.client(*frames).to_broker(*frames)
-    play.broker(answer(2, b"two"), answer(5, b"five")).to_client(answer(2, b"two"), answer(5, b"five"))
+    play.broker(response(2, b"two"), response(5, b"five")).to_client(
+        response(2, b"two"), response(5, b"five")
+    )
     play.close()
     assert play.connection.done
 
@@ -181,7 +183,9 @@ def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None
     ]
     play = Playbook().client(*frames, chunk=chunk)
     assert play.takes_broker() == b"".join(frames)
-    play.broker(answer(2, b"two"), answer(4, b"four")).to_client(answer(2, b"two"), answer(4, b"four"))
+    play.broker(response(2, b"two"), response(4, b"four")).to_client(
+        response(2, b"two"), response(4, b"four")
+    )
 
 
 def test_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
@@ -197,35 +201,35 @@ def test_metadata_behind_a_parked_fetch() -> None:
     metadata = request(METADATA, 8, 11)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
     play.client(metadata).to_broker(metadata).nothing()
-    play.broker(response(16, session_id=SESSION_ID, correlation_id=10))
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=10))
     play.to_client(full(16, T, correlation_id=10))
-    play.broker(answer(11, b"brokers")).to_client(answer(11, b"brokers"))
+    play.broker(response(11, b"brokers")).to_client(response(11, b"brokers"))
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
-    """Case 84; case 71, too: the answers to later requests wait for the repeated fetch, in its place."""
+    """Case 84; case 71, too: the responses to later requests wait for the repeated fetch, in its place."""
     play = Playbook().established(16, T)
     later = [request(METADATA, 8, 11), request(2, 3, 12)]
     play.client(fetch(16, *T, correlation=10), *later)
     play.to_broker(asks(16, [], (SESSION_ID, 1), correlation=10), *later)
-    play.broker(response(16, error_code=code, correlation_id=10))
+    play.broker(fetch_response(16, error_code=code, correlation_id=10))
     play.to_broker(asks(16, T, (0 if code == 70 else SESSION_ID, 0), correlation=10))
-    play.broker(answer(11, b"brokers"), answer(12, b"offsets")).nothing()
-    waiting = len(answer(11, b"brokers") + answer(12, b"offsets"))
+    play.broker(response(11, b"brokers"), response(12, b"offsets")).nothing()
+    waiting = len(response(11, b"brokers") + response(12, b"offsets"))
     assert (play.connection.held, play.connection.reads_client) == (waiting, False)
     play.broker(full(16, T, hw=6, session_id=78, correlation_id=10))
-    play.to_client(full(16, T, hw=6, correlation_id=10), answer(11, b"brokers"), answer(12, b"offsets"))
+    play.to_client(full(16, T, hw=6, correlation_id=10), response(11, b"brokers"), response(12, b"offsets"))
     assert (play.connection.held, play.connection.reads_client) == (0, True)
     assert (play.connection.session_id, play.connection.session_epoch) == (78, 1)
 
 
-def test_a_repeated_answer_streams_past_what_waits() -> None:
-    """The answer that was waited for goes on chunk by chunk; a later one that has begun follows it."""
+def test_a_repeated_response_streams_past_what_waits() -> None:
+    """The response that was waited for goes on chunk by chunk; a later one that has begun follows it."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10), request(METADATA, 8, 11)).takes_broker()
-    play.broker(response(16, error_code=70, correlation_id=10)).takes_broker()
-    later = answer(11, bytes(100))
+    play.broker(fetch_response(16, error_code=70, correlation_id=10)).takes_broker()
+    later = response(11, bytes(100))
     play.broker(later[:50]).nothing()
     play.broker(later[50:])
     told = full(16, T, hw=6, session_id=78, correlation_id=10)
@@ -241,13 +245,13 @@ def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> 
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
     whole = produce(11, -1, 500)
     play.client(whole[:100]).to_broker(whole[:100])
-    play.broker(response(16, error_code=70, correlation_id=10)).nothing()
+    play.broker(fetch_response(16, error_code=70, correlation_id=10)).nothing()
     assert play.connection.reads_client
     play.client(whole[100:300]).to_broker(whole[100:300])
     play.client(whole[300:]).to_broker(whole[300:], asks(16, T, (0, 0), correlation=10))
-    play.broker(answer(11, b"written")).nothing()
+    play.broker(response(11, b"written")).nothing()
     play.broker(full(16, T, session_id=78, correlation_id=10))
-    play.to_client(full(16, T, correlation_id=10), answer(11, b"written"))
+    play.to_client(full(16, T, correlation_id=10), response(11, b"written"))
 
 
 def test_a_client_with_too_much_in_flight_is_not_read() -> None:
@@ -256,7 +260,7 @@ def test_a_client_with_too_much_in_flight_is_not_read() -> None:
         assert play.connection.reads_client
         play.client(request(12, 0, number)).takes_broker()
     assert not play.connection.reads_client
-    play.broker(answer(0)).takes_client()
+    play.broker(response(0)).takes_client()
     assert play.connection.reads_client
 
 
@@ -264,15 +268,20 @@ def test_a_client_with_too_much_in_flight_is_not_read() -> None:
 
 
 def script(version: int) -> list[tuple[bytes, bytes]]:
-    """Requests of a client with a session, and the broker's answers to what the gateway makes of them."""
+    """Requests of a client with a session, and the broker's responses to what the gateway makes of them."""
     spoken = max(version, 7)
-    news = response(spoken, ("t", [entry(1, 9, records=b"r" * 90)]), correlation_id=10, session_id=SESSION_ID)
+    changes = fetch_response(
+        spoken, ("t", [entry(1, 9, records=b"r" * 90)]), correlation_id=10, session_id=SESSION_ID
+    )
     return [
-        (fetch(version, *T, correlation=10), news),
-        (request(METADATA, 5, 11, b"topics"), answer(11, b"brokers")),
+        (fetch(version, *T, correlation=10), changes),
+        (request(METADATA, 5, 11, b"topics"), response(11, b"brokers")),
         (produce(12, 0), b""),
-        (fetch(version, *T[:2], correlation=13), response(spoken, correlation_id=13, session_id=SESSION_ID)),
-        (produce(14, 1), answer(14, b"written")),
+        (
+            fetch(version, *T[:2], correlation=13),
+            fetch_response(spoken, correlation_id=13, session_id=SESSION_ID),
+        ),
+        (produce(14, 1), response(14, b"written")),
     ]
 
 
@@ -310,7 +319,7 @@ def test_frames_pass_whatever_they_hold_and_however_they_come(
     frames: list[tuple[int, bytes, bytes]], client_chunk: int, broker_chunk: int
 ) -> None:
     asked = b"".join(request(key, 1, number, body) for number, (key, body, _) in enumerate(frames))
-    told = b"".join(answer(number, body) for number, (_, _, body) in enumerate(frames))
+    told = b"".join(response(number, body) for number, (_, _, body) in enumerate(frames))
     play = Playbook().client(asked, chunk=client_chunk)
     assert play.takes_broker() == asked
     play.broker(told, chunk=broker_chunk)
@@ -333,7 +342,7 @@ def test_noise_from_the_client_ends_at_worst_the_connection(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_noise_from_the_broker_ends_at_worst_the_connection(seed: int) -> None:
-    """An answer of the right length and correlation id with anything in it, to each kind of fetch."""
+    """A response of the right length and correlation id with anything in it, to each kind of fetch."""
     chance = random.Random(seed)
     play = Playbook().established(16, T)
     if seed % 3 == 0:
@@ -389,34 +398,34 @@ def test_tls_on_a_plaintext_port_is_named() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (answer(9), "an answer to request 9 where 5 is due"),
-        (bytes(8), "an answer of 0 bytes"),
-        (b"\xff\xff\xff\xff" + bytes(4), "an answer of -1 bytes"),
+        (response(9), "a response to request 9 where 5 is due"),
+        (bytes(8), "a response of 0 bytes"),
+        (b"\xff\xff\xff\xff" + bytes(4), "a response of -1 bytes"),
     ],
 )
 def test_a_broker_that_answers_nonsense(data: bytes, reason: str) -> None:
     asked = request(METADATA, 1, 5)
     play = Playbook().client(asked).to_broker(asked).broker(data).nothing()
     assert play.connection.fault == Fault(side="broker", reason=reason)
-    play.broker(answer(5)).nothing()
+    play.broker(response(5)).nothing()
 
 
 def test_a_broker_that_answers_what_nobody_asked() -> None:
-    play = Playbook().broker(answer(5)).nothing()
-    assert play.connection.fault == Fault(side="broker", reason="an answer that nothing asked for")
+    play = Playbook().broker(response(5)).nothing()
+    assert play.connection.fault == Fault(side="broker", reason="a response that nothing asked for")
 
 
-def test_a_fault_lets_earlier_answers_go() -> None:
+def test_a_fault_lets_earlier_responses_go() -> None:
     asked = [request(METADATA, 1, 5), request(METADATA, 1, 6)]
-    play = Playbook().client(*asked).to_broker(*asked).broker(answer(5, b"good"), answer(9))
-    play.to_client(answer(5, b"good"))
+    play = Playbook().client(*asked).to_broker(*asked).broker(response(5, b"good"), response(9))
+    play.to_client(response(5, b"good"))
     assert play.connection.fault is not None
 
 
 def test_what_a_fetch_header_lacks() -> None:
     """A fetch whose client id goes beyond it: the broker says what it thinks of it."""
     frame = framed(b"\0\1\0\x10" + bytes(4) + b"\x7f\xff" + bytes(10))
-    Playbook().exchange(frame, answer(0, b"closed"))
+    Playbook().exchange(frame, response(0, b"closed"))
 
 
 # --- ApiVersions ----------------------------------------------------------------------------------
@@ -427,7 +436,7 @@ def test_api_versions_is_cut_to_what_is_understood() -> None:
     less = bytes.fromhex("0000 00000003 0001 0004 0012 0063 0000 7fff 0012 0000 0004")
     asked = request(18, 0, 1)
     play = Playbook().client(asked).to_broker(asked)
-    play.broker(answer(1, body), chunk=3).to_client(answer(1, less))
+    play.broker(response(1, body), chunk=3).to_client(response(1, less))
 
 
 def test_an_unknown_version_is_refused_as_brokers_do() -> None:
@@ -435,14 +444,14 @@ def test_an_unknown_version_is_refused_as_brokers_do() -> None:
     play = Playbook()
     play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
     own = bytes.fromhex("0023 00000001 0012 0000 0004")
-    play.to_client(answer(1, own))
+    play.to_client(response(1, own))
     play.knows()
 
 
 def test_a_brokers_own_refusal_passes() -> None:
     """Case 85."""
     asked = request(18, 4, 1, b"\0\x02a\x02b\0")
-    told = answer(1, bytes.fromhex("0023 00000001 0012 0000 0003"))
+    told = response(1, bytes.fromhex("0023 00000001 0012 0000 0003"))
     Playbook().exchange(asked, told).knows()
 
 
@@ -450,8 +459,8 @@ def test_a_refusal_keeps_its_place() -> None:
     """Case 85."""
     first = request(METADATA, 1, 1)
     play = Playbook().client(first, request(18, 9, 2, b"\0\x01\x01\0")).to_broker(first)
-    play.broker(answer(1, b"brokers"))
-    play.to_client(answer(1, b"brokers"), answer(2, bytes.fromhex("0023 00000001 0012 0000 0004")))
+    play.broker(response(1, b"brokers"))
+    play.to_client(response(1, b"brokers"), response(2, bytes.fromhex("0023 00000001 0012 0000 0004")))
 
 
 def test_the_client_names_its_software() -> None:
@@ -488,7 +497,7 @@ def test_handshake_v0_goes_opaque() -> None:
     play = Playbook().client(asked).to_broker(asked)
     token = framed(b"\0user\0password")
     play.client(token, chunk=3).to_broker(token)
-    play.broker(answer(1, b"\0\0")).to_client(answer(1, b"\0\0"))
+    play.broker(response(1, b"\0\0")).to_client(response(1, b"\0\0"))
     play.broker(b"\0\0\0\0").to_client(b"\0\0\0\0")
     for number in (2, 3, 4, 5):
         frame = fetch(11, *T, correlation=number)
@@ -502,7 +511,7 @@ def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN") + framed(b"\0user\0password")
     play = Playbook().client(asked, chunk=chunk)
     assert play.takes_broker() == asked
-    told = answer(1, b"\0\0") + framed(b"") + b"rest"
+    told = response(1, b"\0\0") + framed(b"") + b"rest"
     play.broker(told, chunk=chunk)
     assert play.takes_client() == told
 
@@ -511,8 +520,8 @@ def test_handshake_v1_keeps_its_frames() -> None:
     """Case 87: re-authentication in mid-stream as well, with Java's reserved correlation ids."""
     play = Playbook()
     for base in (1, 2**31 - 8):
-        play.exchange(request(SASL_HANDSHAKE, 1, base, b"\0\x05PLAIN"), answer(base, b"\0\0"))
-        play.exchange(request(SASL_AUTHENTICATE, 1, base + 1, b"token"), answer(base + 1, b"\0\0ok"))
+        play.exchange(request(SASL_HANDSHAKE, 1, base, b"\0\x05PLAIN"), response(base, b"\0\0"))
+        play.exchange(request(SASL_AUTHENTICATE, 1, base + 1, b"token"), response(base + 1, b"\0\0ok"))
         play.knows()
     assert play.events(Passthrough) == []
 
@@ -541,7 +550,7 @@ def test_a_session_is_closed_at_the_broker(version: int) -> None:
     play.events()
     play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))
     assert (play.connection.done, play.sessions.held) == (False, 0)
-    play.broker(response(max(version, 7), correlation_id=3)).nothing()
+    play.broker(fetch_response(max(version, 7), correlation_id=3)).nothing()
     assert (play.connection.done, play.sessions.held) == (True, 0)
     assert play.events() == [SessionClosed(session_id=SESSION_ID, reason="the connection ends")]
 
@@ -560,15 +569,15 @@ def test_after_closing_nothing_is_taken_from_the_client() -> None:
 
 
 def test_closing_with_a_fetch_parked() -> None:
-    """What is in flight is finished: its answer is still completed from the session."""
+    """What is in flight is finished: its response is still completed from the session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
-    play.broker(response(16, session_id=SESSION_ID, correlation_id=9)).to_client(
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=9)).to_client(
         full(16, T, correlation_id=9)
     )
     assert not play.connection.done
-    play.broker(response(16, correlation_id=3)).nothing()
+    play.broker(fetch_response(16, correlation_id=3)).nothing()
     assert (play.connection.done, play.sessions.held) == (True, 0)
 
 
@@ -583,18 +592,18 @@ def test_closing_while_a_session_is_asked_for() -> None:
         full(16, T, correlation_id=3), more=True
     )
     play.to_broker(asks(16, [], (78, -1), correlation=3))
-    play.broker(response(16, correlation_id=3)).nothing()
+    play.broker(fetch_response(16, correlation_id=3)).nothing()
     assert (play.connection.done, play.sessions.held) == (True, 0)
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_closing_with_a_fetch_parked_that_fails(code: int) -> None:
-    """The client gets its answer, without another session."""
+    """The client gets its response, without another session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
-    play.broker(response(16, error_code=code, correlation_id=9)).to_broker(fetch(16, *T, correlation=9))
-    play.broker(response(16, correlation_id=3)).nothing()
+    play.broker(fetch_response(16, error_code=code, correlation_id=9)).to_broker(fetch(16, *T, correlation=9))
+    play.broker(fetch_response(16, correlation_id=3)).nothing()
     assert not play.connection.done
     play.broker(full(16, T, correlation_id=9)).to_client(full(16, T, correlation_id=9))
     assert (play.connection.done, play.sessions.held) == (True, 0)
@@ -606,7 +615,7 @@ def test_closing_with_a_full_fetch_parked_that_fails() -> None:
         play.exchange(fetch(16, *T, correlation=number), full(16, T, correlation_id=number))
     play.client(fetch(16, *T, correlation=3)).to_broker(asks(16, T, (0, 0), correlation=3))
     play.close().nothing()
-    play.broker(response(16, error_code=70, correlation_id=3)).to_broker(fetch(16, *T, correlation=3))
+    play.broker(fetch_response(16, error_code=70, correlation_id=3)).to_broker(fetch(16, *T, correlation=3))
     play.broker(full(16, T, hw=6, correlation_id=3)).to_client(full(16, T, hw=6, correlation_id=3))
     assert (play.connection.done, play.sessions.held) == (True, 0)
 
@@ -621,17 +630,17 @@ def test_closing_in_the_middle_of_a_request_says_nothing() -> None:
     assert play.events(SessionClosed) == []
 
 
-def test_closing_in_the_middle_of_a_request_waits_for_earlier_answers() -> None:
+def test_closing_in_the_middle_of_a_request_waits_for_earlier_responses() -> None:
     play = Playbook().established(16, T)
     metadata, whole = request(METADATA, 8, 8), produce(9, -1)
     play.client(metadata, whole[:30]).to_broker(metadata, whole[:30])
     play.close().nothing()
     assert not play.connection.done
-    play.broker(answer(8, b"brokers")).to_client(answer(8, b"brokers"))
+    play.broker(response(8, b"brokers")).to_client(response(8, b"brokers"))
     assert play.connection.done
 
 
-def test_closing_in_the_middle_of_a_produce_without_acks_waits_for_earlier_answers() -> None:
+def test_closing_in_the_middle_of_a_produce_without_acks_waits_for_earlier_responses() -> None:
     play = Playbook().established(16, T)
     metadata, whole = request(METADATA, 8, 8), produce(9, 0)
     play.client(metadata, whole[:30]).to_broker(metadata, whole[:30])
@@ -669,7 +678,7 @@ def test_bytes_are_counted_on_both_sides() -> None:
     play = Playbook().established(16, T)
     tally = play.connection.tally
     before = (tally.client.bytes_in, tally.client.bytes_out, tally.broker.bytes_in, tally.broker.bytes_out)
-    asked, told = fetch(16, *T, correlation=9), response(16, session_id=SESSION_ID, correlation_id=9)
+    asked, told = fetch(16, *T, correlation=9), fetch_response(16, session_id=SESSION_ID, correlation_id=9)
     play.client(asked).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.broker(told).to_client(full(16, T, correlation_id=9))
     after = (tally.client.bytes_in, tally.client.bytes_out, tally.broker.bytes_in, tally.broker.bytes_out)
@@ -684,7 +693,7 @@ def test_bytes_are_counted_on_both_sides() -> None:
 def metadata(correlation: int, host: bytes, port: int) -> bytes:
     """Metadata v0 that names broker 2 and no topic."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
-    return answer(correlation, body)
+    return response(correlation, body)
 
 
 @pytest.mark.parametrize("chunk", [1, 9, 1000])
@@ -699,6 +708,6 @@ def test_addresses_lead_through_the_gateway(chunk: int) -> None:
 def test_addresses_that_are_not_understood_pass_and_are_told() -> None:
     play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
     asked = request(METADATA, 0, 5, b"\0\0\0\0")
-    told = answer(5, b"\0\0\0\1nonsense")
+    told = response(5, b"\0\0\0\1nonsense")
     play.exchange(asked, told)
-    assert play.events(Passthrough) == [Passthrough(reason="an answer with addresses was not understood")]
+    assert play.events(Passthrough) == [Passthrough(reason="a response with addresses was not understood")]

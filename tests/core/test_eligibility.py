@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.core.eligibility import WINDOW_SECONDS, Eligibility, Sessions
+from proxy.core.eligibility import WINDOW_SECONDS, Eligibility, SessionLimits
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.handler import FetchSessionHandler
@@ -20,7 +20,7 @@ def plain(version: int = 16, session: tuple[int, int] = (0, -1), **fields: Any) 
 
 
 def record(features: Features | None = NEW, **switch: Any) -> Eligibility:
-    found = Eligibility(Sessions(max_sessions=5, **switch))
+    found = Eligibility(SessionLimits(max_sessions=5, **switch))
     found.features = features
     return found
 

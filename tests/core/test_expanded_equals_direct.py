@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from tests.model.broker import ModelBroker
 from tests.model.compare import BIG, DifferenceError, check
 from tests.model.gate import Gate, framed
@@ -75,7 +75,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         """As the client knows them."""
         for name in TOPICS:
             self.create(name)
-        self.sessions = Sessions(max_sessions=max_sessions)
+        self.sessions = SessionLimits(max_sessions=max_sessions)
         connection = Connection(sessions=self.sessions, resolve=None)
         self.gate = Gate(connection, self.broker, random.Random(seed) if cuts else None)
         self.leaves_midway = leaves_midway
@@ -372,13 +372,13 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         direct = [self.broker.handle(frame, self.now) for frame in frames]
         if other is not None:
             frames.insert(1, other)
-        answers = self.gate.exchange(frames, self.now)
-        assert len(answers) == len(frames), f"{len(answers)} answers to {len(frames)} requests"
+        responses = self.gate.exchange(frames, self.now)
+        assert len(responses) == len(frames), f"{len(responses)} responses to {len(frames)} requests"
         if other is not None:
-            assert answers.pop(1) == self.broker.handle(other, self.now)
-        for request, answer, expected in zip(requests, answers, direct, strict=True):
+            assert responses.pop(1) == self.broker.handle(other, self.now)
+        for request, response, expected in zip(requests, responses, direct, strict=True):
             version = request.version
-            check(request, decode_response(answer, version), decode_response(expected, version))
+            check(request, decode_response(response, version), decode_response(expected, version))
 
 
 TestAnyClientAnyBroker = AnyClientAnyBroker.TestCase
@@ -386,8 +386,8 @@ TestAnyClientAnyBroker.settings = settings(max_examples=EXAMPLES, stateful_step_
 
 
 def test_endpoints_that_a_throttle_keeps_back() -> None:
-    """An answer thrown away to throttle names the leaders' endpoints all the same (v16 and later), but not if
-    it hides that the session is lost. Nobody misses them: what they are for are entries, and it has none.
+    """A response thrown away to throttle names the leaders' endpoints all the same (v16 and later), but not
+    if it hides that the session is lost. Nobody misses them: what they are for are entries, and it has none.
     """
     history = AnyClientAnyBroker()
     history.begin(

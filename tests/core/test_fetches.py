@@ -1,14 +1,15 @@
-"""Which fetches go through the session, and what becomes of their answers: transcripts of one connection."""
+"""Which fetches go through the session, and what becomes of their responses: transcripts of
+one connection."""
 
 from typing import Any
 
 import pytest
 
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, SessionMade
 from proxy.protocol.fetch_request import Listing
 from proxy.session.handler import Delta, FetchSessionHandler
-from tests.frames import Want, entry, fetch, response
+from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
 
@@ -28,16 +29,16 @@ def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
     play.client(fetch(version, *T, correlation=4)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=4)
     )
-    play.broker(response(spoken, ("t", [records]), session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(spoken, ("t", [records]), session_id=SESSION_ID, correlation_id=4))
     shown = records if version >= 5 else entry(1, 9, records=b"r" * 20, log_start_offset=-1)
     rest = [entry(0, 5, **({} if version >= 5 else NO_LOG_START))]
-    play.to_client(response(version, ("t", [*rest, shown]), ("u", rest), correlation_id=4))
+    play.to_client(fetch_response(version, ("t", [*rest, shown]), ("u", rest), correlation_id=4))
     play.client(fetch(version, *HOT, correlation=5)).to_broker(
         asks(version, [HOT[1]], (SESSION_ID, 2), correlation=5)
     )
-    play.broker(response(spoken, session_id=SESSION_ID, correlation_id=5))
+    play.broker(fetch_response(spoken, session_id=SESSION_ID, correlation_id=5))
     shown = entry(1, 9) if version >= 5 else entry(1, 9, log_start_offset=-1)
-    play.to_client(response(version, ("t", [*rest, shown]), ("u", rest), correlation_id=5))
+    play.to_client(fetch_response(version, ("t", [*rest, shown]), ("u", rest), correlation_id=5))
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
@@ -49,7 +50,7 @@ def test_a_rotated_list_is_the_same_list(version: int) -> None:
             version,
             wants,
             asks(version, [], (SESSION_ID, number), correlation=9),
-            response(version, session_id=SESSION_ID, correlation_id=9),
+            fetch_response(version, session_id=SESSION_ID, correlation_id=9),
             full(version, wants, correlation_id=9),
             correlation=9,
         )
@@ -81,32 +82,34 @@ def test_rotations_of_one_topic_are_not_compared_column_by_column(
         ([ONE[0], hot, ONE[2]], [], []),
     ]
     high = {0: 5, 1: 5, 2: 5}
-    for number, (wants, altered, news) in enumerate(script, 1):
+    for number, (wants, altered, changes) in enumerate(script, 1):
         high[1] = 9 if number > 1 else 5
         rest = {index: entry(index, high[index]) for index in high} | {
-            each.partition_index: each for each in news
+            each.partition_index: each for each in changes
         }
         turn(
             play,
             version,
             wants,
             asks(version, altered, (SESSION_ID, number), correlation=number),
-            response(version, *([("t", news)] if news else []), session_id=SESSION_ID, correlation_id=number),
-            response(version, ("t", [rest[index] for _, index, *_ in wants]), correlation_id=number),
+            fetch_response(
+                version, *([("t", changes)] if changes else []), session_id=SESSION_ID, correlation_id=number
+            ),
+            fetch_response(version, ("t", [rest[index] for _, index, *_ in wants]), correlation_id=number),
             correlation=number,
         )
     assert len(compared) == 1
 
 
-def test_a_rotation_is_left_where_an_answer_has_another_order() -> None:
+def test_a_rotation_is_left_where_a_response_has_another_order() -> None:
     play = Playbook().established(11, ONE)
     play.client(fetch(11, *ONE)).to_broker(asks(11, [], (SESSION_ID, 1)))
-    play.broker(response(11, session_id=SESSION_ID)).to_client(full(11, ONE))
+    play.broker(fetch_response(11, session_id=SESSION_ID)).to_client(full(11, ONE))
     turned = [ONE[2], ONE[0], ONE[1]]
     play.client(fetch(11, *turned)).to_broker(asks(11, [], (SESSION_ID, 2)))
     gone = entry(0, error=3)
-    play.broker(response(11, ("t", [gone]), session_id=SESSION_ID))
-    play.to_client(response(11, ("t", [entry(2, 5), entry(1, 5), gone])))
+    play.broker(fetch_response(11, ("t", [gone]), session_id=SESSION_ID))
+    play.to_client(fetch_response(11, ("t", [entry(2, 5), entry(1, 5), gone])))
 
 
 @pytest.mark.parametrize("code", [70, 71])
@@ -114,14 +117,14 @@ def test_a_rotation_survives_the_loss_of_its_session(code: int) -> None:
     play = Playbook().established(16, ONE)
     for epoch in (1, 2):
         play.client(fetch(16, *ONE)).to_broker(asks(16, [], (SESSION_ID, epoch)))
-        play.broker(response(16, session_id=SESSION_ID)).to_client(full(16, ONE))
+        play.broker(fetch_response(16, session_id=SESSION_ID)).to_client(full(16, ONE))
     turned = [ONE[2], ONE[0], ONE[1]]
     play.client(fetch(16, *turned)).to_broker(asks(16, [], (SESSION_ID, 3)))
     named = 0 if code == 70 else SESSION_ID
-    play.broker(response(16, error_code=code)).to_broker(fetch(16, *turned, session=(named, 0)))
+    play.broker(fetch_response(16, error_code=code)).to_broker(fetch(16, *turned, session=(named, 0)))
     play.broker(full(16, turned, session_id=9)).to_client(full(16, turned))
     play.client(fetch(16, *ONE)).to_broker(asks(16, [], (9, 1)))
-    play.broker(response(16, session_id=9)).to_client(full(16, ONE))
+    play.broker(fetch_response(16, session_id=9)).to_client(full(16, ONE))
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
@@ -131,7 +134,7 @@ def test_a_rotation_is_left_when_its_rows_become_others(version: int) -> None:
     back = [*old[1:], old[0]]
     play = Playbook().established(version, old)
     play.client(fetch(version, *old)).to_broker(asks(version, [], (SESSION_ID, 1)))
-    play.broker(response(version)).to_client(full(version, old))  # id 0: the session is gone
+    play.broker(fetch_response(version)).to_client(full(version, old))  # id 0: the session is gone
     play.client(fetch(version, *new)).to_broker(asks(version, new, (0, 0)))
     play.broker(full(version, new, session_id=9)).to_client(full(version, new))
     # The table's freed row still has the bytes of t-0.
@@ -139,9 +142,9 @@ def test_a_rotation_is_left_when_its_rows_become_others(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 16])
-def test_an_answer_that_was_not_understood_is_not_known_again(version: int) -> None:
+def test_a_response_that_was_not_understood_is_not_known_again(version: int) -> None:
     play = Playbook().established(version, T)
-    good = response(version, session_id=SESSION_ID)
+    good = fetch_response(version, session_id=SESSION_ID)
     longer = (len(good) - 3).to_bytes(4) + good[4:] + b"\0"
     for _ in range(2):
         play.client(fetch(version, *T)).to_broker(asks(version, [], (SESSION_ID, 1)))
@@ -156,14 +159,14 @@ def test_an_answer_that_was_not_understood_is_not_known_again(version: int) -> N
 def test_added_altered_and_forgotten() -> None:
     play = Playbook().established(16, T)
     wants: list[Want] = [("v", 0), ("t", 1, 7), ("t", 0)]
-    told = response(16, ("v", [entry(0, 2)]), session_id=SESSION_ID, correlation_id=9)
+    told = fetch_response(16, ("v", [entry(0, 2)]), session_id=SESSION_ID, correlation_id=9)
     turn(
         play,
         16,
         wants,
         asks(16, [("v", 0), ("t", 1, 7)], (SESSION_ID, 1), forget=[("u", 0)], correlation=9),
         told,
-        response(16, ("v", [entry(0, 2)]), ("t", [entry(1, 5), entry(0, 5)]), correlation_id=9),
+        fetch_response(16, ("v", [entry(0, 2)]), ("t", [entry(1, 5), entry(0, 5)]), correlation_id=9),
         correlation=9,
     )
     assert play.connection.session_partitions == 3
@@ -215,13 +218,13 @@ def test_a_second_fetch_in_flight_goes_without_the_session() -> None:
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     second = fetch(16, *HOT, correlation=5)
     play.client(second).to_broker(second)
-    play.broker(response(16, session_id=SESSION_ID, correlation_id=4)).to_client(
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=4)).to_client(
         full(16, T, correlation_id=4)
     )
     play.broker(full(16, HOT, hw=8, correlation_id=5)).to_client(full(16, HOT, hw=8, correlation_id=5))
     # The table is as it was: the delta is against what was last sent in the session.
     play.client(fetch(16, *HOT, correlation=6)).to_broker(asks(16, [HOT[1]], (SESSION_ID, 2), correlation=6))
-    play.broker(response(16, session_id=SESSION_ID, correlation_id=6)).to_client(
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=6)).to_client(
         full(16, HOT, correlation_id=6)
     )
 
@@ -236,9 +239,9 @@ def test_storage_errors_in_a_session(version: int, told: int) -> None:
     play.client(fetch(version, *T, correlation=4)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=4)
     )
-    play.broker(response(7, ("u", [entry(0, error=56)]), session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(7, ("u", [entry(0, error=56)]), session_id=SESSION_ID, correlation_id=4))
     rest = [entry(index, 5, **({} if version >= 5 else NO_LOG_START)) for index in (0, 1)]
-    play.to_client(response(version, ("t", rest), ("u", [entry(0, error=told)]), correlation_id=4))
+    play.to_client(fetch_response(version, ("t", rest), ("u", [entry(0, error=told)]), correlation_id=4))
 
 
 def test_the_raised_request_to_the_byte() -> None:
@@ -265,7 +268,9 @@ def test_fetches_are_counted_by_kind_on_both_sides() -> None:
     play = Playbook().established(16, T)
     for number in (1, 2):
         play.client(fetch(16, *HOT, correlation=9)).takes_broker()
-        told = response(16, ("t", [entry(1, 9, records=b"12345")]), session_id=SESSION_ID, correlation_id=9)
+        told = fetch_response(
+            16, ("t", [entry(1, 9, records=b"12345")]), session_id=SESSION_ID, correlation_id=9
+        )
         play.broker(told).takes_client()
         assert play.connection.session_epoch == 1 + number
     play.close().takes_broker()
@@ -290,7 +295,7 @@ def test_bytes_are_counted_as_whole_frames() -> None:
         told = (
             full(16, T, session_id=session_id, correlation_id=number)
             if spoken.session_epoch < 1
-            else response(16, session_id=session_id, correlation_id=number)
+            else fetch_response(16, session_id=session_id, correlation_id=number)
         )
         play.broker(told)
         given = play.takes_client()
@@ -313,13 +318,15 @@ def test_bytes_are_counted_as_whole_frames() -> None:
 
 def test_two_clients_do_not_mix() -> None:
     """Case 73: one has its session lost and made again; the other goes on with its own."""
-    sessions = Sessions(max_sessions=5)
+    sessions = SessionLimits(max_sessions=5)
     one = Playbook(sessions).established(16, T, session_id=71)
     two = Playbook(sessions).established(16, T, session_id=72)
     one.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (71, 1), correlation=4))
     two.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (72, 1), correlation=4))
-    one.broker(response(16, error_code=70, correlation_id=4)).to_broker(asks(16, T, (0, 0), correlation=4))
-    two.broker(response(16, session_id=72, correlation_id=4)).to_client(full(16, T, correlation_id=4))
+    one.broker(fetch_response(16, error_code=70, correlation_id=4)).to_broker(
+        asks(16, T, (0, 0), correlation=4)
+    )
+    two.broker(fetch_response(16, session_id=72, correlation_id=4)).to_client(full(16, T, correlation_id=4))
     one.broker(full(16, T, session_id=73, correlation_id=4)).to_client(full(16, T, correlation_id=4))
     one.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (73, 1), correlation=5))
     two.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (72, 2), correlation=5))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.frames import Want, entry, fetch, response
+from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, T, asks, full, passes, request, split
 
@@ -32,7 +32,7 @@ def test_old_versions_pass_as_they_are(version: int) -> None:
     play = Playbook().knows("3.9")
     for number in range(1, 6):
         asked = fetch(version, *T, correlation=number)
-        told = response(
+        told = fetch_response(
             version, ("t", [entry(0, 5, last_stable_offset=-1, log_start_offset=-1)]), correlation_id=number
         )
         play.exchange(asked, told)
@@ -106,14 +106,14 @@ def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
     for number in range(1, 6):
         content = wire.encode_request(wire.FetchRequest(version=18, correlation_id=number, topics=(topic,)))
         frame = len(content).to_bytes(4) + content
-        play.exchange(frame, response(18, correlation_id=number))
+        play.exchange(frame, fetch_response(18, correlation_id=number))
 
 
 def test_a_fetch_that_is_not_understood_passes() -> None:
     play = Playbook().established(16, T)
     frame = fetch(16, *T, correlation=9)
-    odd = (len(frame) - 4 + 3).to_bytes(4) + frame[4:] + b"odd"
-    play.exchange(odd, response(16, correlation_id=9))
+    not_plain = (len(frame) - 4 + 3).to_bytes(4) + frame[4:] + b"odd"
+    play.exchange(not_plain, fetch_response(16, correlation_id=9))
     assert play.connection.tally.passthrough["not understood"] == 1
 
 
@@ -160,7 +160,9 @@ def test_native_sessions_pass_as_they_are(version: int) -> None:
 def test_errors_of_native_sessions_reach_the_client(code: int) -> None:
     """Trap 38."""
     play = Playbook().knows()
-    play.exchange(fetch(16, session=(5, 1), correlation=1), response(16, error_code=code, correlation_id=1))
+    play.exchange(
+        fetch(16, session=(5, 1), correlation=1), fetch_response(16, error_code=code, correlation_id=1)
+    )
 
 
 def test_a_connection_that_was_native_stays_so() -> None:
@@ -177,7 +179,7 @@ def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> Non
     play = Playbook().established(16, T)
     asked = fetch(16, *T, session=session, correlation=9)
     close = asks(16, [], (SESSION_ID, -1), correlation=3)
-    told = {asked: full(16, T, correlation_id=9), close: response(16, correlation_id=3)}
+    told = {asked: full(16, T, correlation_id=9), close: fetch_response(16, correlation_id=3)}
     play.client(asked)
     sent = split(play.takes_broker())
     assert sorted(sent) == sorted(told)
@@ -211,7 +213,9 @@ def test_a_client_that_floods_with_0_0() -> None:
     for number in (1, 2, 3):
         play.client(fetch(11, *T, session=(0, 0), correlation=9))
         play.to_broker(asks(11, [], (32, number), correlation=9))
-        play.broker(response(11, session_id=32, correlation_id=9)).to_client(full(11, T, correlation_id=9))
+        play.broker(fetch_response(11, session_id=32, correlation_id=9)).to_client(
+            full(11, T, correlation_id=9)
+        )
 
 
 def test_a_flood_of_fetches_of_one_partition() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
-from tests.frames import Want, entry, fetch, response
+from tests.frames import Want, entry, fetch, fetch_response
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
 
 # --- the broker loses or refuses sessions ---------------------------------------------------------
@@ -19,7 +19,7 @@ def test_session_errors_are_not_for_the_client(version: int, code: int) -> None:
     play.client(fetch(version, *HOT, correlation=4)).to_broker(
         asks(version, [HOT[1]], (SESSION_ID, 1), correlation=4)
     )
-    play.broker(response(spoken, error_code=code, correlation_id=4))
+    play.broker(fetch_response(spoken, error_code=code, correlation_id=4))
     play.to_broker(asks(version, HOT, (0 if code == 70 else SESSION_ID, 0), correlation=4))
     play.broker(full(spoken, HOT, hw=6, session_id=78, correlation_id=4))
     play.to_client(full(version, HOT, hw=6, correlation_id=4))
@@ -37,19 +37,21 @@ def test_a_second_failure_goes_without_a_session(second: int) -> None:
     """Trap 6."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
-    play.broker(response(16, error_code=71, correlation_id=4))
+    play.broker(fetch_response(16, error_code=71, correlation_id=4))
     play.to_broker(asks(16, T, (SESSION_ID, 0), correlation=4))
-    play.broker(response(16, error_code=second, correlation_id=4)).to_broker(fetch(16, *T, correlation=4))
+    play.broker(fetch_response(16, error_code=second, correlation_id=4)).to_broker(
+        fetch(16, *T, correlation=4)
+    )
     play.broker(full(16, T, hw=6, correlation_id=4)).to_client(full(16, T, hw=6, correlation_id=4))
     assert play.sessions.held == 0
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
 
 
-def test_a_slot_is_given_back_after_an_answer_that_repeats_the_last() -> None:
+def test_a_slot_is_given_back_after_a_response_that_repeats_the_last() -> None:
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).takes_broker()
-    play.broker(response(16, error_code=71, correlation_id=4)).takes_broker()
-    play.broker(response(16, error_code=71, correlation_id=4)).takes_broker()
+    play.broker(fetch_response(16, error_code=71, correlation_id=4)).takes_broker()
+    play.broker(fetch_response(16, error_code=71, correlation_id=4)).takes_broker()
     play.broker(full(16, T, correlation_id=4)).to_client(full(16, T, correlation_id=4))
     assert play.sessions.held == 0
 
@@ -59,10 +61,10 @@ def test_another_error_is_told_as_without_a_session(code: int) -> None:
     """Trap 11: the fetch is repeated sessionless; whatever the broker says then is the client's."""
     play = Playbook().established(11, T)
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
-    play.broker(response(11, error_code=code, session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(11, error_code=code, session_id=SESSION_ID, correlation_id=4))
     play.to_broker(fetch(11, *T, correlation=4))
     failed = [entry(index, error=code, aborted=()) for index in (0, 1)]
-    told = response(11, ("t", failed), ("u", failed[:1]), error_code=code, correlation_id=4)
+    told = fetch_response(11, ("t", failed), ("u", failed[:1]), error_code=code, correlation_id=4)
     play.broker(told).to_client(told)
 
 
@@ -70,7 +72,7 @@ def test_an_id_outside_the_shards() -> None:
     """Case 96."""
     play = Playbook().established(16, T, session_id=2147483640)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (2147483640, 1), correlation=4))
-    play.broker(response(16, error_code=-1, session_id=2147483640, correlation_id=4))
+    play.broker(fetch_response(16, error_code=-1, session_id=2147483640, correlation_id=4))
     play.to_broker(fetch(16, *T, correlation=4))
     play.broker(full(16, T, correlation_id=4)).to_client(full(16, T, correlation_id=4))
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
@@ -88,12 +90,14 @@ def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
     assert play.events(SessionRefused, SessionMade) == [SessionRefused()]
 
 
-def test_an_answer_with_id_0_ends_the_session() -> None:
+def test_a_response_with_id_0_ends_the_session() -> None:
     """Trap 10."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
-    play.broker(response(16, ("t", [entry(0, 6)]), correlation_id=4))
-    play.to_client(response(16, ("t", [entry(0, 6), entry(1, 5)]), ("u", [entry(0, 5)]), correlation_id=4))
+    play.broker(fetch_response(16, ("t", [entry(0, 6)]), correlation_id=4))
+    play.to_client(
+        fetch_response(16, ("t", [entry(0, 6), entry(1, 5)]), ("u", [entry(0, 5)]), correlation_id=4)
+    )
     assert play.connection.session_id == 0
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
 
@@ -103,7 +107,7 @@ def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:
     wants: list[Want] = [*T, ("v", 0)]
     play.client(fetch(16, *wants, correlation=4))
     play.to_broker(asks(16, [("v", 0)], (SESSION_ID, 1), correlation=4))
-    play.broker(response(16, session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=4))
     play.to_broker(asks(16, wants, (SESSION_ID, 0), correlation=4))
     play.broker(full(16, wants, session_id=78, correlation_id=4)).to_client(full(16, wants, correlation_id=4))
 
@@ -113,15 +117,15 @@ def test_a_recreated_topic_is_had_again_in_full(code: int) -> None:
     """Case 80; trap 8: without a session the broker says 100, and 103 never reaches the client."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
-    play.broker(response(16, ("u", [entry(0, error=code)]), session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(16, ("u", [entry(0, error=code)]), session_id=SESSION_ID, correlation_id=4))
     play.to_broker(asks(16, T, (SESSION_ID, 0), correlation=4))
     gone = entry(0, error=100, aborted=())
     elements = (("t", [entry(0, 5), entry(1, 5)]), ("u", [gone]))
-    play.broker(response(16, *elements, session_id=78, correlation_id=4))
-    play.to_client(response(16, *elements, correlation_id=4))
+    play.broker(fetch_response(16, *elements, session_id=78, correlation_id=4))
+    play.to_client(fetch_response(16, *elements, correlation_id=4))
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (78, 1), correlation=5))
-    play.broker(response(16, ("u", [gone]), session_id=78, correlation_id=5))
-    play.to_client(response(16, *elements, correlation_id=5))
+    play.broker(fetch_response(16, ("u", [gone]), session_id=78, correlation_id=5))
+    play.to_client(fetch_response(16, *elements, correlation_id=5))
 
 
 @pytest.mark.parametrize("code", [76, 35])
@@ -133,12 +137,12 @@ def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
     play.client(fetch(9, *T, correlation=3)).to_broker(asks(9, T, (0, 0), correlation=3))
     bad = entry(0, error=code, records=None, aborted=())
     elements = (("t", [bad, entry(1, 5)]), ("u", [entry(0, 5)]))
-    play.broker(response(9, *elements, session_id=SESSION_ID, correlation_id=3))
-    play.to_client(response(9, *elements, correlation_id=3))
+    play.broker(fetch_response(9, *elements, session_id=SESSION_ID, correlation_id=3))
+    play.to_client(fetch_response(9, *elements, correlation_id=3))
     asked = fetch(9, *T, correlation=4)
     close = asks(9, [], (SESSION_ID, -1), correlation=3)
     play.client(asked).to_broker(close, asked)
-    play.broker(response(9, correlation_id=3), full(9, T, correlation_id=4)).to_client(
+    play.broker(fetch_response(9, correlation_id=3), full(9, T, correlation_id=4)).to_client(
         full(9, T, correlation_id=4)
     )
     for number in range(5, 9):
@@ -150,7 +154,7 @@ def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 11, 12, 16])
-def test_a_throttled_answer_is_handed_on_empty(version: int) -> None:
+def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
     """Case 81; trap 13; and case 97: however often."""
     play = Playbook().established(version, T)
     for number in (1, 2, 3):
@@ -159,8 +163,8 @@ def test_a_throttled_answer_is_handed_on_empty(version: int) -> None:
             version,
             T,
             asks(version, [], (SESSION_ID, number), correlation=9),
-            response(version, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=9),
-            response(version, throttle_time_ms=300, correlation_id=9),
+            fetch_response(version, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=9),
+            fetch_response(version, throttle_time_ms=300, correlation_id=9),
             correlation=9,
         )
     assert play.connection.session_epoch == 4
@@ -173,8 +177,8 @@ def test_throttled_below_sessions(version: int) -> None:
     play.client(fetch(version, *T, correlation=9)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=9)
     )
-    play.broker(response(7, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=9))
-    play.to_client(response(version, throttle_time_ms=300, correlation_id=9))
+    play.broker(fetch_response(7, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=9))
+    play.to_client(fetch_response(version, throttle_time_ms=300, correlation_id=9))
 
 
 def test_a_throttled_request_for_a_session() -> None:
@@ -182,7 +186,7 @@ def test_a_throttled_request_for_a_session() -> None:
     for number in (1, 2):
         passes(play, 16, T, number)
     play.client(fetch(16, *T, correlation=3)).to_broker(asks(16, T, (0, 0), correlation=3))
-    told = response(16, throttle_time_ms=300, correlation_id=3)
+    told = fetch_response(16, throttle_time_ms=300, correlation_id=3)
     play.broker(told).to_client(told)
     assert (play.connection.session_id, play.sessions.held) == (0, 0)
 
@@ -191,13 +195,13 @@ def test_a_masked_session_error() -> None:
     """Section 2.8: error 0, id 0, throttled. The next fetch is full and names what may live on."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
-    told = response(16, throttle_time_ms=300, correlation_id=4)
+    told = fetch_response(16, throttle_time_ms=300, correlation_id=4)
     play.broker(told).to_client(told)
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (SESSION_ID, 0), correlation=5))
 
 
-def test_a_throttled_answer_of_1_1_is_a_whole_one() -> None:
+def test_a_throttled_response_of_1_1_is_a_whole_one() -> None:
     play = Playbook().established(7, T, release="1.1")
     play.client(fetch(7, *T, correlation=4)).to_broker(asks(7, [], (SESSION_ID, 1), correlation=4))
-    play.broker(response(7, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=4))
+    play.broker(fetch_response(7, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=4))
     play.to_client(full(7, T, throttle_time_ms=300, correlation_id=4))

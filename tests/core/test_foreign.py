@@ -8,11 +8,11 @@ from typing import TypeAlias
 import pytest
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Fault, Passthrough
 from proxy.core.histograms import Measured
 from proxy.server import server as serving
-from tests.playbook import Playbook, answer, request
+from tests.playbook import Playbook, request, response
 from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, run, socket_of
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -24,7 +24,7 @@ SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
 
 def foreign() -> Connection:
-    return Connection(sessions=Sessions(max_sessions=10), resolve=None, foreign=True)
+    return Connection(sessions=SessionLimits(max_sessions=10), resolve=None, foreign=True)
 
 
 def broker_gets(connection: Connection) -> bytes:
@@ -83,15 +83,15 @@ def test_in_explicit_mode_a_request_too_short_for_its_header_is_a_fault(length: 
 
 
 @pytest.mark.parametrize("api_key", [3, 16, 999])
-def test_the_shortest_request_waits_for_its_answer(api_key: int) -> None:
+def test_the_shortest_request_waits_for_its_response(api_key: int) -> None:
     """Ten bytes: no client id, no body."""
     connection = foreign()
     said = b"\0\0\0\x0a" + api_key.to_bytes(2) + bytes(2) + (7).to_bytes(4) + b"\xff\xff"
     for at in range(len(said)):
         connection.receive_client(said[at : at + 1], 0.0)
     assert broker_gets(connection) == said
-    connection.receive_broker(answer(7, b"fine"), 0.0)
-    assert client_gets(connection) == answer(7, b"fine")
+    connection.receive_broker(response(7, b"fine"), 0.0)
+    assert client_gets(connection) == response(7, b"fine")
     assert not connection.tally.passthrough
 
 
@@ -130,26 +130,26 @@ def test_a_broker_that_closes_without_a_word_tells_nothing() -> None:
     assert not connection.tally.passthrough
 
 
-def test_an_answer_cut_short_by_its_end_is_none() -> None:
-    """It is Kafka by then: what has come of the second answer may be the gateway's own."""
+def test_a_response_cut_short_by_its_end_is_none() -> None:
+    """It is Kafka by then: what has come of the second response may be the gateway's own."""
     connection = foreign()
     connection.receive_client(request(3, 1, 7) + request(3, 1, 8), 0.0)
-    connection.receive_broker(answer(7) + answer(8)[:5], 0.0)
+    connection.receive_broker(response(7) + response(8)[:5], 0.0)
     connection.broker_ended()
-    assert client_gets(connection) == answer(7)
+    assert client_gets(connection) == response(7)
     assert not connection.tally.passthrough
 
 
 # --- until it is known ----------------------------------------------------------------------------
 
 
-def test_an_answer_that_is_none_tells_that_a_frame_was_none() -> None:
+def test_a_response_that_is_none_tells_that_a_frame_was_none() -> None:
     connection = foreign()
     said = request(3, 1, 7)
     connection.receive_client(said, 0.0)
     assert broker_gets(connection) == said
-    connection.receive_broker(answer(8) + b"rest", 0.0)
-    assert client_gets(connection) == answer(8) + b"rest"
+    connection.receive_broker(response(8) + b"rest", 0.0)
+    assert client_gets(connection) == response(8) + b"rest"
     assert connection.fault is None
     assert connection.tally.passthrough == {"not Kafka": 1}
 
@@ -166,7 +166,7 @@ def test_what_waited_for_the_rest_of_a_request_passes_when_the_server_speaks(wai
     assert broker_gets(connection) == b"1"
 
 
-def test_what_waited_for_the_rest_of_an_answer_passes_when_the_client_goes_on() -> None:
+def test_what_waited_for_the_rest_of_a_response_passes_when_the_client_goes_on() -> None:
     connection = foreign()
     connection.receive_client(request(3, 1, 7), 0.0)
     connection.receive_broker(b"\x15\x03", 0.0)
@@ -181,7 +181,7 @@ def test_what_waited_for_the_rest_of_an_answer_passes_when_the_client_goes_on() 
 def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
     connection = foreign()
     connection.receive_client(request(3, 1, 7), 0.0)
-    connection.receive_broker(answer(7), 0.0)
+    connection.receive_broker(response(7), 0.0)
     connection.receive_client(HTTP, 0.0)
     assert connection.fault is not None
     assert connection.fault.side == "client"
@@ -244,7 +244,7 @@ def test_a_refusal_of_a_few_bytes_arrives_before_the_end(plain: bool) -> None:
 
 @BOTH_LOOPS
 @pytest.mark.parametrize("said", [HTTP, b"hi\n", b"\0\0\0\x0bhi"])
-def test_a_client_that_half_closes_still_gets_its_answer(said: bytes, plain: bool) -> None:
+def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: bool) -> None:
     """Its end reaches the server, and so does what could have been the beginning of a request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

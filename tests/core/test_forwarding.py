@@ -1,11 +1,11 @@
-"""Fetch answers that go on while they are walked, to the byte, and the addresses in them (KIP-951)."""
+"""Fetch responses that go on while they are walked, to the byte, and the addresses in them (KIP-951)."""
 
 import pytest
 
 from proxy.core.events import Passthrough
 from proxy.core.responses import rewritten_tags
 from proxy.protocol.addresses import Resolve
-from tests.frames import VERSIONS, Want, entry, fetch, framed, response
+from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, framed
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, asks, full, request
 
@@ -46,7 +46,7 @@ def asking_full(version: int = 16, resolve: Resolve | None = None) -> Playbook:
 
 def told(version: int = 16, *, session_id: int = 0, **fields: object) -> bytes:
     elements = (("t", [entry(0, 5), entry(1, 9, records=b"r" * 700)]), ("u", [entry(0, 5)]))
-    return response(version, *elements, session_id=session_id, correlation_id=4, **fields)
+    return fetch_response(version, *elements, session_id=session_id, correlation_id=4, **fields)
 
 
 # --- as they come ---------------------------------------------------------------------------------
@@ -54,10 +54,10 @@ def told(version: int = 16, *, session_id: int = 0, **fields: object) -> bytes:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("chunk", [1, 3, 17, 100, 10_000])
-def test_sessionless_answers_pass_byte_for_byte(version: int, chunk: int) -> None:
+def test_sessionless_responses_pass_byte_for_byte(version: int, chunk: int) -> None:
     play = asking(Playbook().knows(), version)
     part = entry(1, 9, records=b"r" * 300, **({} if version >= 5 else {"log_start_offset": -1}))
-    frame = response(version, ("t", [part]), throttle_time_ms=3, correlation_id=4)
+    frame = fetch_response(version, ("t", [part]), throttle_time_ms=3, correlation_id=4)
     play.broker(frame, chunk=chunk)
     assert play.takes_client() == frame
 
@@ -65,7 +65,7 @@ def test_sessionless_answers_pass_byte_for_byte(version: int, chunk: int) -> Non
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_nothing_is_held_but_what_is_still_to_be_understood(chunk: int) -> None:
     play = asking(Playbook(resolve=gateway).knows())
-    frame = response(16, ("t", [entry(1, 9, records=bytes(5000))]), correlation_id=4)
+    frame = fetch_response(16, ("t", [entry(1, 9, records=bytes(5000))]), correlation_id=4)
     passed = b""
     for at in range(0, len(frame), chunk):
         play.broker(frame[at : at + chunk])
@@ -92,7 +92,7 @@ def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk:
 @pytest.mark.parametrize("chunk", [1, 9, 100_000])
 def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> None:
     play = asking_full(16)
-    frame = response(16, error_code=71, session_id=SESSION_ID, correlation_id=4)
+    frame = fetch_response(16, error_code=71, session_id=SESSION_ID, correlation_id=4)
     play.broker(frame, chunk=chunk).to_broker(fetch(16, *T, correlation=4))
     play.broker(told(), chunk=chunk)
     assert play.takes_client() == told()
@@ -109,15 +109,17 @@ def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
         ([(2, "b2", 9092)], [(2, "gw", 19_094)]),
         ([(2, "broker-2.example", 9092), (3, "b3", 1)], [(2, "gw", 19_094), (3, "gw", 19_095)]),
     ):
-        frame = response(version, ("t", [HINTED]), tags=endpoints(*nodes, rack="r"), correlation_id=4)
+        frame = fetch_response(version, ("t", [HINTED]), tags=endpoints(*nodes, rack="r"), correlation_id=4)
         play.broker(frame)
-        play.to_client(response(version, ("t", [HINTED]), tags=endpoints(*shown, rack="r"), correlation_id=4))
+        play.to_client(
+            fetch_response(version, ("t", [HINTED]), tags=endpoints(*shown, rack="r"), correlation_id=4)
+        )
         asking(play, version)
 
 
 def test_without_a_way_to_be_told_addresses_stay() -> None:
     """Case 66: transparent mode: the broker's own addresses lead through the gateway."""
-    frame = response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
+    frame = fetch_response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     asking(Playbook().knows()).broker(frame).to_client(frame)
 
 
@@ -125,36 +127,36 @@ def test_a_broker_without_a_port_is_left_out() -> None:
     """Case 66."""
     play = asking(Playbook(resolve=gateway).knows())
     nodes = endpoints((9, "b9", 9092), (2, "b2", 9092))
-    play.broker(response(16, ("t", [HINTED]), tags=nodes, correlation_id=4))
+    play.broker(fetch_response(16, ("t", [HINTED]), tags=nodes, correlation_id=4))
     shown = endpoints((2, "gw", 19_094))
-    play.to_client(response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
+    play.to_client(fetch_response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
 
 
-def test_endpoints_of_a_full_answer_that_makes_a_session() -> None:
+def test_endpoints_of_a_full_response_that_makes_a_session() -> None:
     """Case 66."""
     play = asking_full(16, gateway)
     play.broker(told(session_id=SESSION_ID, tags=endpoints((2, "b2", 9092))))
     play.to_client(told(tags=endpoints((2, "gw", 19_094))))
 
 
-def test_endpoints_of_an_expanded_answer() -> None:
+def test_endpoints_of_an_expanded_response() -> None:
     """Case 66."""
     play = Playbook(resolve=gateway).established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     tags = endpoints((2, "broker-2.of.a.long.name", 9092))
-    play.broker(response(16, ("t", [HINTED]), tags=tags, session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(16, ("t", [HINTED]), tags=tags, session_id=SESSION_ID, correlation_id=4))
     elements = (("t", [entry(0, 5), HINTED]), ("u", [entry(0, 5)]))
-    play.to_client(response(16, *elements, tags=endpoints((2, "gw", 19_094)), correlation_id=4))
+    play.to_client(fetch_response(16, *elements, tags=endpoints((2, "gw", 19_094)), correlation_id=4))
 
 
-def test_endpoints_of_a_throttled_answer() -> None:
+def test_endpoints_of_a_throttled_response() -> None:
     """Trap 44: v16 and later: they can come although there are no entries."""
     play = Playbook(resolve=gateway).established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     tags = endpoints((2, "b2", 9092))
-    play.broker(response(16, throttle_time_ms=9, tags=tags, session_id=SESSION_ID, correlation_id=4))
+    play.broker(fetch_response(16, throttle_time_ms=9, tags=tags, session_id=SESSION_ID, correlation_id=4))
     shown = endpoints((2, "gw", 19_094))
-    play.to_client(response(16, throttle_time_ms=9, tags=shown, correlation_id=4))
+    play.to_client(fetch_response(16, throttle_time_ms=9, tags=shown, correlation_id=4))
 
 
 @pytest.mark.parametrize("resolve", [gateway, longer])
@@ -167,7 +169,7 @@ def test_endpoints_behind_bytes_that_have_gone_never_show_a_brokers_address(
     data = entry(1, 9, records=b"r" * 100)
     other = entry(2, error=6, tags=(wire.current_leader_tag(2, 9),))
     for host in ("b2", "b-2", "broker-2.example.of.some.name"):
-        frame = response(16, ("t", [data, other]), tags=endpoints((2, host, 9092)), correlation_id=4)
+        frame = fetch_response(16, ("t", [data, other]), tags=endpoints((2, host, 9092)), correlation_id=4)
         play.broker(frame, chunk=chunk)
         got = play.takes_client()
         decoded = wire.decode_response(got[4:], 16)
@@ -184,9 +186,9 @@ def test_endpoints_behind_bytes_that_have_gone_never_show_a_brokers_address(
 
 def test_same_length_behind_bytes_that_have_gone_is_rewritten() -> None:
     play = asking(Playbook(resolve=gateway).knows())
-    frame = response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
+    frame = fetch_response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     play.broker(frame, chunk=20)
-    assert play.takes_client() == response(
+    assert play.takes_client() == fetch_response(
         16, ("t", [HINTED]), tags=endpoints((2, "gw", 19_094)), correlation_id=4
     )
 
@@ -195,19 +197,19 @@ def test_endpoints_that_are_none_are_hidden() -> None:
     """What stands in the tag can't be read: no broker's address may get by."""
     play = asking(Playbook(resolve=gateway).knows())
     broken = ((0, b"\x02\x00\x00\x00\x02\x7fb2"),)
-    play.broker(response(16, ("t", [HINTED]), tags=broken, correlation_id=4))
+    play.broker(fetch_response(16, ("t", [HINTED]), tags=broken, correlation_id=4))
     shown = ((0x7F, broken[0][1]),)
-    play.to_client(response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
+    play.to_client(fetch_response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
 
 
 @pytest.mark.parametrize("chunk", [20, 10_000])
-def test_the_answer_to_a_fetch_too_large_to_be_looked_into_has_its_addresses_rewritten(chunk: int) -> None:
+def test_the_response_to_a_fetch_too_large_to_be_looked_into_has_its_addresses_rewritten(chunk: int) -> None:
     play = Playbook(resolve=gateway).knows()
     asked = request(1, 16, 4, bytes(1 << 20))
     play.client(asked).to_broker(asked)
-    frame = response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
+    frame = fetch_response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     play.broker(frame, chunk=chunk)
-    assert play.takes_client() == response(
+    assert play.takes_client() == fetch_response(
         16, ("t", [HINTED]), tags=endpoints((2, "gw", 19_094)), correlation_id=4
     )
 
@@ -215,15 +217,15 @@ def test_the_answer_to_a_fetch_too_large_to_be_looked_into_has_its_addresses_rew
 def test_other_tags_stay() -> None:
     play = asking(Playbook(resolve=gateway).knows())
     more = (*endpoints((2, "b2", 9092)), (5, b"five"), (300, b""))
-    play.broker(response(16, ("t", [HINTED]), tags=more, correlation_id=4))
+    play.broker(fetch_response(16, ("t", [HINTED]), tags=more, correlation_id=4))
     shown = (*endpoints((2, "gw", 19_094)), (5, b"five"), (300, b""))
-    play.to_client(response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
-    frame = response(16, ("t", [entry(1, 5)]), tags=((5, b"five"),), correlation_id=4)
+    play.to_client(fetch_response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
+    frame = fetch_response(16, ("t", [entry(1, 5)]), tags=((5, b"five"),), correlation_id=4)
     asking(play).broker(frame).to_client(frame)
 
 
 def test_tags_before_16_are_not_looked_into() -> None:
-    frame = response(15, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
+    frame = fetch_response(15, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     asking(Playbook(resolve=gateway).knows(), 15).broker(frame).to_client(frame)
     assert rewritten_tags(b"\x01\x00\x01\x01", [(0, 3, 4)], 15, gateway) == b"\x01\x00\x01\x01"
     assert rewritten_tags(b"\x00", [], 16, gateway) == b"\x00"
@@ -238,16 +240,16 @@ def spoilt(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
-def test_an_answer_that_is_not_understood_passes(chunk: int) -> None:
+def test_a_response_that_is_not_understood_passes(chunk: int) -> None:
     play = asking(Playbook(resolve=gateway).knows())
-    frame = spoilt(response(16, ("t", [entry(1, 5)]), correlation_id=4))
+    frame = spoilt(fetch_response(16, ("t", [entry(1, 5)]), correlation_id=4))
     play.broker(frame, chunk=chunk)
     assert play.takes_client() == frame
-    assert play.events(Passthrough) == [Passthrough(reason="an answer was not understood")]
+    assert play.events(Passthrough) == [Passthrough(reason="a response was not understood")]
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
-def test_a_full_answer_that_is_not_understood_passes_without_the_sessions_id(chunk: int) -> None:
+def test_a_full_response_that_is_not_understood_passes_without_the_sessions_id(chunk: int) -> None:
     """And the session that the broker made is named with the next request for one, so that it drops it."""
     play = asking_full(16)
     play.broker(spoilt(told(session_id=SESSION_ID)), chunk=chunk)
@@ -259,16 +261,16 @@ def test_a_full_answer_that_is_not_understood_passes_without_the_sessions_id(chu
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
-def test_an_answer_of_the_session_that_is_not_understood_is_had_again(chunk: int) -> None:
+def test_a_response_of_the_session_that_is_not_understood_is_had_again(chunk: int) -> None:
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
-    play.broker(spoilt(response(16, session_id=SESSION_ID, correlation_id=4)), chunk=chunk)
+    play.broker(spoilt(fetch_response(16, session_id=SESSION_ID, correlation_id=4)), chunk=chunk)
     play.to_broker(fetch(16, *T, correlation=4))
     assert play.connection.held == 0
     play.broker(full(16, T, hw=6, correlation_id=4)).to_client(full(16, T, hw=6, correlation_id=4))
 
 
-def test_an_answer_that_ends_too_early_passes() -> None:
+def test_a_response_that_ends_too_early_passes() -> None:
     play = asking(Playbook().knows())
-    frame = framed(response(16, ("t", [entry(1, 5)]), correlation_id=4)[4:-5])
+    frame = framed(fetch_response(16, ("t", [entry(1, 5)]), correlation_id=4)[4:-5])
     play.broker(frame).to_client(frame)

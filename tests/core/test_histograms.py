@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.histograms import PARTITIONS, Distribution, Measured
-from tests.frames import Want, fetch, framed, response
-from tests.playbook import SESSION_ID, Playbook, answer, asks, full, request
+from tests.frames import Want, fetch, fetch_response, framed
+from tests.playbook import SESSION_ID, Playbook, asks, full, request, response
 
 T: list[Want] = [("t", 0), ("t", 1), ("u", 0)]
 
@@ -57,7 +57,7 @@ def test_times_and_sizes_of_a_session() -> None:
     play.now = 10.0
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.now = 10.3
-    told, given_ = response(16, session_id=SESSION_ID, correlation_id=4), full(16, T, correlation_id=4)
+    told, given_ = fetch_response(16, session_id=SESSION_ID, correlation_id=4), full(16, T, correlation_id=4)
     play.broker(told[:6]).nothing()
     play.now = 19.0
     play.broker(told[6:10]).nothing()
@@ -65,7 +65,7 @@ def test_times_and_sizes_of_a_session() -> None:
 
     measured = measured_of(play)
 
-    assert placed(measured.broker_fetch) == {0.0005: 3, 10.0: 1}, "eight bytes make an answer's beginning"
+    assert placed(measured.broker_fetch) == {0.0005: 3, 10.0: 1}, "eight bytes make a response's beginning"
     assert measured.broker_fetch.total == pytest.approx(9.0)
     assert placed(measured.partitions_client) == {5: 4}
     assert placed(measured.partitions_broker) == {5: 3, 0: 1}
@@ -82,16 +82,16 @@ def test_sizes_add_up_to_what_is_counted(version: int) -> None:
         play.to_broker(asks(version, [], (SESSION_ID, epoch), correlation=4))
         play.now += 0.2
         if not code:
-            play.broker(response(spoken, session_id=SESSION_ID, correlation_id=4))
+            play.broker(fetch_response(spoken, session_id=SESSION_ID, correlation_id=4))
             play.to_client(full(version, T, correlation_id=4))
-    play.broker(response(spoken, error_code=70, correlation_id=4))
+    play.broker(fetch_response(spoken, error_code=70, correlation_id=4))
     play.to_broker(asks(version, T, (0, 0), correlation=4))
     play.now += 0.05
     play.broker(full(spoken, T, correlation_id=4, session_id=9)).to_client(full(version, T, correlation_id=4))
     unread = request(1, 3, 5, bytes(20))
-    play.exchange(unread, answer(5, bytes(40)))
+    play.exchange(unread, response(5, bytes(40)))
     assert play.close().takes_broker()
-    play.broker(response(spoken, correlation_id=4)).nothing()
+    play.broker(fetch_response(spoken, correlation_id=4)).nothing()
 
     measured, tally = measured_of(play), play.connection.tally
 
@@ -108,7 +108,7 @@ def test_a_close_is_the_gateways_own() -> None:
     closing = play.takes_broker()
     correlation = int.from_bytes(closing[8:12])
     before = measured_of(play).answer_bytes_client.count
-    play.broker(response(16, correlation_id=correlation)).nothing()
+    play.broker(fetch_response(16, correlation_id=correlation)).nothing()
     measured = measured_of(play)
     assert measured.answer_bytes_client.count == before
     assert measured.answer_bytes_broker.count == before + 1
@@ -122,7 +122,7 @@ def test_requests_that_wait_for_others_say_nothing_of_a_broker() -> None:
         asked = request(key, 0, key)
         play.client(asked).to_broker(asked)
         play.now += 100.0
-        play.broker(framed(answer(key)[4:])).to_client(answer(key))
+        play.broker(framed(response(key)[4:])).to_client(response(key))
     assert placed(measured_of(play).broker_other) == {0.0005: 1, inf: 1}, "ApiVersions and Metadata"
 
 
@@ -133,7 +133,7 @@ def test_a_long_request_is_timed_from_its_end() -> None:
     play.now += 50
     play.client(asked[50:]).to_broker(asked[50:])
     play.now += 0.2
-    play.broker(answer(1)).to_client(answer(1))
+    play.broker(response(1)).to_client(response(1))
     assert placed(measured_of(play).broker_other) == {0.0005: 1, 0.25: 1}
 
 
@@ -142,12 +142,12 @@ def test_measurements_are_counted_by_themselves_in_the_end() -> None:
     measured: Measured = play.connection._meter._measured
     measured.fetches.extend([0.0, 1, 1, 1, 1] * 1023)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
-    play.broker(response(16, session_id=SESSION_ID, correlation_id=4)).to_client(
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=4)).to_client(
         full(16, T, correlation_id=4)
     )
     assert measured.fetches == []
     measured.others.extend([0.0] * 1023)
-    play.exchange(request(9, 0, 1), answer(1))
+    play.exchange(request(9, 0, 1), response(1))
     assert measured.others == []
     assert measured.broker_other.count == 1025
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.core.last_seen import Repeated
 from proxy.protocol.fetch_request import FetchRequest
-from tests.frames import VERSIONS, Want, entry, fetch, parsed, response, walked
+from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, parsed, walked
 from tests.model.wire import NodeEndpoint, node_endpoints_tag
 
 
@@ -20,7 +20,7 @@ def read(request: FetchRequest) -> dict[str, object]:
     """All that is read of a fetch."""
     listing = request.listing
     names = ("frame", "body", "layout", "max_wait_ms", "isolation_level", "session_id", "session_epoch")
-    told = {name: getattr(request, name) for name in (*names, "odd", "tail", "partitions", "block")}
+    told = {name: getattr(request, name) for name in (*names, "not_plain", "tail", "partitions", "block")}
     entries = None if listing is None else (listing.keys, listing.counts, listing.entries.tobytes())
     return told | {"listing": entries}
 
@@ -111,29 +111,29 @@ def test_a_fetch_whose_entries_are_in_no_one_place_is_not_kept(frame: bytes) -> 
 
 def test_nothing_is_known_at_first() -> None:
     assert Repeated().request(fetch(16, ("t", 0))) is None
-    assert Repeated().answer(response(16, ("t", [entry(0, 5)])), 16) == -1
-    assert Repeated().empty(response(16)) is None
+    assert Repeated().response(fetch_response(16, ("t", [entry(0, 5)])), 16) == -1
+    assert Repeated().empty(fetch_response(16)) is None
 
 
-def test_an_empty_answer_is_walked_once() -> None:
+def test_an_empty_response_is_walked_once() -> None:
     repeated = Repeated()
-    frame = response(16, session_id=7)
+    frame = fetch_response(16, session_id=7)
     walk = walked(frame, 16)
     repeated.note_empty(frame, walk)
-    assert repeated.empty(response(16, session_id=7, correlation_id=9)) is walk
-    assert repeated.empty(response(16, session_id=8)) is None
-    assert repeated.empty(response(16, session_id=7, throttle_time_ms=1)) is None
+    assert repeated.empty(fetch_response(16, session_id=7, correlation_id=9)) is walk
+    assert repeated.empty(fetch_response(16, session_id=8)) is None
+    assert repeated.empty(fetch_response(16, session_id=7, throttle_time_ms=1)) is None
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        response(16, ("t", [entry(0, 5)]), session_id=7),
-        response(16, error_code=70),
-        response(16, session_id=7)[:-1],
+        fetch_response(16, ("t", [entry(0, 5)]), session_id=7),
+        fetch_response(16, error_code=70),
+        fetch_response(16, session_id=7)[:-1],
     ],
 )
-def test_an_answer_that_says_something_is_no_empty_one(frame: bytes) -> None:
+def test_a_response_that_says_something_is_no_empty_one(frame: bytes) -> None:
     repeated = Repeated()
     repeated.note_empty(frame, walked(frame, 16))
     assert repeated.empty(frame) is None
@@ -141,28 +141,31 @@ def test_an_answer_that_says_something_is_no_empty_one(frame: bytes) -> None:
 
 def answered(frame: bytes, version: int = 16) -> Repeated:
     repeated = Repeated()
-    repeated.note_answer(frame, version, walked(frame, version))
+    repeated.note_response(frame, version, walked(frame, version))
     return repeated
 
 
-def test_the_same_answer_with_another_correlation_id() -> None:
-    repeated = answered(response(16, ("t", [entry(0, 5), entry(1, error=3)])))
-    assert repeated.answer(response(16, ("t", [entry(0, 5), entry(1, error=3)]), correlation_id=9), 16) == 2
-    assert repeated.answer(response(16, ("t", [entry(0, 6), entry(1, error=3)])), 16) == -1
-    assert repeated.answer(response(16, ("t", [entry(0, 5), entry(1, error=3)])), 17) == -1
+def test_the_same_response_with_another_correlation_id() -> None:
+    repeated = answered(fetch_response(16, ("t", [entry(0, 5), entry(1, error=3)])))
+    assert (
+        repeated.response(fetch_response(16, ("t", [entry(0, 5), entry(1, error=3)]), correlation_id=9), 16)
+        == 2
+    )
+    assert repeated.response(fetch_response(16, ("t", [entry(0, 6), entry(1, error=3)])), 16) == -1
+    assert repeated.response(fetch_response(16, ("t", [entry(0, 5), entry(1, error=3)])), 17) == -1
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        response(16, ("t", [entry(0, 5, records=b"r")])),
-        response(16, ("t", [entry(0, 5)]), session_id=7),
-        response(16, error_code=70),
-        response(
+        fetch_response(16, ("t", [entry(0, 5, records=b"r")])),
+        fetch_response(16, ("t", [entry(0, 5)]), session_id=7),
+        fetch_response(16, error_code=70),
+        fetch_response(
             16, ("t", [entry(0, 5)]), tags=(node_endpoints_tag([NodeEndpoint(node_id=1, host="b", port=1)]),)
         ),
-        response(16, ("t", [entry(index, 5) for index in range(20)])),
+        fetch_response(16, ("t", [entry(index, 5) for index in range(20)])),
     ],
 )
 def test_what_must_be_looked_at_each_time_is_not_kept(frame: bytes) -> None:
-    assert answered(frame).answer(frame, 16) == -1
+    assert answered(frame).response(frame, 16) == -1

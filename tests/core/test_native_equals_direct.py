@@ -1,4 +1,4 @@
-"""A client with sessions of its own goes through the gateway as over a wire: answers equal to the byte.
+"""A client with sessions of its own goes through the gateway as over a wire: responses equal to the byte.
 
 Two model brokers of one seed live through the same; one is asked directly, the other through the gateway.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from tests.model.asker import Asker
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate
@@ -45,9 +45,9 @@ class Native:
                 self.epoch, wants = -1, []
         return encode_request(self.asker.request(*wants, session=(self.id, self.epoch), **options))
 
-    def take(self, answer: bytes) -> None:
+    def take(self, response: bytes) -> None:
         """Kafka's own rules: what the next request carries."""
-        told = decode_response(answer, self.asker.version)
+        told = decode_response(response, self.asker.version)
         if told.error_code == 70 or self.epoch == -1 or not told.session_id:
             # Not (0, 0) once more: that is what clients send that mean no session (6.7).
             self.id, self.epoch = (0, 0) if told.error_code == 70 or self.epoch == -1 else (self.id, 0)
@@ -82,7 +82,7 @@ def test_a_session_of_the_clients_own_is_left_alone(version: int, seed: int) -> 
         for name, count in TOPICS.items():
             broker.create_topic(name, count)
     chance = random.Random(seed)
-    connection = Connection(sessions=Sessions(max_sessions=10), resolve=None)
+    connection = Connection(sessions=SessionLimits(max_sessions=10), resolve=None)
     gate = Gate(connection, brokers[1], chance)
     client = Native(Asker(broker=brokers[0], version=version).learn(), chance)
 

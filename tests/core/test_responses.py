@@ -1,14 +1,14 @@
-"""Whole answers with addresses or versions rewritten: the length prefix follows, the header stays."""
+"""Whole responses with addresses or versions rewritten: the length prefix follows, the header stays."""
 
 import pytest
 
-from proxy.core.eligibility import Eligibility, Sessions
+from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Event, Passthrough
-from proxy.core.in_flight import Becomes, Buffer, Exchange
+from proxy.core.in_flight import Buffer, Disposition, InFlightRequest
 from proxy.core.responses import Rewriting, clamped, readdressed
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import ProtocolError
-from tests.playbook import answer, api_versions
+from tests.playbook import api_versions, response
 
 METADATA = 3
 DESCRIBE_QUORUM = 55
@@ -21,7 +21,7 @@ def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int]:
 def metadata(host: bytes, port: int) -> bytes:
     """Metadata v0 that names broker 2 and no topic."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
-    return answer(7, body)
+    return response(7, body)
 
 
 def test_a_host_of_another_length() -> None:
@@ -35,7 +35,7 @@ def test_nobody_to_tell_leaves_no_address() -> None:
     assert len(got) == 4 + int.from_bytes(got[:4])
 
 
-def test_what_is_no_such_answer_is_refused() -> None:
+def test_what_is_no_such_response_is_refused() -> None:
     with pytest.raises(ProtocolError):
         readdressed(metadata(b"b", 1)[:-5], METADATA, 0, gateway)
 
@@ -46,12 +46,12 @@ def test_api_versions_are_cut_and_read() -> None:
     assert b"".join(pieces) == told
     assert features is not None
     assert features.fetch_max == 18
-    more = answer(1, bytes.fromhex("0000 00000001 0001 0004 0014"))
-    assert b"".join(clamped(more, 0)[0]) == answer(1, bytes.fromhex("0000 00000001 0001 0004 0012"))
+    more = response(1, bytes.fromhex("0000 00000001 0001 0004 0014"))
+    assert b"".join(clamped(more, 0)[0]) == response(1, bytes.fromhex("0000 00000001 0001 0004 0012"))
 
 
 def test_api_versions_that_are_not_understood_pass() -> None:
-    told = answer(1, b"nonsense")
+    told = response(1, b"nonsense")
     assert clamped(told, 3) == ([told], None)
 
 
@@ -59,14 +59,14 @@ def test_api_versions_that_are_not_understood_pass() -> None:
 
 
 class Scene:
-    """One connection's answers, rewritten."""
+    """One connection's responses, rewritten."""
 
     def __init__(self, resolve: Resolve | None = gateway) -> None:
-        self.eligibility = Eligibility(Sessions(max_sessions=1))
+        self.eligibility = Eligibility(SessionLimits(max_sessions=1))
         self.events: list[Event] = []
         self.rewriting = Rewriting(resolve, self.eligibility, self.events)
 
-    def receive(self, exchange: Exchange, frame: bytes, chunk: int) -> bytes:
+    def receive(self, exchange: InFlightRequest, frame: bytes, chunk: int) -> bytes:
         got: list[Buffer] = []
         for at in range(0, len(frame), chunk):
             piece = frame[at : at + chunk]
@@ -77,45 +77,45 @@ class Scene:
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
-def test_an_answer_is_held_until_it_is_whole(chunk: int) -> None:
-    scene, exchange = Scene(), Exchange(METADATA, 0, b"\0\0\0\7", Becomes.REWRITTEN)
+def test_a_response_is_held_until_it_is_whole(chunk: int) -> None:
+    scene, exchange = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
     assert scene.receive(exchange, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
     assert scene.events == []
 
 
 @pytest.mark.parametrize("chunk", [3, 1000])
-def test_an_answer_that_is_not_understood_passes_and_is_told(chunk: int) -> None:
-    scene, exchange = Scene(), Exchange(METADATA, 0, b"\0\0\0\7", Becomes.REWRITTEN)
-    assert scene.receive(exchange, answer(7, b"nonsense"), chunk) == answer(7, b"nonsense")
-    assert scene.events == [Passthrough(reason="an answer with addresses was not understood")]
+def test_a_response_that_is_not_understood_passes_and_is_told(chunk: int) -> None:
+    scene, exchange = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
+    assert scene.receive(exchange, response(7, b"nonsense"), chunk) == response(7, b"nonsense")
+    assert scene.events == [Passthrough(reason="a response with addresses was not understood")]
 
 
-def test_an_answer_too_large_to_be_held_passes() -> None:
-    scene, exchange = Scene(), Exchange(METADATA, 0, b"\0\0\0\7", Becomes.REWRITTEN)
+def test_a_response_too_large_to_be_held_passes() -> None:
+    scene, exchange = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
     exchange.received = 8
     assert scene.rewriting.receive(exchange, b"\x20\0\0\0head", left=1 << 29) == [b"\x20\0\0\0head"]
-    assert exchange.becomes is Becomes.PASSED
+    assert exchange.disposition is Disposition.PASSED
 
 
 @pytest.mark.parametrize(
-    ("api_key", "version", "resolve", "becomes"),
+    ("api_key", "version", "resolve", "disposition"),
     [
-        (18, 0, None, Becomes.REWRITTEN),
-        (METADATA, 0, gateway, Becomes.REWRITTEN),
-        (METADATA, 99, gateway, Becomes.PASSED),
-        (METADATA, 0, None, Becomes.PASSED),
-        (12, 0, gateway, Becomes.PASSED),
+        (18, 0, None, Disposition.REWRITTEN),
+        (METADATA, 0, gateway, Disposition.REWRITTEN),
+        (METADATA, 99, gateway, Disposition.PASSED),
+        (METADATA, 0, None, Disposition.PASSED),
+        (12, 0, gateway, Disposition.PASSED),
     ],
 )
-def test_what_becomes_of_an_answer(
-    api_key: int, version: int, resolve: Resolve | None, becomes: Becomes
+def test_what_becomes_of_a_response(
+    api_key: int, version: int, resolve: Resolve | None, disposition: Disposition
 ) -> None:
-    assert Scene(resolve).rewriting.becomes(api_key, version) is becomes
+    assert Scene(resolve).rewriting.disposition(api_key, version) is disposition
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_what_the_broker_can_is_learned_from_what_the_gateway_asked(chunk: int) -> None:
-    scene, exchange = Scene(), Exchange(18, 0, b"\0\0\0\0", Becomes.OURS)
+    scene, exchange = Scene(), InFlightRequest(18, 0, b"\0\0\0\0", Disposition.OURS)
     _, told = api_versions("4.3")
     for at in range(0, len(told), chunk):
         piece = told[at : at + chunk]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.eligibility import ALIKE_FETCHES, MAX_REST_WINDOWS, WINDOW_SECONDS, Savings, Sessions
+from proxy.core.eligibility import ALIKE_FETCHES, MAX_REST_WINDOWS, WINDOW_SECONDS, Savings, SessionLimits
 
 
 def test_a_session_is_asked_for_after_fetches_that_were_worth_it() -> None:
@@ -68,7 +68,7 @@ def test_a_window_that_saved_ends_the_row() -> None:
 
 @given(st.lists(st.tuples(st.integers(-500, 500), st.floats(0, 3)), max_size=60))
 def test_within_a_window_no_more_is_lost_than_by_one_exchange(steps: list[tuple[int, float]]) -> None:
-    """An answer can't be judged before it comes: the loss is that of the one that tipped the sum."""
+    """A response can't be judged before it comes: the loss is that of the one that tipped the sum."""
     savings, now, window, total = Savings(), 0.0, 0.0, 0
     for saved, later in steps:
         now += later
@@ -85,7 +85,7 @@ def test_within_a_window_no_more_is_lost_than_by_one_exchange(steps: list[tuple[
 
 
 def test_slots_are_bounded() -> None:
-    sessions = Sessions(max_sessions=2)
+    sessions = SessionLimits(max_sessions=2)
     assert [sessions.take() for _ in range(3)] == [True, True, False]
     sessions.release()
     assert (sessions.held, sessions.take(), sessions.take()) == (1, True, False)
@@ -93,11 +93,11 @@ def test_slots_are_bounded() -> None:
 
 
 def test_no_slots_is_no_sessions() -> None:
-    assert not Sessions(max_sessions=0).take()
+    assert not SessionLimits(max_sessions=0).take()
 
 
 def test_the_switch_for_all_and_by_client_id() -> None:
-    sessions = Sessions(max_sessions=1, off_for=frozenset({"old"}))
+    sessions = SessionLimits(max_sessions=1, off_for=frozenset({"old"}))
     assert (sessions.allowed("old"), sessions.allowed("new")) == (False, True)
     sessions.on = False
     assert not sessions.allowed("new")

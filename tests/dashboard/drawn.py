@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.console import Console
 
-from proxy.dashboard.choice import Choice
+from proxy.dashboard.choice import Selection
 from proxy.dashboard.snapshot import Snapshot
 from proxy.dashboard.view import Size, Unreachable, frame
 from tests.dashboard.scenes import CHOICES, SCENES, seen
@@ -23,7 +23,7 @@ NAMED: Final = {
 
 def draw(
     what: Snapshot | Unreachable,
-    choice: Choice,
+    choice: Selection,
     width: int,
     height: int | None,
     *,
@@ -50,7 +50,7 @@ def draw(
 def kept(name: str) -> str:
     """Draw one of those that are kept."""
     scene, choice, width, height = NAMED[name]
-    text = draw(seen(scene), CHOICES.get(choice, Choice()), width, height)
+    text = draw(seen(scene), CHOICES.get(choice, Selection()), width, height)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.dashboard.choice import Choice
+from proxy.dashboard.choice import Selection
 from proxy.dashboard.snapshot import Snapshot, parse
 from proxy.dashboard.view import Unreachable
 
@@ -107,9 +107,9 @@ def seen(name: str) -> Snapshot | Unreachable:
 
 
 CHOICES: Final = {
-    "paused": Choice(paused=True),
-    "typing": Choice(typing=True, filter="orders"),
-    "filtered": Choice(filter="aiokafka"),
-    "by-client": Choice(sort="client"),
-    "help": Choice(help=True),
+    "paused": Selection(paused=True),
+    "typing": Selection(typing=True, filter="orders"),
+    "filtered": Selection(filter="aiokafka"),
+    "by-client": Selection(sort="client"),
+    "help": Selection(help=True),
 }

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.dashboard.choice import SORTS, Choice
+from proxy.dashboard.choice import SORTS, Selection
 from proxy.dashboard.snapshot import BOOTSTRAP, NotAGatewayError, Recent, parse
 from tests.dashboard.drawn import draw
 from tests.dashboard.scenes import live
@@ -153,7 +153,7 @@ def test_what_is_not_quite_a_state_is_refused_or_drawn(
     except NotAGatewayError:
         return
     for size in ((80, 24), (200, 60)):
-        drawn = draw(snapshot, Choice(sort=sort), *size)
+        drawn = draw(snapshot, Selection(sort=sort), *size)
         assert all(letter.isprintable() or letter == "\n" for letter in drawn)
 
 

@@ -31,16 +31,16 @@ HOME = "\x1b[H"
 
 
 class StubGateway:
-    """Answers `/state` with a scene."""
+    """Responses `/state` with a scene."""
 
     def __init__(self) -> None:
         self.scene = "busy"
         self.body: bytes | None = None
         self.status = 200
         self.asked: list[str] = []
-        self.answers = threading.Event()
+        self.responses = threading.Event()
         """Cleared: requests are taken and not answered."""
-        self.answers.set()
+        self.responses.set()
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
 
@@ -50,7 +50,7 @@ class StubGateway:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 stub.asked.append(self.path)
-                stub.answers.wait(WAIT_SECONDS)
+                stub.responses.wait(WAIT_SECONDS)
                 body = stub.body if stub.body is not None else json.dumps(SCENES[stub.scene]()).encode()
                 self.send_response(stub.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -206,7 +206,7 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
         terminal.sees("  ready  ")
         stub.stop()
         shown = terminal.sees("not reachable")
-        assert f"No answer from 127.0.0.1:{stub.port}: Connection refused." in shown
+        assert f"No response from 127.0.0.1:{stub.port}: Connection refused." in shown
         assert "The last that was seen: ready, 13 connections" in shown
         stub.start()
         terminal.sees("  ready  ")
@@ -222,10 +222,10 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
         assert terminal.leaves() == 0
 
 
-def test_a_gateway_that_does_not_answer_makes_no_key_wait(stub: StubGateway) -> None:
+def test_a_gateway_that_does_not_response_makes_no_key_wait(stub: StubGateway) -> None:
     with top(stub) as terminal:
         terminal.sees("  ready  ")
-        stub.answers.clear()
+        stub.responses.clear()
         asked = len(stub.asked)
         terminal.until(lambda _: len(stub.asked) > asked, "a request that is held")
         terminal.press("h")
@@ -233,8 +233,8 @@ def test_a_gateway_that_does_not_answer_makes_no_key_wait(stub: StubGateway) -> 
         terminal.press("h/aud")
         terminal.sees("filter: aud_")
         terminal.press("\r")
-        terminal.sees("no answer within 3 s")
-        stub.answers.set()
+        terminal.sees("no response within 3 s")
+        stub.responses.set()
         assert "audit" in terminal.sees("  ready  ")
         terminal.press("q")
         assert terminal.leaves() == 0
@@ -331,14 +331,14 @@ def test_what_is_no_gateway_is_told_so(
 
 
 def test_what_does_not_speak_http_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    def answer() -> None:
+    def response() -> None:
         sock, _ = listener.accept()
         with sock:
             sock.recv(4096)
             sock.sendall(b"hello\r\n\r\n")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=response)
         thread.start()
         port = listener.getsockname()[1]
         assert main(["top", "--once", "--admin", f"127.0.0.1:{port}"]) == 1

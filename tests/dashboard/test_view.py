@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from proxy.dashboard.choice import SORTS, Choice
+from proxy.dashboard.choice import SORTS, Selection
 from proxy.dashboard.snapshot import parse
 from tests.dashboard.drawn import FOLDER, NAMED, draw, kept
 from tests.dashboard.scenes import CHOICES, SCENES, seen
@@ -37,7 +37,7 @@ def test_no_frame_is_kept_that_nothing_draws() -> None:
 def test_a_frame_fits_and_fills_its_terminal(
     *, scene: str, width: int, height: int, sort: str, looked_for: str, plain: bool
 ) -> None:
-    choice = Choice(sort=sort, filter=looked_for)
+    choice = Selection(sort=sort, filter=looked_for)
     lines = draw(seen(scene), choice, width, height, plain=plain).split("\n")
     assert len(lines) <= height, "the last line has no end: a terminal would scroll"
     assert max(map(cell_len, lines)) <= width
@@ -48,7 +48,7 @@ def test_a_frame_fits_and_fills_its_terminal(
 def test_no_figure_is_cut_however_wide_the_terminal_is(scene: str) -> None:
     figures = re.compile(r" v +parts +epoch +incr +left out +saved( |$)")
     for width in range(80, 241, 8):
-        lines = draw(seen(scene), Choice(), width, 40).splitlines()
+        lines = draw(seen(scene), Selection(), width, 40).splitlines()
         assert any(figures.search(line) for line in lines), f"{width} columns"
         assert any(re.search(r" conns sessions refused evicted +fetch +other", line) for line in lines), (
             f"{width}"
@@ -77,17 +77,17 @@ def test_the_kinds_of_fetches_have_room(rates: dict[str, float], line: str) -> N
         for kind in of_side:
             of_side[kind] = [int(2 * rates.get(kind, 0))] * len(recent["seconds"])
     recent["seconds"] = [2.0] * len(recent["seconds"])
-    assert f"\nfetches/s  {line}\n" in re.sub(" +\n", "\n", draw(parse(document), Choice(), 80, 24))
+    assert f"\nfetches/s  {line}\n" in re.sub(" +\n", "\n", draw(parse(document), Selection(), 80, 24))
 
 
 @pytest.mark.parametrize("scene", ALL)
 def test_a_plain_terminal_gets_plain_letters(scene: str) -> None:
-    assert draw(seen(scene), Choice(), 80, 24, plain=True).isascii()
+    assert draw(seen(scene), Selection(), 80, 24, plain=True).isascii()
 
 
 @pytest.mark.parametrize("scene", ALL)
-@pytest.mark.parametrize("choice", [Choice(), *CHOICES.values()])
-def test_colours_are_the_terminals_own_and_suit_light_and_dark(scene: str, choice: Choice) -> None:
+@pytest.mark.parametrize("choice", [Selection(), *CHOICES.values()])
+def test_colours_are_the_terminals_own_and_suit_light_and_dark(scene: str, choice: Selection) -> None:
     codes = {
         int(code)
         for style in COLOUR.findall(draw(seen(scene), choice, 120, 40, colours="truecolor"))
@@ -103,12 +103,12 @@ def test_colours_are_the_terminals_own_and_suit_light_and_dark(scene: str, choic
 
 @pytest.mark.parametrize("scene", ALL)
 def test_nothing_is_told_by_colour_alone(scene: str) -> None:
-    coloured = draw(seen(scene), Choice(), 120, 40, colours="standard")
-    assert COLOUR.sub("", coloured) == draw(seen(scene), Choice(), 120, 40)
+    coloured = draw(seen(scene), Selection(), 120, 40, colours="standard")
+    assert COLOUR.sub("", coloured) == draw(seen(scene), Selection(), 120, 40)
 
 
 def test_one_picture_for_a_script_has_all_clients_and_no_keys() -> None:
-    lines = draw(seen("crowded"), Choice(), 100, None, keys=False).splitlines()
+    lines = draw(seen("crowded"), Selection(), 100, None, keys=False).splitlines()
     assert sum(line.startswith("client-") for line in lines) == 500
     assert "quit" not in lines[-1]
 
@@ -116,7 +116,7 @@ def test_one_picture_for_a_script_has_all_clients_and_no_keys() -> None:
 def test_one_picture_for_a_script_has_every_reason_whole() -> None:
     document = SCENES["degraded"]()
     document["reasons"][0] = "kafka-1.example.net:9092: " + "its certificate has expired, " * 5 + "at last"
-    drawn = draw(parse(document), Choice(), 80, None, keys=False)
+    drawn = draw(parse(document), Selection(), 80, None, keys=False)
     told = " ".join(drawn.split("\n\n")[0].split())
     for reason in document["reasons"]:
         assert f"! {reason}" in told
@@ -125,5 +125,5 @@ def test_one_picture_for_a_script_has_every_reason_whole() -> None:
 def test_what_a_gateway_tells_is_text_and_not_markup() -> None:
     document = SCENES["busy"]()
     document["connections"][0]["client_id"] = "[red]x[/red]\x1b[2J"
-    shown = draw(parse(document), Choice(sort="client"), 200, 60)
+    shown = draw(parse(document), Selection(sort="client"), 200, 60)
     assert "[red]x[/red]\ufffd[2J" in shown

@@ -74,26 +74,26 @@ class Fetcher:
         return frame(encode_request(request))
 
     def send(self, **changes: object) -> FetchRequest:
-        """Send a fetch and do not wait for its answer."""
+        """Send a fetch and do not wait for its response."""
         request = self.request(**changes)
         self.socket.sendall(self.bytes_of(request))
         return request
 
     def receive(self) -> FetchResponse:
-        """Take the next answer."""
+        """Take the next response."""
         return decode_response(self.connection.receive(), self.template.version)
 
     def fetch(self, **changes: object) -> FetchResponse:
-        """Send a fetch and take its answer.
+        """Send a fetch and take its response.
 
         Raises:
-            ValueError: the answer carries another correlation id.
+            ValueError: the response carries another correlation id.
         """
         request = self.send(**changes)
-        answer = self.receive()
-        if answer.correlation_id != request.correlation_id:
-            raise ValueError(f"asked {request.correlation_id}, answered {answer.correlation_id}")
-        return replace(answer, correlation_id=0)
+        response = self.receive()
+        if response.correlation_id != request.correlation_id:
+            raise ValueError(f"asked {request.correlation_id}, answered {response.correlation_id}")
+        return replace(response, correlation_id=0)
 
     def fetches(self, count: int = FETCHES_TO_SESSION) -> list[FetchResponse]:
         """Fetch several times."""
@@ -108,11 +108,13 @@ def _topics(topic: str, offsets: Sequence[int]) -> tuple[FetchTopic, ...]:
     return (FetchTopic(topic=topic, partitions=partitions),)
 
 
-def same_content(answer: FetchResponse) -> dict[tuple[str, int], object]:
-    """Give an answer's entries by partition: their order is not promised."""
-    return {(topic.topic, data.partition_index): data for topic in answer.topics for data in topic.partitions}
+def same_content(response: FetchResponse) -> dict[tuple[str, int], object]:
+    """Give a response's entries by partition: their order is not promised."""
+    return {
+        (topic.topic, data.partition_index): data for topic in response.topics for data in topic.partitions
+    }
 
 
-def contents(answers: Sequence[FetchResponse]) -> list[dict[tuple[str, int], object]]:
-    """Give the entries of several answers."""
-    return [same_content(answer) for answer in answers]
+def contents(responses: Sequence[FetchResponse]) -> list[dict[tuple[str, int], object]]:
+    """Give the entries of several responses."""
+    return [same_content(response) for response in responses]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from tests.integration.mirror import Live
 from tests.integration.producing import Transaction
 from tests.model.asker import entries
@@ -28,14 +28,14 @@ from tools.kafka.raw import frame
 
 RECEIVE = 1 << 16
 TRIES = 5
-"""How often a step is repeated when the two direct answers differ: something moved in between."""
+"""How often a step is repeated when the two direct responses differ: something moved in between."""
 
 
 class Through(Protocol):
     """A way through the gateway."""
 
     def exchange(self, request: bytes) -> bytes:
-        """Send one request and give its answer, neither with its length."""
+        """Send one request and give its response, neither with its length."""
 
 
 class SansIO:
@@ -44,12 +44,12 @@ class SansIO:
     def __init__(self, host: str, port: int, *, max_sessions: int = 10) -> None:
         self._socket = socket.create_connection((host, port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sessions = Sessions(max_sessions=max_sessions)
+        self.sessions = SessionLimits(max_sessions=max_sessions)
         self.connection = Connection(sessions=self.sessions, resolve=None)
         self._now = 0.0
 
     def exchange(self, request: bytes) -> bytes:
-        """Send one request and give its answer, neither with its length.
+        """Send one request and give its response, neither with its length.
 
         Raises:
             ConnectionError: the broker closed, or the connection ends with a fault.
@@ -96,7 +96,7 @@ class Counts:
     steps: int = 0
     entries: int = 0
     repeated: int = 0
-    """Steps whose two direct answers differed."""
+    """Steps whose two direct responses differed."""
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Lockstep:
         """Take so many steps; each ends with a comparison.
 
         Raises:
-            DifferenceError: the client would have seen another answer than a direct one.
+            DifferenceError: the client would have seen another response than a direct one.
         """
         for _ in range(steps):
             if self.random.random() < 0.3:
@@ -264,16 +264,16 @@ class Lockstep:
                 break
             self.counts.repeated += 1
         else:
-            raise DifferenceError("the direct answers never came to rest")
+            raise DifferenceError("the direct responses never came to rest")
         self.counts.steps += 1
         self.counts.entries += len(entries(got))
         self.follow(request, got)
 
-    def follow(self, request: FetchRequest, answer: FetchResponse) -> None:
+    def follow(self, request: FetchRequest, response: FetchResponse) -> None:
         """Go on from what was read, as a consumer does, most of the time."""
         names = {self.ids[name]: name for name in self.topics} if self.version >= 13 else {}
         asked = {(name, index) for name, index in self.wanted}
-        for topic in answer.topics:
+        for topic in response.topics:
             for data in topic.partitions:
                 where = names.get(topic.topic_id, topic.topic), data.partition_index
                 if data.error_code or where not in asked:

@@ -35,7 +35,7 @@ BROKER_PORT, CONTROLLER_PORT = 19192, 19193
 TOPIC, PARTITIONS, BUSY = "transparent", 60, 3
 FETCHES: Final = 15
 ONE_ANSWER: Final = 50 * PARTITIONS
-"""More bytes than a full answer of idle partitions has."""
+"""More bytes than a full response of idle partitions has."""
 ROUNDS: Final = 5
 """Tries to have one in which no segment is sent again."""
 
@@ -102,7 +102,7 @@ class Place:
     def rounds(self) -> Iterator[Round]:
         """Begin rounds, with counters at zero, until in one what crossed is just what was counted.
 
-        More may cross where a segment is sent again, or where an answer comes to a connection that has ended
+        More may cross where a segment is sent again, or where a response comes to a connection that has ended
         with its client; what a test compares besides is of the last round.
         """
         for _ in range(ROUNDS):

@@ -116,7 +116,7 @@ class Node:
         with self._network.inside():
             self._names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._names.bind((HOST, 53))
-        threading.Thread(target=_answer_names, args=[self._names], daemon=True).start()
+        threading.Thread(target=_response_names, args=[self._names], daemon=True).start()
         self._write_files()
         for command in self._commands():
             with (self._folder / f"{command[0]}.log").open("wb") as log:
@@ -191,17 +191,17 @@ class Node:
         ]
 
 
-def _answer_names(server: socket.socket) -> None:
+def _response_names(server: socket.socket) -> None:
     """Answer as a name server that knows one name, until it is closed."""
     with suppress(OSError):
         while True:
             question, who = server.recvfrom(512)
             if not question:
                 return
-            server.sendto(answer(question), who)
+            server.sendto(response(question), who)
 
 
-def answer(question: bytes) -> bytes:
+def response(question: bytes) -> bytes:
     """Answer a question of DNS (RFC 1035, section 4) for `KAFKA`; other names are none."""
     end = question.find(b"\0", 12) + 5
     name, kind = question[12 : end - 5], question[end - 4 : end - 2]

@@ -146,7 +146,7 @@ class Producer:
         self._until_ready(END_TXN, 0, transaction.header() + bytes([commit]))
 
     def _until_ready(self, key: int, version: int, body: bytes, *, skip: int = 4) -> Reader:
-        """Ask until the broker is ready; `skip` bytes of the answer stand before its error code."""
+        """Ask until the broker is ready; `skip` bytes of the response stand before its error code."""
         deadline = time.monotonic() + PATIENCE
         while True:
             reader = Reader(self._connection.call(key, version, body), skip)

@@ -81,8 +81,8 @@ REQUESTS = {
 }
 
 
-def answer(connection: RawConnection, key: ApiKey, version: int) -> bytes:
-    """Ask until the coordinator, where one is asked for, has come up: any other answer is taken at once."""
+def response(connection: RawConnection, key: ApiKey, version: int) -> bytes:
+    """Ask until the coordinator, where one is asked for, has come up: any other response is taken at once."""
     give_up = time.monotonic() + COORDINATOR_SECONDS
     while True:
         body = connection.call(key, version, REQUESTS[key](version))
@@ -93,7 +93,7 @@ def answer(connection: RawConnection, key: ApiKey, version: int) -> bytes:
 
 
 def told(key: ApiKey, version: int, body: bytes) -> list[tuple[int, str, int]]:
-    """Give the addresses of an answer, which comes back as it was."""
+    """Give the addresses of a response, which comes back as it was."""
     seen: list[tuple[int, str, int]] = []
 
     def note(node_id: int, host: str, port: int) -> tuple[str, int]:
@@ -105,7 +105,7 @@ def told(key: ApiKey, version: int, body: bytes) -> list[tuple[int, str, int]]:
 
 
 def moved_back(key: ApiKey, version: int, body: bytes, addresses: list[tuple[int, str, int]]) -> bytes:
-    """Give an answer its addresses, one after the other."""
+    """Give a response its addresses, one after the other."""
     back = iter(addresses)
     return rewrite(key, version, body, lambda *_: next(back)[1:])
 
@@ -122,7 +122,7 @@ def test_every_version_is_read_and_rewritten_both_ways(
     broker: Broker, connection: RawConnection, key: ApiKey
 ) -> None:
     for version in spoken(connection, key):
-        body = answer(connection, key, version)
+        body = response(connection, key, version)
         addresses = told(key, version, body)
         if key is ApiKey.DESCRIBE_QUORUM:
             assert addresses == [(broker.node_id, broker.host, broker.controller_port)] * (version >= 2)

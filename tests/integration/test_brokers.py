@@ -95,9 +95,9 @@ def test_records_come_back_byte_for_byte(broker: Broker) -> None:
             + (1 << 20).to_bytes(4)
             + b"\0"
         )
-        answer = wire.call(FETCH, 4, head + array([string("bytes") + array([partition])]))
+        response = wire.call(FETCH, 4, head + array([string("bytes") + array([partition])]))
         admin.delete_topic("bytes")
-    reader = Reader(answer)
+    reader = Reader(response)
     reader.take(4 + 4 + 2 + len("bytes") + 4 + 4 + 2 + 8 + 8)
     reader.int32()  # aborted transactions: none, as null or as no elements
     stored = reader.blob()

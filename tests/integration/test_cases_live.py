@@ -46,12 +46,12 @@ class LiveAsker(Requests):
         self.live.producer.produce(self.full(name), partition, [bytes(size)])
 
     def send(self, request: FetchRequest) -> FetchResponse:
-        answer = decode_response(self.through.exchange(encode_request(request)), request.version)
-        assert answer.correlation_id == request.correlation_id
-        return answer
+        response = decode_response(self.through.exchange(encode_request(request)), request.version)
+        assert response.correlation_id == request.correlation_id
+        return response
 
-    def names(self, answer: FetchResponse) -> list[tuple[str, int]]:
-        return [(name.removesuffix(f"-{self.suffix}"), index) for name, index in super().names(answer)]
+    def names(self, response: FetchResponse) -> list[tuple[str, int]]:
+        return [(name.removesuffix(f"-{self.suffix}"), index) for name, index in super().names(response)]
 
     def session(self, *wants: Want, **options: Any) -> "Session":
         return Session(self, *wants, **options)
@@ -272,9 +272,9 @@ def test_forgotten_and_listed_twice(asker: LiveAsker) -> None:
 
 def test_only_neighbours_share_a_topic_element(asker: LiveAsker) -> None:
     """Case 36."""
-    answer = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
+    response = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
 
-    assert [len(topic.partitions) for topic in answer.topics] == [1, 1, 2]
+    assert [len(topic.partitions) for topic in response.topics] == [1, 1, 2]
 
 
 def test_forgetting_some_all_but_one_and_all(asker: LiveAsker) -> None:
@@ -282,8 +282,8 @@ def test_forgetting_some_all_but_one_and_all(asker: LiveAsker) -> None:
     session = asker.session(("foo", 0), ("foo", 1))
 
     assert session.names(("bar", 0), forget=[("foo", 0)]) == [("bar", 0)]
-    answer = session.fetch(("bar", 1), forget=[("foo", 1), ("bar", 0)])
-    assert (answer.session_id, asker.names(answer)) == (session.id, [("bar", 1)])
+    response = session.fetch(("bar", 1), forget=[("foo", 1), ("bar", 0)])
+    assert (response.session_id, asker.names(response)) == (session.id, [("bar", 1)])
     assert summary(session.fetch(forget=[("bar", 1)])) == (0, 0, 0)
     assert summary(session.fetch()) == (70, 0, 0)
 
@@ -331,7 +331,7 @@ def test_limits_and_a_first_batch_that_comes_whole(asker: LiveAsker) -> None:
 
 def test_an_id_outside_the_shards(asker: LiveAsker) -> None:
     """Case 96."""
-    answer = asker.fetch(("foo", 0), session=(2_147_483_640, 0))
+    response = asker.fetch(("foo", 0), session=(2_147_483_640, 0))
 
-    assert (answer.error_code, answer.session_id) == (-1, 2_147_483_640)
-    assert errors(answer) == ([-1] if asker.version <= 12 else [])
+    assert (response.error_code, response.session_id) == (-1, 2_147_483_640)
+    assert errors(response) == ([-1] if asker.version <= 12 else [])

@@ -1,7 +1,7 @@
 """Conformance cases on live brokers, by their numbers: a client without sessions through the connection core.
 
-Each answer out of the session is held against a direct one, byte for byte. What sessions of the client's own
-do is in test_cases_live.py.
+Each response out of the session is held against a direct one, byte for byte. What sessions of the client's
+own do is in test_cases_live.py.
 """
 
 import uuid
@@ -104,17 +104,17 @@ def seek(client: Client, batches: list[list[int]], *wants: Want, **options: Any)
     client.create("t", batches)
     client.create("idle", [[]] * len(IDLE))
     client.established(*(("t", index, len(values)) for index, values in enumerate(batches)), *IDLE)
-    answer = client.same(*wants, *IDLE, **options)
+    response = client.same(*wants, *IDLE, **options)
     assert client.incremental == 1
-    return answer
+    return response
 
 
-def test_partitions_fill_the_answer_in_order(client: Client) -> None:
+def test_partitions_fill_the_response_in_order(client: Client) -> None:
     """Case 58."""
     wants: list[Want] = [("t", index, 0, 190) for index in range(5)]
-    answer = seek(client, [[10] * 10] * 5, *wants, max_bytes=800)
+    response = seek(client, [[10] * 10] * 5, *wants, max_bytes=800)
     assert batch(10) < 190
-    assert sizes(answer)[:5] == [190] * 4 + [0]
+    assert sizes(response)[:5] == [190] * 4 + [0]
 
 
 def test_starvation_ends_by_the_sessions_own_order(client: Client) -> None:
@@ -130,15 +130,15 @@ def test_starvation_ends_by_the_sessions_own_order(client: Client) -> None:
 def test_a_first_batch_comes_whole(client: Client, size: int, limit: int) -> None:
     """Case 59."""
     wants: list[Want] = [("t", index, 0, size) for index in range(3)]
-    answer = seek(client, [[500, 20]] * 3, *wants, max_bytes=limit)
-    assert sizes(answer)[:3] == [batch(500), 0, 0]
+    response = seek(client, [[500, 20]] * 3, *wants, max_bytes=limit)
+    assert sizes(response)[:3] == [batch(500), 0, 0]
 
 
 def test_the_same_batch_later_is_left_out(client: Client) -> None:
     """Case 60."""
-    answer = seek(client, [[10], [500]], ("t", 0, 0, 100), ("t", 1, 0, 100))
-    assert sizes(answer)[:2] == [batch(10), 0]
-    assert entries(answer)[1].high_watermark == 1
+    response = seek(client, [[10], [500]], ("t", 0, 0, 100), ("t", 1, 0, 100))
+    assert sizes(response)[:2] == [batch(10), 0]
+    assert entries(response)[1].high_watermark == 1
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_the_brokers_own_limit(client: Client, offset: int, size: int) -> None:
     """Case 61."""
     values = [30, 1400, 980, 440, 10]
     assert batch(980) > BROKER_LIMIT > batch(440) + batch(10)
-    answer = seek(client, [values, []], ("t", 0, offset), ("t", 1))
-    assert sizes(answer)[:2] == [size, 0]
+    response = seek(client, [values, []], ("t", 0, offset), ("t", 1))
+    assert sizes(response)[:2] == [size, 0]
 
 
 def test_caught_up_partitions_leave_the_first_batch_to_others(client: Client) -> None:
@@ -161,8 +161,8 @@ def test_caught_up_partitions_leave_the_first_batch_to_others(client: Client) ->
 def test_errors_cost_nothing(client: Client) -> None:
     """Case 63."""
     wants: list[Want] = [("t", 0, 99, 100), ("t", 1, 0, 100)]
-    answer = seek(client, [[500]] * 2, *wants, max_bytes=10)
-    assert (errors(answer)[:2], sizes(answer)[:2]) == ([1, 0], [0, batch(500)])
+    response = seek(client, [[500]] * 2, *wants, max_bytes=10)
+    assert (errors(response)[:2], sizes(response)[:2]) == ([1, 0], [0, batch(500)])
 
 
 def test_changes_through_a_session(client: Client) -> None:
@@ -220,11 +220,11 @@ def test_leaders_and_endpoints_through_a_session(by_leader: Client, cluster: Clu
     client = by_leader
     client.established(*ALL)
     for _ in range(3):
-        answer = client.same(*ALL)
-        assert errors(answer) == [0, 6, 6, 0, 0]
-        endpoints = find_tag(answer.tags, 0)
-        hinted = [find_tag(data.tags, 1) is not None for data in entries(answer)]
-        assert hinted == [client.version >= 16 and bool(error) for error in errors(answer)]
+        response = client.same(*ALL)
+        assert errors(response) == [0, 6, 6, 0, 0]
+        endpoints = find_tag(response.tags, 0)
+        hinted = [find_tag(data.tags, 1) is not None for data in entries(response)]
+        assert hinted == [client.version >= 16 and bool(error) for error in errors(response)]
         assert (endpoints is not None) is (client.version >= 16)
     assert client.incremental == 3
     assert errors(client.same(*ALL, ("t", 9)))[-1] == 3
@@ -248,11 +248,11 @@ def test_endpoints_lead_through_the_gateway(by_leader: Client, cluster: Cluster)
 
 def told_leader(client: Client, index: int) -> tuple[int, int, bool]:
     """(leader id, epoch, whether there is an endpoint), read directly beside the core."""
-    answer = client.fetch(*ALL)
-    hint = find_tag(entries(answer)[index].tags, 1)
+    response = client.fetch(*ALL)
+    hint = find_tag(entries(response)[index].tags, 1)
     assert hint is not None
     leader, epoch = int.from_bytes(hint[:4], signed=True), int.from_bytes(hint[4:8], signed=True)
-    endpoints = find_tag(answer.tags, 0) or b""
+    endpoints = find_tag(response.tags, 0) or b""
     return leader, epoch, (leader.to_bytes(4, signed=True) in endpoints)
 
 

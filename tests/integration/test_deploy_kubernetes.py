@@ -28,7 +28,8 @@ pytestmark = [
     pytest.mark.skipif(bool(LACKING), reason=LACKING),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a node"),
     pytest.mark.skipif(
-        bool([*ABSENT, *images.ABSENT]), reason=f"no {' and no '.join([*ABSENT, *images.ABSENT])} here"
+        bool([*ABSENT, *images.ABSENT]),
+        reason=f"no {' and no '.join([*ABSENT, *images.ABSENT])} here",
     ),
 ]
 

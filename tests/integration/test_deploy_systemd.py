@@ -200,9 +200,9 @@ class Caller(threading.Thread):
                     pass  # it was served by the one that left
 
     def wait(self) -> None:
-        """Wait for twenty more answers."""
+        """Wait for twenty more responses."""
         before = self.answered
-        until(lambda: self.answered >= before + 20, "no more answers")
+        until(lambda: self.answered >= before + 20, "no more responses")
 
     def end(self) -> None:
         """Stop, and wait until it has."""
@@ -211,11 +211,11 @@ class Caller(threading.Thread):
 
 
 def has_session(client: Fetcher) -> bool:
-    """Tell whether the answers come out of a session of the gateway's."""
+    """Tell whether the responses come out of a session of the gateway's."""
     with client:
         client.hello().fetches()
-        with urllib.request.urlopen("http://127.0.0.1:9464/state", timeout=5) as answer:
-            return all(link["session_id"] for link in json.load(answer)["connections"])
+        with urllib.request.urlopen("http://127.0.0.1:9464/state", timeout=5) as response:
+            return all(link["session_id"] for link in json.load(response)["connections"])
 
 
 INSTALL, START, TRANSPARENTLY, LEAVE = blocks("systemd")

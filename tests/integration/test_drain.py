@@ -67,10 +67,10 @@ def free_slots(broker: Broker) -> int:
     return len(taken)
 
 
-def values(answer: FetchResponse) -> list[tuple[int, int]]:
-    """Give partition and base offset of each batch in an answer."""
+def values(response: FetchResponse) -> list[tuple[int, int]]:
+    """Give partition and base offset of each batch in a response."""
     found = []
-    for data in answer.topics[0].partitions if answer.topics else ():
+    for data in response.topics[0].partitions if response.topics else ():
         rest = data.records or b""
         while rest:
             found.append((data.partition_index, int.from_bytes(rest[:8])))
@@ -109,7 +109,7 @@ def test_a_thousand_fetches_in_flight_are_answered_once_and_all_sessions_end(bro
         written = [(partition, starts[partition]) for partition in range(EARLY)]
         for partition, _ in written:
             producer.produce(TOPIC, partition, [b"early"])
-        answers = [client.receive() for client in clients]
+        responses = [client.receive() for client in clients]
         ends = [client.socket.recv(1) for client in clients]
         process.wait(DRAIN_SECONDS + 10)
         assert time.monotonic() - began < DRAIN_SECONDS
@@ -120,12 +120,12 @@ def test_a_thousand_fetches_in_flight_are_answered_once_and_all_sessions_end(bro
         for partition, _ in written[EARLY:]:
             producer.produce(TOPIC, partition, [b"late"])
     with Fetcher(broker.address, TOPIC, PARTITIONS) as direct:
-        for answer in {tuple(values(answer)) for answer in answers}:
+        for response in {tuple(values(response)) for response in responses}:
             rest = starts.copy()
-            for partition, offset in answer:
+            for partition, offset in response:
                 rest[partition] = offset + 1
             direct.seek(rest)
-            assert sorted([*answer, *values(direct.fetch())]) == sorted(written)
+            assert sorted([*response, *values(direct.fetch())]) == sorted(written)
     assert free_slots(broker) == SLOTS
 
 

@@ -157,7 +157,7 @@ def test_the_log_start_moves_under_a_reader(program: Program, ways: Ways, topic:
 
 
 def wait_low(run: Run, topic: str, partition: int, low: int) -> None:
-    """Wait until a client that shows the low watermark of its fetch answers shows this one."""
+    """Wait until a client that shows the low watermark of its fetch responses shows this one."""
     for _ in range(100):
         shown = run.ask("watermarks", topic=topic, partition=partition)
         if shown["low"] in (None, low):

@@ -78,7 +78,7 @@ def test_garbage_ends_its_own_connection_and_is_said_once(stage: Scene, kind: st
         assert said().count("connection fault") == 1
 
 
-def test_garbage_after_good_requests_lets_their_answers_through(stage: Scene) -> None:
+def test_garbage_after_good_requests_lets_their_responses_through(stage: Scene) -> None:
     with stage.unharmed() as said, Fetcher(stage.gateway.address, TOPIC, PARTITIONS) as client:
         client.hello().fetches()
         client.send()
@@ -134,7 +134,7 @@ def test_a_client_may_be_cut_at_any_byte_of_its_requests(stage: Scene) -> None:
         until(lambda: _connections(stage, "cut") == 0, "connections stay")
 
 
-def test_a_client_may_leave_at_any_byte_of_an_answer_of_its_session(stage: Scene) -> None:
+def test_a_client_may_leave_at_any_byte_of_a_response_of_its_session(stage: Scene) -> None:
     with Fetcher(stage.gateway.address, TOPIC, PARTITIONS) as client:
         client.hello().fetches()
         client.send()
@@ -180,8 +180,8 @@ def test_who_stopped_reading_may_go_on(stage: Scene) -> None:
         for _ in range(3):
             client.send()
         time.sleep(2)
-        answers = [client.receive() for _ in range(3)]
-    assert contents(answers) == expected * 3
+        responses = [client.receive() for _ in range(3)]
+    assert contents(responses) == expected * 3
 
 
 def test_half_requests_wait_without_harm(stage: Scene) -> None:
@@ -259,8 +259,8 @@ def test_sessions_stand_again_after_all_of_it(stage: Scene) -> None:
     with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
         expected = contents([direct.fetch()])
     with Fetcher(stage.gateway.address, TOPIC, PARTITIONS, client_id="after") as client:
-        answers = client.hello().fetches(FETCHES_TO_SESSION + 2)
+        responses = client.hello().fetches(FETCHES_TO_SESSION + 2)
         (link,) = [link for link in stage.gateway.state()["connections"] if link["client_id"] == "after"]
-    assert contents(answers) == expected * len(answers)
+    assert contents(responses) == expected * len(responses)
     assert link["session_id"] > 0
     assert link["broker"]["fetches"]["incremental"] >= 2

@@ -1,4 +1,4 @@
-"""Brokers that are cut off, stall, answer nonsense, die and come back."""
+"""Brokers that are cut off, stall, response nonsense, die and come back."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tools.kafka.admin import Admin
 TOPIC = "cuts"
 PARTITIONS = 8
 FETCHES = 6
-Answers = list[dict[tuple[str, int], object]]
+Responses = list[dict[tuple[str, int], object]]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def stage(relay: Relay) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def expected(stage: Scene) -> Answers:
-    """What every fetch answers: nothing changes meanwhile."""
+def expected(stage: Scene) -> Responses:
+    """What every fetch responses: nothing changes meanwhile."""
     with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
         return contents([direct.fetch()])
 
@@ -49,26 +49,26 @@ def victim(stage: Scene) -> Fetcher:
     return Fetcher(stage.gateway.address, TOPIC, PARTITIONS, client_id="victim")
 
 
-def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Answers:
-    """Fetch some times, or until the gateway closes; give the answers that came whole."""
-    answers: Answers = []
+def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Responses:
+    """Fetch some times, or until the gateway closes; give the responses that came whole."""
+    responses: Responses = []
     with victim(stage) as client:
         client.socket.settimeout(timeout)
         try:
             client.hello()
             for _ in range(FETCHES):
-                answers += contents([client.fetch()])
+                responses += contents([client.fetch()])
         except (ConnectionError, TimeoutError):
             pass
-    return answers
+    return responses
 
 
 def gone(stage: Scene) -> bool:
     return all(link["client_id"] != "victim" for link in stage.gateway.state()["connections"])
 
 
-def test_the_broker_connection_may_be_cut_at_any_byte_of_its_answers(
-    stage: Scene, relay: Relay, expected: Answers
+def test_the_broker_connection_may_be_cut_at_any_byte_of_its_responses(
+    stage: Scene, relay: Relay, expected: Responses
 ) -> None:
     """Case 72: what came whole is right, what did not is not made up, and the client is closed."""
     relay.fault = Fault()
@@ -78,9 +78,9 @@ def test_the_broker_connection_may_be_cut_at_any_byte_of_its_answers(
     with stage.unharmed():
         for count in range(0, size, max(1, size // 150)):
             relay.fault = Fault(to_client=CutAfter(count=count))
-            answers = fetch_until_cut(stage)
-            assert answers == expected * len(answers), f"cut after {count}"
-            lengths.append(len(answers))
+            responses = fetch_until_cut(stage)
+            assert responses == expected * len(responses), f"cut after {count}"
+            lengths.append(len(responses))
         until(lambda: gone(stage), "connections stay")
         assert stage.gateway.state()["sessions"]["held"] <= 1
     assert lengths == sorted(lengths)
@@ -88,20 +88,20 @@ def test_the_broker_connection_may_be_cut_at_any_byte_of_its_answers(
 
 
 def test_the_broker_connection_may_be_cut_at_any_byte_of_a_request(
-    stage: Scene, relay: Relay, expected: Answers
+    stage: Scene, relay: Relay, expected: Responses
 ) -> None:
     with Fetcher(stage.gateway.address, TOPIC, PARTITIONS, client_id="victim") as client:
         size = 28 + 3 * len(client.bytes_of(client.request()))
     with stage.unharmed():
         for count in range(0, size, 13):
             relay.fault = Fault(to_broker=CutAfter(count=count))
-            answers = fetch_until_cut(stage)
-            assert answers == expected * len(answers), f"cut after {count}"
+            responses = fetch_until_cut(stage)
+            assert responses == expected * len(responses), f"cut after {count}"
         until(lambda: gone(stage), "connections stay")
 
 
-def test_a_broker_that_stalls_in_mid_answer_is_waited_for(
-    stage: Scene, relay: Relay, expected: Answers
+def test_a_broker_that_stalls_in_mid_response_is_waited_for(
+    stage: Scene, relay: Relay, expected: Responses
 ) -> None:
     relay.fault = Fault()
     fetch_until_cut(stage)
@@ -111,14 +111,14 @@ def test_a_broker_that_stalls_in_mid_answer_is_waited_for(
         until(lambda: gone(stage), "connections stay")
 
 
-def test_an_answer_to_another_request_ends_the_connection_and_is_said_once(
+def test_a_response_to_another_request_ends_the_connection_and_is_said_once(
     stage: Scene, relay: Relay
 ) -> None:
-    relay.fault = Fault(to_client=Corrupt(at=7))  # the lowest byte of the first answer's correlation id
+    relay.fault = Fault(to_client=Corrupt(at=7))  # the lowest byte of the first response's correlation id
     with stage.unharmed() as said:
         assert fetch_until_cut(stage) == []
         until(lambda: "connection fault" in said(), said())
-        assert said().count("an answer to request 254 where 1 is due") == 1
+        assert said().count("a response to request 254 where 1 is due") == 1
         assert said().count("connection fault") == 1
         until(lambda: gone(stage), "connections stay")
 
@@ -130,7 +130,7 @@ def test_a_negative_length_from_the_broker_ends_the_connection_and_is_said_once(
     with stage.unharmed() as said:
         assert fetch_until_cut(stage) == []
         until(lambda: "connection fault" in said(), said())
-        assert said().count("connection fault") == said().count("an answer of -") == 1
+        assert said().count("connection fault") == said().count("a response of -") == 1
         until(lambda: gone(stage), "connections stay")
 
 

@@ -25,7 +25,7 @@ LARGE_PARTITIONS = 40
 FILLED = 10
 """Partitions with records; were all read anew, a delta would be no smaller than the full form."""
 FOLLOWER = 77
-Answers = list[dict[tuple[str, int], object]]
+Responses = list[dict[tuple[str, int], object]]
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def stage() -> Iterator[Scene]:
 
 
 @pytest.fixture
-def expected(stage: Scene) -> Answers:
-    """What every fetch answers: nothing changes meanwhile."""
+def expected(stage: Scene) -> Responses:
+    """What every fetch responses: nothing changes meanwhile."""
     with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
         return contents([direct.fetch()])
 
@@ -63,15 +63,15 @@ def close_at_broker(stage: Scene, session_id: int) -> None:
         other.fetch(session_id=session_id, session_epoch=-1)
 
 
-def test_a_session_closed_by_someone_else_is_made_again_unseen(stage: Scene, expected: Answers) -> None:
+def test_a_session_closed_by_someone_else_is_made_again_unseen(stage: Scene, expected: Responses) -> None:
     with stage.unharmed() as said, through(stage, "closed") as client:
         client.fetches()
         lost = session_of(stage, "closed")
         assert lost > 0
         close_at_broker(stage, lost)
-        answers = client.fetches()
+        responses = client.fetches()
         made = session_of(stage, "closed")
-    assert contents(answers) == expected * FETCHES_TO_SESSION
+    assert contents(responses) == expected * FETCHES_TO_SESSION
     assert made not in {0, lost}
     assert said().count("session lost") == 1
     assert "code=70" in said()
@@ -98,14 +98,14 @@ def _sessions(stage: Scene, client_id: str) -> list[int]:
     return [link["session_id"] for link in _links(stage, client_id) if link["session_id"]]
 
 
-def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expected: Answers) -> None:
+def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expected: Responses) -> None:
     with stage.unharmed() as said:
         with ExitStack() as stack:
             clients = [stack.enter_context(through(stage, f"many-{number}")) for number in range(2 * SLOTS)]
             for _ in range(3):
                 for client in clients:
-                    answers = contents(client.fetches(2))
-                    assert answers == expected * 2
+                    responses = contents(client.fetches(2))
+                    assert responses == expected * 2
             sessions = [session_of(stage, f"many-{number}") for number in range(2 * SLOTS)]
             assert 0 < sum(map(bool, sessions)) <= SLOTS
             assert said().count("session refused") == sessions.count(0)  # once for each, not once a fetch
@@ -115,7 +115,7 @@ def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expecte
         assert session_of(stage, "afterwards") > 0
 
 
-def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, expected: Answers) -> None:
+def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, expected: Responses) -> None:
     """A follower's session is privileged: it takes the slot of any consumer at any age (KIP-227)."""
     with stage.unharmed() as said, through(stage, "evicted") as client:
         client.fetches()
@@ -142,13 +142,13 @@ def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, 
 
 @pytest.fixture(scope="module")
 def narrow(stage: Scene) -> Iterator[Scene]:
-    """A gateway that may hold one large answer, hardly more."""
+    """A gateway that may hold one large response, hardly more."""
     options = ("--max-inflight-bytes", "1000000")
     with scene(stage.broker, "slots-narrow", *options) as narrow:
         yield narrow
 
 
-def test_large_answers_of_sessions_wait_for_each_other_under_the_budget(narrow: Scene) -> None:
+def test_large_responses_of_sessions_wait_for_each_other_under_the_budget(narrow: Scene) -> None:
     """Case 91: they are held until they are whole; six of 18 MB each, with one MB to hold them in."""
     starts = [0] * LARGE_PARTITIONS
     ends = [LARGE_RECORDS // FILLED] * FILLED + starts[FILLED:]
@@ -156,26 +156,26 @@ def test_large_answers_of_sessions_wait_for_each_other_under_the_budget(narrow: 
         expected = contents([direct.fetch()])
     with narrow.unharmed(), ExitStack() as stack:
         clients = [stack.enter_context(_at_the_end(narrow, number, ends)) for number in range(6)]
-        standing = sum(map(bool, _sessions(narrow, "large-")))
-        assert standing >= 4
+        status = sum(map(bool, _sessions(narrow, "large-")))
+        assert status >= 4
         incremental = _incremental(narrow)
         before = peak = narrow.rss()
-        answers: list[Answers] = [[] for _ in clients]
+        responses: list[Responses] = [[] for _ in clients]
         for client in clients:
             client.seek(starts)
             client.send()
         threads = [
             threading.Thread(target=lambda client=client, got=got: got.extend(contents([client.receive()])))
-            for client, got in zip(clients, answers, strict=True)
+            for client, got in zip(clients, responses, strict=True)
         ]
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             peak = max(peak, narrow.rss())
             threads[0].join(0.02)
-        assert answers == [expected] * 6
+        assert responses == [expected] * 6
         assert peak - before < 96 << 20  # 108 MB and their copies for the sockets, were all held at once
-        assert _incremental(narrow) == incremental + standing
+        assert _incremental(narrow) == incremental + status
 
 
 def _incremental(narrow: Scene) -> int:
@@ -190,8 +190,8 @@ def _at_the_end(narrow: Scene, number: int, ends: list[int]) -> Fetcher:
     return client
 
 
-def test_large_answers_under_a_small_budget_reach_all_clients(narrow: Scene) -> None:
-    """Case 91: clients that catch up go without a session, and their answers stream."""
+def test_large_responses_under_a_small_budget_reach_all_clients(narrow: Scene) -> None:
+    """Case 91: clients that catch up go without a session, and their responses stream."""
     got: dict[int, list[tuple[int, int]]] = {}
     with narrow.unharmed():
         before = peak = narrow.rss()

@@ -1,4 +1,4 @@
-"""The model broker against live ones: random worlds, random sessions, the same requests, equal answers."""
+"""The model broker against live ones: random worlds, random sessions, the same requests, equal responses."""
 
 import random
 from collections.abc import Iterator
@@ -135,7 +135,7 @@ class Walk:
         return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def ask(self) -> None:
-        """One request to both; their answers must agree."""
+        """One request to both; their responses must agree."""
         self.correlation += 1
         base = FetchRequest(
             version=self.version,
@@ -177,7 +177,7 @@ class Walk:
             self.pairs.remove(pair)
 
     def both(self, request: FetchRequest, pair: Pair | None) -> tuple[FetchResponse, FetchResponse]:
-        """Ask both with their own session id; answers are compared but for which id it is."""
+        """Ask both with their own session id; responses are compared but for which id it is."""
         asked = [replace(request, session_id=i) for i in ((pair.live_id, pair.model_id) if pair else (0, 0))]
         live = self.mirror.live.fetch(asked[0])
         model = decode_response(self.mirror.model.handle(encode_request(asked[1]), 0.0), self.version)

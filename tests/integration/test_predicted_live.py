@@ -1,7 +1,7 @@
 """Predicted equals measured, live: what the engine makes of a capture of the client's side is, to the byte,
 what the gateway counted on the broker's, and what the capture of the broker's side holds.
 
-A client pauses before it leaves. An answer that comes to the gateway when its client has gone is counted
+A client pauses before it leaves. A response that comes to the gateway when its client has gone is counted
 there and is in no capture of the client's side: nobody could predict it.
 
 `PREDICTED_SECONDS` makes each client read for longer (`make soak`).

@@ -125,7 +125,7 @@ def test_a_client_reads_over_a_slow_link_what_it_reads_directly(
                 for partition in range(BUSY):
                     values = [b"%d-%d " % (batch, each) for each in range(RECORDS)]
                     producer.produce(TOPIC, partition, [value.ljust(VALUE, b".") for value in values])
-                time.sleep(0.02)  # so that they come in many answers
+                time.sleep(0.02)  # so that they come in many responses
         with Admin(slow_broker.address) as admin:
             ends = {(TOPIC, partition): end for partition, end in admin.offsets(TOPIC).items()}
         through.wait_ends(ends)

@@ -354,9 +354,9 @@ def _authenticate(connection: RawConnection) -> int:
     """Shake hands at v1 and authenticate at v2; give for how many milliseconds that holds (KIP-368)."""
     assert Reader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
     body = bytes([len(_PLAIN_BYTES) + 1]) + _PLAIN_BYTES + b"\0"
-    answer = connection.call(SASL_AUTHENTICATE, 2, body, "raw")
-    assert answer[:2] == b"\0\0"
-    return int.from_bytes(answer[-9:-1])
+    response = connection.call(SASL_AUTHENTICATE, 2, body, "raw")
+    assert response[:2] == b"\0\0"
+    return int.from_bytes(response[-9:-1])
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -411,8 +411,8 @@ def _scram(say: Callable[[bytes], bytes], digest: str) -> None:
     key = hmac.digest(salted, b"Client Key", digest)
     signature = hmac.digest(hashlib.new(digest, key).digest(), signed, digest)
     proof = bytes(one ^ other for one, other in zip(key, signature, strict=True))
-    answer = say(f"{final},p={base64.b64encode(proof).decode()}".encode())
-    assert answer == b"v=" + base64.b64encode(
+    response = say(f"{final},p={base64.b64encode(proof).decode()}".encode())
+    assert response == b"v=" + base64.b64encode(
         hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
     )
 
@@ -564,7 +564,7 @@ def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_pa
         shown = [_serial(gateway, secured)]
         with Bystander(gateway.address, gateway.address, "traffic", rate=100, settings=reach) as traffic:
             traffic.check()
-            standing = _bystanders(gateway)
+            status = _bystanders(gateway)
             for number in range(3):
                 renewed = secured.ca.sign(f"renewed-{number}")
                 key.write_text(renewed.private)
@@ -578,7 +578,7 @@ def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_pa
             assert "stays in use" in _reason(gateway)
             assert _serial(gateway, secured) == shown[-1]
             traffic.finish()
-            assert standing <= _bystanders(gateway), "nobody was disconnected"
+            assert status <= _bystanders(gateway), "nobody was disconnected"
         assert traffic.errors == errors == []
 
 

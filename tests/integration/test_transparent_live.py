@@ -271,17 +271,17 @@ def test_rules_laid_again_leave_connections_through_the_gateway_alone(place: Pla
         str(USER),
     ]
     said = b"GET / HTTP/1.1\r\n\r\n"
-    answers: list[bytes] = []
+    responses: list[bytes] = []
     ends = threading.Event()
 
     def talk(client: socket.socket) -> None:
         while not ends.is_set():
             client.sendall(said)
-            answers.append(client.recv(len(said), socket.MSG_WAITALL))
+            responses.append(client.recv(len(said), socket.MSG_WAITALL))
 
     def wait() -> None:
-        seen = len(answers)
-        until(lambda: talking.done() or len(answers) > seen + 10, "no more answers")
+        seen = len(responses)
+        until(lambda: talking.done() or len(responses) > seen + 10, "no more responses")
 
     host = HOSTS["IPv4"]
     with place.sidecar(mode) as sidecar, place.rules(mode), ThreadPoolExecutor() as pool:
@@ -293,7 +293,7 @@ def test_rules_laid_again_leave_connections_through_the_gateway_alone(place: Pla
                 wait()
             ends.set()
             talking.result()
-        assert set(answers) == {said}
+        assert set(responses) == {said}
         assert sidecar.state()["connections_accepted"] == 1
 
 

@@ -49,7 +49,7 @@ def _fetchers(stack: ExitStack, broker: Broker, gateway: GatewayProcess, number:
     return [stack.enter_context(fetcher).hello() for fetcher in named]
 
 
-def test_all_workers_take_slots_from_one_budget_and_answer_as_the_broker_does(
+def test_all_workers_take_slots_from_one_budget_and_response_as_the_broker_does(
     broker: Broker, gateway: GatewayProcess, switch: Path
 ) -> None:
     with ExitStack() as stack:

@@ -5,10 +5,10 @@
 - **log**: topics, partitions and their logs of opaque batches.
 - **sessions**: the fetch session cache of KIP-227: slots, shards, eviction.
 - **reading**: one partition read by KIP-74's limits.
-- **broker**: a request frame in, the answer's frame out.
+- **broker**: a request frame in, the response's frame out.
 - **asker**, **world**: the client's half in few words, and a small world to begin with.
 - **gate**: a gateway's connection between a client and the model, no socket anywhere.
-- **compare**: what came through a gateway against a direct answer.
+- **compare**: what came through a gateway against a direct response.
 
 But for `gate`, which drives it, nothing here shares code with ``proxy``, so that the two can be held against
 each other. Live brokers have the last word: where one disagrees with the model, the model is wrong.

@@ -1,4 +1,5 @@
-"""A client's half for tests of the model: short words in, whole frames to the broker, decoded answers out."""
+"""A client's half for tests of the model: short words in, whole frames to the broker, decoded
+responses out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -69,12 +70,12 @@ class Requests:
         """Ask for `wants`; `options` are those of `request`."""
         return self.send(self.request(*wants, **options))
 
-    def names(self, answer: FetchResponse) -> list[tuple[str, int]]:
-        """The partitions of an answer, in its order."""
+    def names(self, response: FetchResponse) -> list[tuple[str, int]]:
+        """The partitions of a response, in its order."""
         by_id = {topic_id: name for name, topic_id in self.ids.items()}
         return [
             (topic.topic or by_id.get(topic.topic_id, "?"), data.partition_index)
-            for topic in answer.topics
+            for topic in response.topics
             for data in topic.partitions
         ]
 
@@ -92,9 +93,9 @@ class Asker(Requests):
         return self
 
     def send(self, request: FetchRequest) -> FetchResponse:
-        answer = decode_response(self.broker.handle(encode_request(request), self.now), request.version)
-        assert answer.correlation_id == request.correlation_id
-        return answer
+        response = decode_response(self.broker.handle(encode_request(request), self.now), request.version)
+        assert response.correlation_id == request.correlation_id
+        return response
 
 
 class Session:
@@ -112,7 +113,7 @@ class Session:
         return self.asker.fetch(*wants, session=(self.id, self.epoch), **(self.options | options))
 
     def names(self, *wants: Any, **options: Any) -> list[tuple[str, int]]:
-        """Which partitions the next answer lists."""
+        """Which partitions the next response lists."""
         return self.asker.names(self.fetch(*wants, **options))
 
     @property
@@ -121,31 +122,34 @@ class Session:
         return [(held.topic or "", held.entry.partition) for held in session.partitions.values()]
 
 
-def entries(answer: FetchResponse) -> list[PartitionData]:
-    return [data for topic in answer.topics for data in topic.partitions]
+def entries(response: FetchResponse) -> list[PartitionData]:
+    return [data for topic in response.topics for data in topic.partitions]
 
 
-def errors(answer: FetchResponse) -> list[int]:
-    return [data.error_code for data in entries(answer)]
+def errors(response: FetchResponse) -> list[int]:
+    return [data.error_code for data in entries(response)]
 
 
-def sizes(answer: FetchResponse) -> list[int]:
-    return [len(data.records or b"") for data in entries(answer)]
+def sizes(response: FetchResponse) -> list[int]:
+    return [len(data.records or b"") for data in entries(response)]
 
 
-def lines(answer: FetchResponse) -> list[str]:
-    """An answer as text, an entry a line, for diffs that a reader can take in. The session id is left out."""
-    head = f"error={answer.error_code} throttle={answer.throttle_time_ms} tags={answer.tags}"
+def lines(response: FetchResponse) -> list[str]:
+    """A response as text, an entry a line, for diffs that a reader can take in.
+
+    The session id is left out.
+    """
+    head = f"error={response.error_code} throttle={response.throttle_time_ms} tags={response.tags}"
     return [head] + [
         f"{topic.topic or topic.topic_id.hex()}-{data.partition_index} in element {number}: "
         f"error={data.error_code} hw={data.high_watermark} lso={data.last_stable_offset} "
         f"start={data.log_start_offset} aborted={data.aborted} preferred={data.preferred_read_replica} "
         f"records={'null' if data.records is None else data.records.hex()} tags={data.tags}"
-        for number, topic in enumerate(answer.topics)
+        for number, topic in enumerate(response.topics)
         for data in topic.partitions
     ]
 
 
-def summary(answer: FetchResponse) -> tuple[int, int, int]:
+def summary(response: FetchResponse) -> tuple[int, int, int]:
     """(error, session id, entries)."""
-    return answer.error_code, answer.session_id, len(entries(answer))
+    return response.error_code, response.session_id, len(entries(response))

@@ -164,7 +164,7 @@ class ModelBroker:
             pending = self.arrive(request, now)
         except ShardError:
             return self._failed(request, -1)
-        return self.answer(pending, now)
+        return self.response(pending, now)
 
     def arrive(self, request: FetchRequest, now: float) -> Pending:
         """What happens when a fetch comes in: session looked up, delta applied, epoch advanced.
@@ -190,7 +190,7 @@ class ModelBroker:
         session.epoch = next_epoch(session.epoch)
         return Pending(request, list(session.partitions.values()), session=session)
 
-    def answer(self, pending: Pending, now: float) -> FetchResponse:
+    def response(self, pending: Pending, now: float) -> FetchResponse:
         """Read, and answer a fetch that has arrived."""
         request, session = pending.request, pending.session
         if self.failure:
@@ -298,7 +298,7 @@ class ModelBroker:
         return 0, False
 
     def _changed(self, session: FetchSession, results: list[Result]) -> list[Result]:
-        """KIP-227's incremental answer: what differs from the last one; whoever got records goes last."""
+        """KIP-227's incremental response: what differs from the last one; whoever got records goes last."""
         included = [result for result in results if self._news(result.partition, result.data)]
         for result in included:
             if result.data.records or self.quirks.rotates_all_answered:

@@ -21,18 +21,18 @@ Entry: TypeAlias = tuple[TopicData, PartitionData]
 """An entry and the element that it stands in, whose partitions do not matter."""
 
 
-def _regrouped(answer: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
-    """The same answer with these entries, neighbours of one topic in one element."""
+def _regrouped(response: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
+    """The same response with these entries, neighbours of one topic in one element."""
     elements: list[TopicData] = []
     for topic, data in told:
         if elements and (elements[-1].topic, elements[-1].topic_id) == (topic.topic, topic.topic_id):
             elements[-1] = replace(elements[-1], partitions=(*elements[-1].partitions, data))
         else:
             elements.append(replace(topic, partitions=(data,)))
-    return replace(answer, topics=tuple(elements))
+    return replace(response, topics=tuple(elements))
 
 
-def in_request_order(answer: FetchResponse, request: FetchRequest, *, late: bool = False) -> FetchResponse:
+def in_request_order(response: FetchResponse, request: FetchRequest, *, late: bool = False) -> FetchResponse:
     """The same entries in the request's order; `late`: those with errors found before reading at the end.
 
     Raises:
@@ -42,14 +42,14 @@ def in_request_order(answer: FetchResponse, request: FetchRequest, *, late: bool
     for topic in request.topics:
         for part in topic.partitions:
             places.setdefault((topic.topic, topic.topic_id, part.partition), len(places))
-    told = [(topic, data) for topic in answer.topics for data in topic.partitions]
+    told = [(topic, data) for topic in response.topics for data in topic.partitions]
 
     def place(entry: Entry) -> tuple[bool, int]:
         topic, data = entry
         last = late and data.error_code in FOUND_BEFORE_READING
         return last, places[topic.topic, topic.topic_id, data.partition_index]
 
-    return _regrouped(answer, sorted(told, key=place))
+    return _regrouped(response, sorted(told, key=place))
 
 
 def _without_records(data: PartitionData) -> PartitionData:
@@ -63,7 +63,7 @@ def limited(request: FetchRequest) -> bool:
 
 
 def check(request: FetchRequest, got: FetchResponse, direct: FetchResponse) -> None:
-    """Hold an answer got through a gateway against a direct one.
+    """Hold a response got through a gateway against a direct one.
 
     Entries stand in request order, or as brokers order them. Under a byte limit only who gets
     records may differ.

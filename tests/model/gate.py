@@ -44,14 +44,14 @@ def cut(data: bytes, chance: random.Random | None) -> Iterable[bytes]:
         yield data
 
 
-def count(side: SideTally, request: bytes, answer: bytes) -> None:
+def count(side: SideTally, request: bytes, response: bytes) -> None:
     """Add an exchange to a tally, if it is a fetch."""
     if request[:2] != FETCH.to_bytes(2, "big"):
         return
     asked = decode_request(request)
-    told = decode_response(answer, asked.version)
+    told = decode_response(response, asked.version)
     side.fetch_request_bytes += 4 + len(request)
-    side.fetch_response_bytes += 4 + len(answer)
+    side.fetch_response_bytes += 4 + len(response)
     side.fetch_record_bytes += sum(
         len(data.records or b"") for topic in told.topics for data in topic.partitions
     )
@@ -84,22 +84,22 @@ class Gate:
         self._left = b""
 
     def exchange(self, requests: list[bytes], now: float) -> list[bytes]:
-        """Send requests together; gives the answers, neither with a length.
+        """Send requests together; gives the responses, neither with a length.
 
         Raises:
             GateError: the connection failed, holds something back, or sent what is no frame.
         """
         for piece in cut(b"".join(map(framed, requests)), self.chance):
             self.connection.receive_client(piece, now)
-        answers = unframed(self.settle(now))
-        for request, answer in zip(requests, answers, strict=False):
-            count(self.counted.client, request, answer)
-        return answers
+        responses = unframed(self.settle(now))
+        for request, response in zip(requests, responses, strict=False):
+            count(self.counted.client, request, response)
+        return responses
 
     def settle(self, now: float) -> bytes:
-        """Let the broker answer until it is asked no more."""
+        """Let the broker response until it is asked no more."""
         out = self._taken()
-        while self._answer(now):
+        while self._response(now):
             out += self._taken()
         if self.connection.fault is not None:
             raise GateError(str(self.connection.fault))
@@ -129,15 +129,15 @@ class Gate:
     def _taken(self) -> bytes:
         return b"".join(map(bytes, self.connection.take_client()))
 
-    def _answer(self, now: float) -> bool:
+    def _response(self, now: float) -> bool:
         self._left += b"".join(map(bytes, self.connection.take_broker()))
         size = int.from_bytes(self._left[:4], "big")
         if len(self._left) < 4 + size or not self._left:
             return False
         frame, self._left = self._left[4 : 4 + size], self._left[4 + size :]
         self.before(frame)
-        answer = self.broker.handle(frame, now)
-        count(self.counted.broker, frame, answer)
-        for piece in cut(framed(answer), self.chance):
+        response = self.broker.handle(frame, now)
+        count(self.counted.broker, frame, response)
+        for piece in cut(framed(response), self.chance):
             self.connection.receive_broker(piece, now)
         return True

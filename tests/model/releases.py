@@ -56,12 +56,12 @@ class Release:
 
     @property
     def tells_lso_always(self) -> bool:
-        """Older ones answer -1 to read_uncommitted."""
+        """Older ones response -1 to read_uncommitted."""
         return self.version >= (2, 1)
 
     @property
     def throttles_empty(self) -> bool:
-        """A throttled fetch is answered at once and empty, where 1.1 sends the whole answer late."""
+        """A throttled fetch is answered at once and empty, where 1.1 sends the whole response late."""
         return self.version >= (2, 0)
 
     @property
@@ -76,7 +76,7 @@ class Release:
 
     @property
     def caps_fetch_bytes(self) -> bool:
-        """``fetch.max.bytes`` of the broker limits an answer (KIP-541)."""
+        """``fetch.max.bytes`` of the broker limits a response (KIP-541)."""
         return self.version >= (2, 5)
 
     @property

@@ -178,8 +178,8 @@ def test_recovered_at_the_same_high_watermark() -> None:
     ] == [("foo", 0), ("bar", 29)]
 
     broker.denied.clear()
-    answer = session.fetch()
-    assert (asker.names(answer), entries(answer)[0].high_watermark) == ([("bar", 0)], 0)
+    response = session.fetch()
+    assert (asker.names(response), entries(response)[0].high_watermark) == ([("bar", 0)], 0)
     assert session.names() == []
 
 
@@ -326,10 +326,10 @@ def test_only_neighbours_share_a_topic_element(version: int) -> None:
     """Case 36."""
     _, asker = fresh(version)
 
-    answer = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
+    response = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
 
-    assert [len(topic.partitions) for topic in answer.topics] == [1, 1, 2]
-    assert asker.names(answer) == [("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2)]
+    assert [len(topic.partitions) for topic in response.topics] == [1, 1, 2]
+    assert asker.names(response) == [("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2)]
 
 
 # Lifecycle
@@ -360,9 +360,9 @@ def test_what_is_added_and_forgotten_as_all_is_forgotten_is_answered_once() -> N
     _, asker = fresh()
     session = Session(asker, ("foo", 0))
 
-    answer = session.fetch(("bar", 0), forget=[("foo", 0), ("bar", 0)])
+    response = session.fetch(("bar", 0), forget=[("foo", 0), ("bar", 0)])
 
-    assert (answer.session_id, asker.names(answer)) == (0, [("bar", 0)])
+    assert (response.session_id, asker.names(response)) == (0, [("bar", 0)])
 
 
 def test_forget_all_but_the_added_one() -> None:
@@ -370,9 +370,9 @@ def test_forget_all_but_the_added_one() -> None:
     _, asker = fresh()
     session = Session(asker, *ALL_FOO)
 
-    answer = session.fetch(("bar", 0), forget=ALL_FOO)
+    response = session.fetch(("bar", 0), forget=ALL_FOO)
 
-    assert (answer.session_id, asker.names(answer)) == (session.id, [("bar", 0)])
+    assert (response.session_id, asker.names(response)) == (session.id, [("bar", 0)])
     assert session.order == [("bar", 0)]
 
 
@@ -394,9 +394,9 @@ def test_evicted_while_parked() -> None:
     broker.cache.remove(broker.cache.sessions[session.id])
     broker.partition("foo").append(b"data")
 
-    answer = broker.answer(parked, 0.0)
+    response = broker.response(parked, 0.0)
 
-    assert (answer.error_code, answer.session_id, asker.names(answer)) == (0, session.id, [("foo", 0)])
+    assert (response.error_code, response.session_id, asker.names(response)) == (0, session.id, [("foo", 0)])
     assert summary(asker.fetch(session=(session.id, 2))) == (70, 0, 0)
 
 
@@ -409,7 +409,7 @@ def test_overtaken_while_parked() -> None:
     assert session.names() == []
     broker.partition("foo").append(b"data")
 
-    assert summary(broker.answer(parked, 0.0)) == (71, session.id, 0)
+    assert summary(broker.response(parked, 0.0)) == (71, session.id, 0)
     assert [data.high_watermark for data in entries(session.fetch())] == [1]
 
 
@@ -425,8 +425,8 @@ def test_an_unknown_id_becomes_known() -> None:
 
     assert errors(session.fetch()) == [100]
     broker.topics["bar"] = topic
-    answer = session.fetch()
-    assert (asker.names(answer), errors(answer)) == ([("bar", 0)], [0])
+    response = session.fetch()
+    assert (asker.names(response), errors(response)) == ([("bar", 0)], [0])
 
 
 def test_a_resolved_name_sticks() -> None:
@@ -470,8 +470,8 @@ def test_a_recreated_topic_by_id_and_by_name() -> None:
 
     request = asker.request(("bar", 0), forget=[("bar", 0)], session=(session.id, 1))
     gone = tuple(replace(topic, topic_id=old) for topic in request.forgotten)
-    answer = asker.send(replace(request, forgotten=gone))
-    assert (asker.names(answer), errors(answer)) == ([("bar", 0)], [0])
+    response = asker.send(replace(request, forgotten=gone))
+    assert (asker.names(response), errors(response)) == ([("bar", 0)], [0])
 
     asker.version = 12
     named = Session(asker, ("foo", 0), ("bar", 0))
@@ -490,8 +490,8 @@ def test_keys_are_ids_or_else_names() -> None:
     session = Session(asker, ("bar", 0))
     broker.topics["bar"] = topic
 
-    answer = session.fetch(("bar", 0, 0, 5))
-    assert (asker.names(answer), session.order) == ([("bar", 0)], [("bar", 0)])
+    response = session.fetch(("bar", 0, 0, 5))
+    assert (asker.names(response), session.order) == ([("bar", 0)], [("bar", 0)])
     asker.version = 11
     by_name = Session(asker, ("bar", 0), ("foo", 0))
     assert by_name.names(("bar", 0, 0, 5)) == []

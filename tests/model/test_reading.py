@@ -28,7 +28,7 @@ def of_all(size: int, *, offset: int = 0, partitions: int = 5) -> list[Want]:
 # KIP-74
 
 
-def test_the_leading_partitions_fill_the_answer() -> None:
+def test_the_leading_partitions_fill_the_response() -> None:
     """Case 58."""
     _, asker = filled([50] * 10)
     assert sizes(asker.fetch(*of_all(190), max_bytes=800)) == [190, 190, 190, 190, 0]
@@ -53,10 +53,10 @@ def test_the_same_batch_later_is_left_out() -> None:
         broker.partition("t", 0).segments[0].batches[0], data=bytes(10)
     )
 
-    answer = asker.fetch(*of_all(100, partitions=2))
+    response = asker.fetch(*of_all(100, partitions=2))
 
-    assert sizes(answer) == [10, 0]
-    assert entries(answer)[1].high_watermark == 1
+    assert sizes(response) == [10, 0]
+    assert entries(response)[1].high_watermark == 1
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1024), (2, 1040), (3, 550)])
@@ -72,9 +72,9 @@ def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
     """Case 62."""
     _, asker = filled([500], 3)
 
-    answer = asker.fetch(("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100))
+    response = asker.fetch(("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100))
 
-    assert sizes(answer) == [0, 500, 0]
+    assert sizes(response) == [0, 500, 0]
 
 
 def test_errors_cost_nothing() -> None:
@@ -82,9 +82,9 @@ def test_errors_cost_nothing() -> None:
     broker, asker = filled([500], 3)
     broker.partition("t", 1).error = 56
 
-    answer = asker.fetch(("t", 0, 99, 100), ("t", 1, 0, 100), ("t", 2, 0, 100), max_bytes=10)
+    response = asker.fetch(("t", 0, 99, 100), ("t", 1, 0, 100), ("t", 2, 0, 100), max_bytes=10)
 
-    assert (errors(answer), sizes(answer)) == ([1, 56, 0], [0, 0, 500])
+    assert (errors(response), sizes(response)) == ([1, 56, 0], [0, 0, 500])
 
 
 def test_no_read_goes_past_a_segment() -> None:
@@ -156,17 +156,17 @@ def test_who_leads_instead(version: int) -> None:
     parts[0].hosted, parts[0].leader, parts[0].leader_epoch = False, 2, 7
     parts[1].leader, parts[1].leader_epoch = 2, 8
 
-    answer = asker.fetch(*of_all(100, partitions=3), ("t", 9), values={"current_leader_epoch": 3})
+    response = asker.fetch(*of_all(100, partitions=3), ("t", 9), values={"current_leader_epoch": 3})
 
     told = version >= 16
-    assert errors(answer) == [6, 74, 75, 3]
-    assert [data.tags for data in entries(answer)] == [
+    assert errors(response) == [6, 74, 75, 3]
+    assert [data.tags for data in entries(response)] == [
         (current_leader_tag(2, 7),) if told else (),
         (current_leader_tag(2, 8),) if told else (),
         (),
         (),
     ]
-    assert answer.tags == ((node_endpoints_tag([B2]),) if told else ())
+    assert response.tags == ((node_endpoints_tag([B2]),) if told else ())
 
 
 @pytest.mark.parametrize("version", [10, 11])
@@ -187,8 +187,8 @@ def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
     for partition, (leader, epoch) in zip(parts.values(), [(-1, -1), (-1, 4), (2, 4)], strict=True):
         partition.hosted, partition.leader, partition.leader_epoch = False, leader, epoch
 
-    answer = asker.fetch(*of_all(100, partitions=2))
-    assert [data.tags for data in entries(answer)] == [(), (current_leader_tag(-1, 4),)]
-    assert answer.tags == ()
+    response = asker.fetch(*of_all(100, partitions=2))
+    assert [data.tags for data in entries(response)] == [(), (current_leader_tag(-1, 4),)]
+    assert response.tags == ()
     broker.nodes = {2: B2}
     assert asker.fetch(("t", 2)).tags == (node_endpoints_tag([B2]),)

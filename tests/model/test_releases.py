@@ -21,10 +21,10 @@ def test_an_unexpected_failure_lists_the_request(
     session = Session(asker, ("foo", 0), ("bar", 0))
     broker.failure = -1
 
-    answer = session.fetch(("bar", 0, 7))
+    response = session.fetch(("bar", 0, 7))
 
-    assert (answer.error_code, answer.session_id, asker.names(answer)) == (-1, session.id, [("bar", 0)])
-    assert [(data.error_code, data.records, data.aborted) for data in entries(answer)] == [
+    assert (response.error_code, response.session_id, asker.names(response)) == (-1, session.id, [("bar", 0)])
+    assert [(data.error_code, data.records, data.aborted) for data in entries(response)] == [
         (-1, records, aborted)
     ]
 
@@ -77,9 +77,9 @@ def test_up_to_1_1_an_unknown_partition_is_answered_in_its_place() -> None:
     for release, order in (("1.1", [("foo", 9), ("bar", 0)]), ("2.0", [("bar", 0), ("foo", 9)])):
         _, asker = fresh(7, release)
 
-        answer = asker.fetch(("foo", 9), ("bar", 0))
+        response = asker.fetch(("foo", 9), ("bar", 0))
 
-        assert (asker.names(answer), sorted(errors(answer))) == (order, [0, 3])
+        assert (asker.names(response), sorted(errors(response))) == (order, [0, 3])
 
 
 @pytest.mark.parametrize(("release", "error"), [("2.4", 0), ("2.5", 74)])
@@ -119,15 +119,15 @@ def test_api_versions_at_an_unknown_version() -> None:
     assert ModelBroker(release="1.1.1").handle(request, 0.0).hex() == "00000007002300000000"
 
 
-def test_throttled_answers_still_tell_where_the_leader_is() -> None:
+def test_throttled_responses_still_tell_where_the_leader_is() -> None:
     broker, asker = fresh(16, throttle_ms=5)
     broker.partition("foo").hosted = False
     broker.partition("foo").leader = 2
 
     assert asker.fetch(("foo", 0)).tags == ()
     broker.nodes = {2: NODE}
-    answer = asker.fetch(("foo", 0))
-    assert (answer.topics, find_tag(answer.tags, 0)) == ((), node_endpoints_tag([NODE])[1])
+    response = asker.fetch(("foo", 0))
+    assert (response.topics, find_tag(response.tags, 0)) == ((), node_endpoints_tag([NODE])[1])
 
 
 def test_unknown_ids_stand_before_other_errors_found_unread() -> None:
@@ -135,9 +135,9 @@ def test_unknown_ids_stand_before_other_errors_found_unread() -> None:
     broker, asker = fresh(16)
     broker.delete_topic("bar")
 
-    answer = asker.fetch(("foo", 9), ("bar", 0), ("zar", 0))
+    response = asker.fetch(("foo", 9), ("bar", 0), ("zar", 0))
 
-    assert list(zip(asker.names(answer), errors(answer), strict=True)) == [
+    assert list(zip(asker.names(response), errors(response), strict=True)) == [
         (("zar", 0), 0),
         (("bar", 0), 100),
         (("foo", 9), 3),

@@ -175,10 +175,10 @@ def test_without_slots_fetches_work(slots: int) -> None:
     broker = ModelBroker(slots=slots)
     broker.create_topic("t")
 
-    answer = Asker(broker=broker).fetch(("t", 0), session=(0, 0))
+    response = Asker(broker=broker).fetch(("t", 0), session=(0, 0))
 
-    assert answer.session_id == 0
-    assert len(answer.topics) == 1
+    assert response.session_id == 0
+    assert len(response.topics) == 1
 
 
 def test_shards_and_their_turns() -> None:

@@ -17,7 +17,7 @@ STEPS = ("full-epoch0", "incr-empty", "error71", "error70", "bad-shard", "incr-o
 
 
 def captured(release: str, version: int) -> list[tuple[str, FetchRequest, bytes]]:
-    """The session that was captured of that release and version: step, request, answer."""
+    """The session that was captured of that release and version: step, request, response."""
     found = {
         step: vector
         for vector in VECTORS
@@ -44,9 +44,9 @@ SESSIONS = sorted(
 )
 
 
-def set_up(broker: ModelBroker, request: FetchRequest, answer: FetchResponse) -> Topic:
+def set_up(broker: ModelBroker, request: FetchRequest, response: FetchResponse) -> Topic:
     """The topic as it was when the full fetch came: every partition caught up."""
-    (asked,), (told,) = request.topics, answer.topics
+    (asked,), (told,) = request.topics, response.topics
     topic = broker.create_topic(asked.topic or "t", len(told.partitions))
     topic.topic_id = asked.topic_id
     for entry in told.partitions:
@@ -56,9 +56,9 @@ def set_up(broker: ModelBroker, request: FetchRequest, answer: FetchResponse) ->
     return topic
 
 
-def feed(topic: Topic, answer: FetchResponse) -> None:
+def feed(topic: Topic, response: FetchResponse) -> None:
     """Append what the live broker had to tell."""
-    for told in answer.topics:
+    for told in response.topics:
         for entry in told.partitions:
             partition = topic.partitions[entry.partition_index]
             batch = Batch(partition.log_end, entry.high_watermark - 1, entry.records or b"")
@@ -71,13 +71,13 @@ def test_a_captured_session_is_answered_the_same(release: str, version: int) -> 
     steps = captured(release, version)
     assert len(steps) >= 1
     broker = ModelBroker(release=release)
-    _, request, answer = steps[0]
-    topic = set_up(broker, request, decode_response(answer, version))
-    live_id = decode_response(answer, version).session_id
+    _, request, response = steps[0]
+    topic = set_up(broker, request, decode_response(response, version))
+    live_id = decode_response(response, version).session_id
     model_id = 0
 
-    for step, request, answer in steps:
-        told = decode_response(answer, version)
+    for step, request, response in steps:
+        told = decode_response(response, version)
         if step == "incr-one":
             feed(topic, told)
             broker.cache.sessions[model_id].epoch = request.session_epoch

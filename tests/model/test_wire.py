@@ -45,15 +45,15 @@ def of_version(version: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("vector", LIVE, ids=lambda vector: f"{vector['broker']}-{vector['name']}")
 def test_a_live_exchange_decodes_whole_and_encodes_back(vector: dict[str, Any]) -> None:
-    request, answer = bytes.fromhex(vector["request_hex"]), bytes.fromhex(vector["response_hex"])
+    request, frame = bytes.fromhex(vector["request_hex"]), bytes.fromhex(vector["response_hex"])
 
     decoded = decode_request(request)
-    response = decode_response(answer, decoded.version)
+    response = decode_response(frame, decoded.version)
 
     assert decoded.version == vector["api_version"]
     assert response.correlation_id == decoded.correlation_id
     assert encode_request(decoded) == request
-    assert encode_response(response) == answer
+    assert encode_response(response) == frame
 
 
 def header_size(version: int) -> int:
@@ -89,7 +89,7 @@ def test_a_request_of_the_schema(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [int(version) for version in SCHEMA["responses"]])
-def test_an_answer_of_the_schema(version: int) -> None:
+def test_a_response_of_the_schema(version: int) -> None:
     flexible = version >= 12
     moved: Tags = (current_leader_tag(2, 9),) if version == 16 else ()
     endpoints: Tags = (node_endpoints_tag([NodeEndpoint(node_id=2, host="b2", port=9092)]),)
@@ -271,7 +271,7 @@ def test_requests_are_what_kio_reads_and_writes(request: FetchRequest) -> None:
 
 
 @given(responses())
-def test_answers_are_what_kio_reads_and_writes(response: FetchResponse) -> None:
+def test_responses_are_what_kio_reads_and_writes(response: FetchResponse) -> None:
     frame = encode_response(response)
     module = import_module(f"kio.schema.fetch.v{response.version}.response")
     body = frame[4 + (response.version >= 12) :]

@@ -1,4 +1,4 @@
-"""Fetch requests and answers, v0 to v18: dataclasses <-> bytes, every field and every tag kept.
+"""Fetch requests and responses, v0 to v18: dataclasses <-> bytes, every field and every tag kept.
 
 Field order and versions are those of Kafka's ``FetchRequest.json`` and ``FetchResponse.json``. Frames are
 without their 4-byte length. Decoding fails on bytes left over, so that a test sees them.
@@ -83,7 +83,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
-    """One entry of an answer."""
+    """One entry of a response."""
 
     partition_index: int
     error_code: int = 0
@@ -267,7 +267,7 @@ def encode_request(request: FetchRequest) -> bytes:
 
 
 def decode_response(frame: bytes, version: int) -> FetchResponse:
-    """Decode a whole Fetch answer, header included.
+    """Decode a whole Fetch response, header included.
 
     Raises:
         WireError: it ends early or has bytes left over.
@@ -309,7 +309,7 @@ def decode_response(frame: bytes, version: int) -> FetchResponse:
 
 
 def encode_response(response: FetchResponse) -> bytes:
-    """The frame of an answer, header included; fields that its version lacks are left out."""
+    """The frame of a response, header included; fields that its version lacks are left out."""
     version = response.version
     w = Writer(flexible=version >= 12)
     w.number("i", response.correlation_id)

@@ -16,7 +16,7 @@ from proxy.net.bootstrap import (
     metadata_version,
 )
 from proxy.protocol.primitives import ProtocolError
-from tests.shell import answer, api_versions, run, stub_broker
+from tests.shell import api_versions, response, run, stub_broker
 
 API_VERSIONS_REQUEST = bytes.fromhex("0000001300120000000000010009") + b"fetchgate"
 
@@ -48,7 +48,7 @@ def test_metadata_is_asked_at_the_lowest_version_that_both_know(
     assert metadata_version(api_versions(*ranges)) == version
 
 
-def test_an_api_versions_answer_with_an_error_is_no_answer() -> None:
+def test_an_api_versions_response_with_an_error_is_no_response() -> None:
     with pytest.raises(ProtocolError, match="ApiVersions answered with error 35"):
         metadata_version(api_versions((18, 0, 4), error=35))
 
@@ -72,13 +72,13 @@ def test_brokers_are_read_at_every_version() -> None:
 def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
     """Answer as a broker that has Metadata v4 to v13."""
 
-    def answers(data: bytes) -> bytes:
+    def responses(data: bytes) -> bytes:
         if data == API_VERSIONS_REQUEST:
-            return answer(1, api_versions((3, 4, 13)))
+            return response(1, api_versions((3, 4, 13)))
         assert data[4:8] == b"\x00\x03\x00\x04"
-        return answer(1, metadata)
+        return response(1, metadata)
 
-    return answers
+    return responses
 
 
 def test_a_cluster_tells_its_brokers() -> None:
@@ -95,13 +95,13 @@ def test_a_cluster_tells_its_brokers() -> None:
 
 def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
     async def scene() -> None:
-        def answers(data: bytes) -> bytes:
+        def responses(data: bytes) -> bytes:
             if data == API_VERSIONS_REQUEST:
-                return answer(1, api_versions((3, 0, 13)))
+                return response(1, api_versions((3, 0, 13)))
             broker.writers[0].close()
             return b""
 
-        async with stub_broker(answers) as broker:
+        async with stub_broker(responses) as broker:
             address = Address("127.0.0.1", broker.port)
             assert await ask(address) == Cluster(address=address, brokers=None)
 
@@ -109,19 +109,19 @@ def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "reason"),
+    ("responses", "reason"),
     [
         (
             lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "does not answer as Kafka does: an answer of 1213486160 bytes",
+            "does not answer as Kafka does: a response of 1213486160 bytes",
         ),
-        (lambda _: b"\xff\xff\xff\xff", "does not answer as Kafka does: an answer of -1 bytes"),
-        (lambda _: answer(1, b"\x00"), "does not answer as Kafka does: int16 at 0 goes on after the end"),
+        (lambda _: b"\xff\xff\xff\xff", "does not answer as Kafka does: a response of -1 bytes"),
+        (lambda _: response(1, b"\x00"), "does not answer as Kafka does: int16 at 0 goes on after the end"),
     ],
 )
-def test_something_else_than_kafka_is_named_as_such(answers: Callable[[bytes], bytes], reason: str) -> None:
+def test_something_else_than_kafka_is_named_as_such(responses: Callable[[bytes], bytes], reason: str) -> None:
     async def scene() -> None:
-        async with stub_broker(answers) as broker:
+        async with stub_broker(responses) as broker:
             with pytest.raises(BootstrapError) as caught:
                 await ask(Address("127.0.0.1", broker.port))
             assert str(caught.value) == f"{broker.address}: {reason}"
@@ -136,11 +136,11 @@ def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPat
             return b""
 
         async with stub_broker(closing) as broker:
-            with pytest.raises(BootstrapError, match="closed without an answer"):
+            with pytest.raises(BootstrapError, match="closed without a response"):
                 await ask(Address("127.0.0.1", broker.port))
         monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.05)
         async with stub_broker(lambda _: b"") as broker:
-            with pytest.raises(BootstrapError, match="no answer in 0 s"):
+            with pytest.raises(BootstrapError, match="no response in 0 s"):
                 await ask(Address("127.0.0.1", broker.port))
 
     run(scene())

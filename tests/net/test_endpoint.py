@@ -4,7 +4,7 @@ import asyncio
 import socket
 from typing import cast
 
-from proxy.net.endpoint import WRITE_HIGH_WATER, End, keep_alive, unacknowledged
+from proxy.net.endpoint import WRITE_HIGH_WATER, Endpoint, keep_alive, unacknowledged
 from tests.shell import BOTH_LOOPS, client, run, socket_of, stub_broker, until
 
 
@@ -32,8 +32,8 @@ class Transport:
         self.told.append("resume")
 
 
-def connected(transport: Transport, holds: int = 0) -> End:
-    end = End(holds)
+def connected(transport: Transport, holds: int = 0) -> Endpoint:
+    end = Endpoint(holds)
     end.connected(cast("asyncio.Transport", transport))
     assert transport.told == [f"high {WRITE_HIGH_WATER}"]
     transport.told.clear()
@@ -63,7 +63,7 @@ def test_what_holds_it_back_from_the_beginning_is_taken_back_once() -> None:
 
 
 def test_a_socket_that_closes_or_is_not_there_is_left_alone() -> None:
-    end = End()
+    end = Endpoint()
     end.hold(1)
     end.release(1)
     transport = Transport()

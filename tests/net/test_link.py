@@ -79,7 +79,7 @@ def test_both_sockets_have_nodelay_and_keepalive() -> None:
 
 
 @BOTH_LOOPS
-def test_a_client_that_half_closes_still_gets_its_answer(plain: bool) -> None:
+def test_a_client_that_half_closes_still_gets_its_response(plain: bool) -> None:
     async def scene() -> None:
         async with (
             stub_broker(lambda _: b"") as broker,
@@ -111,7 +111,7 @@ def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
     run(scene())
 
 
-def test_a_broker_that_does_not_answer_the_close_is_left_after_a_while(
+def test_a_broker_that_does_not_response_the_close_is_left_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.05)
@@ -301,7 +301,7 @@ def _by_port(gate: Gateway, writer: asyncio.StreamWriter) -> Link:
     return next(link for link in gate.links if link.client_address == f"127.0.0.1:{port}")
 
 
-def test_an_expanded_answer_that_a_client_does_not_take_counts_as_held() -> None:
+def test_an_expanded_response_that_a_client_does_not_take_counts_as_held() -> None:
     async def scene() -> None:
         async with (
             stub_broker() as broker,

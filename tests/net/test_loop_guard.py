@@ -140,8 +140,8 @@ def test_workers_know_the_listeners_that_they_don_t_have() -> None:
             workers(cluster.address, listen=f"127.0.0.1:{port}") as gate,
         ):
             await _closed(port + 2)
-            standing = await gate.tell_standing()
-            assert standing.troubles.now() == {1: f"127.0.0.1:{port + 2}: {LEADS_BACK}"}
+            status = await gate.tell_status()
+            assert status.unreachable_brokers.now() == {1: f"127.0.0.1:{port + 2}: {LEADS_BACK}"}
             assert (await gate.tell_account()).counts.accepted == 1
 
     run(scene())

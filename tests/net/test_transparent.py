@@ -9,7 +9,7 @@ import pytest
 from proxy.addresses import Address, BrokerPorts
 from proxy.config import ConfigError
 from proxy.net.listen import Binding
-from proxy.net.transparent import REDIRECT, TPROXY, Ways, is_own, leaving, listen
+from proxy.net.transparent import REDIRECT, TPROXY, OutboundPorts, is_own, leaving, listen
 from tests.shell import config
 from tools.kafka.ports import free_ports
 
@@ -174,8 +174,8 @@ def test_a_transparent_socket_of_systemd_s_needs_no_right(monkeypatch: pytest.Mo
 
 
 def test_ways_are_known_to_all_and_forgotten_with_their_process() -> None:
-    cells = memoryview(bytearray(4 * Ways.CELLS)).cast("I")
-    one, two = Ways(cells, 1), Ways(cells, 2)
+    cells = memoryview(bytearray(4 * OutboundPorts.CELLS)).cast("I")
+    one, two = OutboundPorts(cells, 1), OutboundPorts(cells, 2)
     way, other = (65_535, Address("10.0.0.1", 9092)), (1, Address("::1", 65_535))
     one.add(way)
     two.add(other)

@@ -1,4 +1,4 @@
-"""Host and port are rewritten, nothing else: against kio's messages, live answers, and byte for byte."""
+"""Host and port are rewritten, nothing else: against kio's messages, live responses, and byte for byte."""
 
 import contextlib
 import dataclasses
@@ -109,7 +109,7 @@ def all_told(message: Any) -> bool:
 
 
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
-def test_a_cut_answer_is_refused_and_nothing_else_is_raised(key: int, version: int) -> None:
+def test_a_cut_response_is_refused_and_nothing_else_is_raised(key: int, version: int) -> None:
     @settings(max_examples=3, deadline=None)
     @given(messages(response_class(key, version)))
     def check(message: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_cut_answer_is_refused_and_nothing_else_is_raised(key: int, version: i
                 after = rewrite(key, version, body[:size], gateway)
             except ProtocolError:
                 continue
-            # Metadata is not walked beyond its brokers; an answer without addresses is not walked at all.
+            # Metadata is not walked beyond its brokers; a response without addresses is not walked at all.
             assert key == 3 or (key == 0 and version < 10) or (key == 55 and version < 2)
             assert after == whole[: len(whole) - (len(body) - size)]
 
@@ -298,13 +298,13 @@ def test_a_host_that_is_no_text() -> None:
         rewrite(10, 0, hexed("0000 00000001 0001 ff 00002384"), gateway)
 
 
-# --- live answers ---------------------------------------------------------------------------------
+# --- live responses ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "exchange", [one for one in LIVE if one["api_key"] == 0], ids=lambda one: one["name"]
 )
-def test_live_produce_answers(exchange: dict[str, Any]) -> None:
+def test_live_produce_responses(exchange: dict[str, Any]) -> None:
     version, frame = exchange["api_version"], bytes.fromhex(exchange["response_hex"])
     _, start = response_header(frame, 0, 0, version)
     body = frame[start:]

@@ -90,7 +90,7 @@ def test_of_an_unknown_key_nobody_can_tell(api_key: int) -> None:
     assert response_header(bytes(5), 0, api_key, 0) == (0, 4)
 
 
-def test_api_versions_answers_have_no_tags_in_the_header() -> None:
+def test_api_versions_responses_have_no_tags_in_the_header() -> None:
     assert is_flexible(18, 4) is True
     assert response_header(bytes.fromhex("00000007 0023"), 0, 18, 4) == (7, 4)
 

@@ -81,7 +81,7 @@ def test_the_client_reads_the_message_it_should(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_cut_answer_is_refused(version: int) -> None:
+def test_a_cut_response_is_refused(version: int) -> None:
     @settings(max_examples=10, deadline=None)
     @given(messages(response_class(18, version)))
     def check(message: Any) -> None:
@@ -163,7 +163,7 @@ def test_error_35_promises_no_more_than_is_understood() -> None:
     assert clamp(hexed("0023 00000001 0012 0000 0007"), 9)[0] == hexed("0023 00000001 0012 0000 0004")
 
 
-def test_v0_form_without_error_35_is_no_answer_to_another_version() -> None:
+def test_v0_form_without_error_35_is_no_response_to_another_version() -> None:
     v0 = hexed("0000 00000001 0012 0000 0003")
     with pytest.raises(ProtocolError):
         clamp(v0, 1)
@@ -179,7 +179,7 @@ def test_bytes_left_over() -> None:
 @pytest.mark.parametrize(
     "exchange", [one for one in LIVE if one["api_key"] == 18], ids=lambda one: one["broker"]
 )
-def test_live_answers_to_an_unknown_version(exchange: dict[str, Any]) -> None:
+def test_live_responses_to_an_unknown_version(exchange: dict[str, Any]) -> None:
     frame = bytes.fromhex(exchange["response_hex"])
     correlation_id, start = response_header(frame, 0, 18, exchange["api_version"])
     assert correlation_id == request_header(bytes.fromhex(exchange["request_hex"]), 0)[2]

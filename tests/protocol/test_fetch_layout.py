@@ -5,7 +5,7 @@ import pytest
 
 from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION, MIN_VERSION
 from proxy.protocol.fetch_response import FetchResponseWalk
-from tests.frames import VERSIONS, entry, fetch, framed, parsed, response, walked, wire_key
+from tests.frames import VERSIONS, entry, fetch, fetch_response, framed, parsed, walked, wire_key
 
 REQUEST_ENTRY = {4: 16} | dict.fromkeys(range(5, 9), 24) | dict.fromkeys(range(9, 12), 28)
 ANSWER_ENTRY = {4: 30} | dict.fromkeys(range(5, 11), 38) | {11: 42}
@@ -21,9 +21,9 @@ def test_versions() -> None:
 def test_sizes_of_entries(version: int) -> None:
     layout = LAYOUTS[version]
     assert layout.request_entry == REQUEST_ENTRY.get(version, 33)
-    assert layout.answer_entry == ANSWER_ENTRY.get(version, 37)
+    assert layout.response_entry == ANSWER_ENTRY.get(version, 37)
     assert layout.request_item.itemsize == layout.request_fields.itemsize == layout.request_entry
-    assert layout.answer_item.itemsize == layout.answer_fields.itemsize == layout.answer_entry
+    assert layout.response_item.itemsize == layout.response_fields.itemsize == layout.response_entry
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -31,9 +31,9 @@ def test_one_more_entry_is_so_many_bytes_more(version: int) -> None:
     layout = LAYOUTS[version]
     one, two = fetch(version, ("t", 0)), fetch(version, ("t", 0), ("t", 1))
     assert len(two) - len(one) == layout.request_entry
-    none = response(version, ("t", [entry(0)]))
-    more = response(version, ("t", [entry(0), entry(1)]))
-    assert len(more) - len(none) == layout.answer_entry
+    none = fetch_response(version, ("t", [entry(0)]))
+    more = fetch_response(version, ("t", [entry(0), entry(1)]))
+    assert len(more) - len(none) == layout.response_entry
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -54,10 +54,10 @@ def test_fields_of_entries(version: int) -> None:
 def test_an_entry_without_news_ends_as_the_layout_says(version: int, isolation: int) -> None:
     layout = LAYOUTS[version]
     told = entry(5, 12, aborted=() if isolation else None)
-    frame = response(version, ("t", [told] * 4))
+    frame = fetch_response(version, ("t", [told] * 4))
     walk = walked(frame, version, isolation)
     (run,) = walk.runs
-    fields = run.entries.view(layout.answer_fields)
+    fields = run.entries.view(layout.response_fields)
     assert walk.answered == []
     assert fields["partition"].tolist() == [5] * 4
     assert fields["error"].tolist() == [0] * 4
@@ -94,7 +94,7 @@ def test_prefix_to_the_byte(version: int, count: int, prefix: str) -> None:
 
 
 def many(version: int, count: int) -> tuple[bytes, bytes]:
-    """A request and an answer of so many partitions of one topic, made by repetition."""
+    """A request and a response of so many partitions of one topic, made by repetition."""
     layout = LAYOUTS[version]
     prefix = layout.prefix(wire_key(version, "t"), count)
     end = b"\x00" if layout.flexible else b""
@@ -104,12 +104,12 @@ def many(version: int, count: int) -> tuple[bytes, bytes]:
     entries.view(layout.request_fields)["partition"] = np.arange(count)
     head, tail = outer[4:at] + layout.count(1), outer[at + len(layout.count(0)) :]
     request = framed(b"".join((head, prefix, entries.tobytes(), end, tail)))
-    empty = response(version)
-    answer_at = 4 + 4 + (1 if layout.flexible else 0) + layout.answer_head
-    told = np.zeros(count, layout.answer_item)
-    fields = told.view(layout.answer_fields)
+    empty = fetch_response(version)
+    response_at = 4 + 4 + (1 if layout.flexible else 0) + layout.response_head
+    told = np.zeros(count, layout.response_item)
+    fields = told.view(layout.response_fields)
     fields["partition"], fields["end"] = np.arange(count), np.void(layout.empty_ends[0])
-    head, tail = empty[4:answer_at] + layout.count(1), empty[answer_at + len(layout.count(0)) :]
+    head, tail = empty[4:response_at] + layout.count(1), empty[response_at + len(layout.count(0)) :]
     return request, framed(b"".join((head, prefix, told.tobytes(), end, tail)))
 
 
@@ -118,10 +118,10 @@ def many(version: int, count: int) -> tuple[bytes, bytes]:
 )
 def test_partitions_where_counts_grow(version: int, count: int) -> None:
     """Case 94."""
-    request, answer = many(version, count)
+    request, response = many(version, count)
     view = parsed(request)
     assert view.listing is not None
     assert (len(view.listing), view.partitions, view.listing.counts) == (count, count, [count])
     walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False)
-    walk.feed(answer)
+    walk.feed(response)
     assert (walk.done, walk.partitions) == (True, count)

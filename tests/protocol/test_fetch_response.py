@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader
 
 from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.fetch_response import _MAX_UNIT, FetchResponseWalk, answer_head, slices
+from proxy.protocol.fetch_response import _MAX_UNIT, FetchResponseWalk, response_head, slices
 from proxy.protocol.primitives import Malformed, ProtocolError
-from tests.frames import DATA, VERSIONS, Exchange, entry, framed, live, named, response, walked
+from tests.frames import DATA, VERSIONS, LiveExchange, entry, fetch_response, framed, live, named, walked
 from tests.model import wire
 
 SCHEMA = json.loads((DATA / "fetch-schema.json").read_text())["responses"]
@@ -38,7 +38,7 @@ def found(walk: FetchResponseWalk, frame: bytes) -> Found:
     runs = [
         (run.key, int.from_bytes(item.tobytes()[:4], signed=True), int(fields["error"]), item.tobytes())
         for run in walk.runs
-        for item, fields in zip(run.entries, run.entries.view(layout.answer_fields), strict=True)
+        for item, fields in zip(run.entries, run.entries.view(layout.response_fields), strict=True)
     ]
     assert all(raw.endswith(end) for _, _, _, raw in runs)
     return sorted(single + runs)
@@ -47,7 +47,7 @@ def found(walk: FetchResponseWalk, frame: bytes) -> Found:
 def told(frame: bytes, version: int) -> Found:
     """The same by the other codec."""
     decoded = wire.decode_response(frame[4:], version)
-    bare = len(response(version, correlation_id=1))
+    bare = len(fetch_response(version, correlation_id=1))
     entries = []
     for topic in decoded.topics:
         key = topic.topic_id if version >= 13 else topic.topic.encode()
@@ -95,7 +95,7 @@ def test_bodies_of_the_schemas(version: int) -> None:
 
 
 @pytest.mark.parametrize("exchange", live(), ids=str)
-def test_live_answers_at_every_cut(exchange: Exchange) -> None:
+def test_live_responses_at_every_cut(exchange: LiveExchange) -> None:
     """Whole, in two chunks cut at every byte, and byte by byte: the same is found."""
     frame, version = exchange.response, exchange.version
     isolation = wire.decode_request(exchange.request[4:]).isolation_level
@@ -131,7 +131,7 @@ TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=4)), max_size=
 
 @st.composite
 def responses(draw: st.DrawFn, version: int) -> wire.FetchResponse:
-    """Answers of a version; about half of the entries carry no news, in a row as they come in life."""
+    """Responses of a version; about half of the entries carry no news, in a row as they come in life."""
     tags = TAGS if version >= 12 else st.just(())
 
     def some() -> wire.PartitionData:
@@ -201,18 +201,18 @@ def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> No
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
     aborted = (wire.AbortedTransaction(producer_id=1, first_offset=2),)
-    news = [
+    changes = [
         entry(1, 5, records=b"r"),
         entry(1, error=6),
         entry(1, 5, aborted=aborted),
         entry(1, 5, aborted=()),
     ]
     if version >= 11:
-        news.append(entry(1, 5, preferred_read_replica=2))
+        changes.append(entry(1, 5, preferred_read_replica=2))
     if version >= 12:
-        news.append(entry(1, 5, tags=(wire.diverging_epoch_tag(1, 2),)))
-    for one in news:
-        walk = walked(response(version, ("t", [entry(0, 5)] * 5 + [one] + [entry(2, 5)] * 5)), version)
+        changes.append(entry(1, 5, tags=(wire.diverging_epoch_tag(1, 2),)))
+    for one in changes:
+        walk = walked(fetch_response(version, ("t", [entry(0, 5)] * 5 + [one] + [entry(2, 5)] * 5)), version)
         (told_apart,) = (found for found in walk.answered if found.partition == 1)
         assert told_apart.ends_empty is bool(one.error_code)
         assert [len(run.entries) for run in walk.runs][:1] == [5]
@@ -221,14 +221,14 @@ def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 12])
 def test_null_records_are_no_records(version: int) -> None:
-    walk = walked(response(version, ("t", [entry(0, error=76, records=None)])), version)
+    walk = walked(fetch_response(version, ("t", [entry(0, error=76, records=None)])), version)
     assert (walk.done, walk.record_bytes, walk.answered[0].ends_empty) == (True, 0, False)
 
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_records_are_hopped_over(version: int) -> None:
     """Of 3 MB in chunks of 64 KB nothing is kept."""
-    frame = response(version, ("t", [entry(0, 9, records=bytes(3 << 20)), entry(1, 9)]))
+    frame = fetch_response(version, ("t", [entry(0, 9, records=bytes(3 << 20)), entry(1, 9)]))
     walk = FetchResponseWalk(LAYOUTS[version], 0, keep=True)
     for at in range(0, len(frame), 65_536):
         walk.feed(frame[at : at + 65_536])
@@ -244,21 +244,23 @@ def test_cut_anywhere_is_not_done(version: int) -> None:
     tags = (
         (wire.node_endpoints_tag([wire.NodeEndpoint(node_id=1, host="h", port=1)]),) if version >= 16 else ()
     )
-    frame = response(version, ("t", [entry(0, 1, records=b"abc"), entry(1, error=6), entry(2, 1)]), tags=tags)
+    frame = fetch_response(
+        version, ("t", [entry(0, 1, records=b"abc"), entry(1, error=6), entry(2, 1)]), tags=tags
+    )
     for size in range(len(frame)):
         assert not walked(frame[:size], version).done
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_cut_within_the_last_records_is_not_done(version: int) -> None:
-    frame = response(version, ("t", [entry(0, 1, records=b"abc")]))
+    frame = fetch_response(version, ("t", [entry(0, 1, records=b"abc")]))
     for size in range(len(frame)):
         assert not walked(frame[:size], version).done
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_more_than_a_response_is_refused(version: int) -> None:
-    frame = response(version, ("t", [entry(0, 1)]))
+    frame = fetch_response(version, ("t", [entry(0, 1)]))
     with pytest.raises(Malformed, match="1 bytes after"):
         walked(frame + b"\0", version)
     walk = walked(frame, version)
@@ -268,7 +270,9 @@ def test_more_than_a_response_is_refused(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_noise_raises_protocol_errors_only(version: int) -> None:
-    good = response(version, ("t", [entry(0, 1)] * 5 + [entry(1, error=3), entry(2, 5, records=b"abc")]))
+    good = fetch_response(
+        version, ("t", [entry(0, 1)] * 5 + [entry(1, error=3), entry(2, 5, records=b"abc")])
+    )
 
     @settings(max_examples=50, deadline=None)
     @given(st.binary(max_size=150), st.integers(0, len(good)), st.integers(0, 9), st.integers(1, 80))
@@ -288,8 +292,8 @@ def test_hostile_counts_allocate_nothing(version: int) -> None:
     """Two thousand million topics, entries, transactions: the walk waits for them, and keeps nothing."""
     layout = LAYOUTS[version]
     most = layout.count(0x7FFF_FFFF)
-    at = 4 + 4 + (1 if layout.flexible else 0) + layout.answer_head
-    head = response(version)[:at]
+    at = 4 + 4 + (1 if layout.flexible else 0) + layout.response_head
+    head = fetch_response(version)[:at]
     topic = head + layout.count(1) + layout.prefix(b"t" * (16 if layout.topic_ids else 1), 0)
     topic = topic[: -len(layout.count(0))]
     transactions = topic + layout.count(1) + bytes(layout.aborted) + most
@@ -303,7 +307,7 @@ def test_hostile_counts_allocate_nothing(version: int) -> None:
 def test_an_entry_that_never_ends_is_refused() -> None:
     """A hundred million aborted transactions: what is kept of an entry has a limit."""
     layout = LAYOUTS[11]
-    frame = response(11)
+    frame = fetch_response(11)
     frame = (
         frame[:18] + layout.count(1) + layout.prefix(b"t", 1) + bytes(layout.aborted) + (10**8).to_bytes(4)
     )
@@ -319,19 +323,21 @@ def test_an_entry_that_never_ends_is_refused() -> None:
 @pytest.mark.parametrize(("version", "name"), [(12, b"\x00"), (11, b"\xff\xff"), (11, b"\x80\x00")])
 def test_a_topic_without_a_name_is_refused(version: int, name: bytes) -> None:
     layout = LAYOUTS[version]
-    at = 4 + 4 + (1 if layout.flexible else 0) + layout.answer_head
+    at = 4 + 4 + (1 if layout.flexible else 0) + layout.response_head
     with pytest.raises(Malformed, match="no name"):
-        walked(response(version)[:at] + layout.count(1) + name + bytes(8), version)
+        walked(fetch_response(version)[:at] + layout.count(1) + name + bytes(8), version)
 
 
 # --- small parts ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_answer_head_is_how_answers_begin(version: int) -> None:
+def test_response_head_is_how_responses_begin(version: int) -> None:
     layout = LAYOUTS[version]
-    frame = response(version, correlation_id=9, throttle_time_ms=300, session_id=77 if version >= 7 else 0)
-    head = answer_head(layout, frame[4:8], 300, 77)
+    frame = fetch_response(
+        version, correlation_id=9, throttle_time_ms=300, session_id=77 if version >= 7 else 0
+    )
+    head = response_head(layout, frame[4:8], 300, 77)
     assert frame == framed(head + layout.count(0) + (b"\0" if layout.flexible else b""))
 
 
@@ -344,7 +350,7 @@ def test_slices_are_what_lies_between(chunks: list[bytes], data: st.DataObject) 
 
 
 @pytest.mark.parametrize("exchange", [one for one in live() if one.version in (4, 11, 13, 18)], ids=str)
-def test_kio_finds_the_same(exchange: Exchange) -> None:
+def test_kio_finds_the_same(exchange: LiveExchange) -> None:
     module = import_module(f"kio.schema.fetch.v{exchange.version}.response")
     body = exchange.response[9 if exchange.version >= 12 else 8 :]
     message, size = entity_reader(module.FetchResponse)(body, 0)

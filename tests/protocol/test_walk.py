@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.protocol.address_walk import Address, Array, Walk, decode, skip
+from proxy.protocol.address_walk import AddressSpan, AddressWalk, Array, decode, skip
 from proxy.protocol.primitives import Malformed, Truncated
 from proxy.protocol.schemas import Struct, layout
 
@@ -11,11 +11,11 @@ def hexed(text: str) -> bytes:
     return bytes.fromhex(text.replace(" ", ""))
 
 
-def walked(api_key: int, version: int, text: str) -> tuple[Walk, int, int]:
+def walked(api_key: int, version: int, text: str) -> tuple[AddressWalk, int, int]:
     body = hexed(text)
     struct = layout(api_key, version)
     assert struct is not None
-    walk = Walk(body)
+    walk = AddressWalk(body)
     return walk, walk.struct(struct, 0), len(body)
 
 
@@ -23,7 +23,7 @@ def test_an_element_of_an_array() -> None:
     walk, end, size = walked(3, 0, "00000001 00000007 0002 6231 00002384")
     assert end == size
     assert walk.addresses == [
-        Address(
+        AddressSpan(
             node_id=7,
             host="b1",
             port=9092,

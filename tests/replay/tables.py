@@ -13,7 +13,7 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets.segments import read
 from replay.measure.report import SUMMED, About, Group, report
-from replay.measure.rows import Choice, file_rows, rows
+from replay.measure.rows import RowFilter, file_rows, rows
 from replay.report.model import Filters, Report
 from replay.simulate.engine import Policy
 
@@ -40,7 +40,7 @@ def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
             yield list(read_exchanges(iter(found)))
 
 
-def table(choice: Choice, *captures: Path) -> pa.Table:
+def table(choice: RowFilter, *captures: Path) -> pa.Table:
     """The table of captures."""
     found = _batches(captures)
     files = [line.decode() for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
@@ -58,4 +58,4 @@ def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
 def measured(policy: Policy, *captures: Path, price_per_gb: float | None = None) -> Report:
     """What `measure` reports of captures, made without Spark."""
     about = About(version="0", policy=policy, filters=NO_FILTERS, price_per_gb=price_per_gb)
-    return report(single(table(Choice(policy=policy), *captures).to_pylist()), about)
+    return report(single(table(RowFilter(policy=policy), *captures).to_pylist()), about)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replay.report.model import Fetch, Report
+from replay.report.model import FetchReport, Report
 from tests.replay.report.sample import assert_adds_up
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -43,7 +43,7 @@ def assert_true(report: Report, name: str) -> None:
     _assert_sessions(report["fetch"], true.get("what_if_sessions"), interleaved=name == _INTERLEAVED)
 
 
-def _assert_sessions(fetch: Fetch, if_: dict[str, Any] | None, *, interleaved: bool) -> None:
+def _assert_sessions(fetch: FetchReport, if_: dict[str, Any] | None, *, interleaved: bool) -> None:
     """Check what sessions would have cost; a capture of nothing but native sessions has no such truth.
 
     The truth keeps entries in the order seen, a broker in the session's order: where topics interleave, the

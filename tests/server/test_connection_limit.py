@@ -3,7 +3,7 @@
 import structlog
 from structlog.testing import capture_logs
 
-from proxy.server.conditions import AGAIN_SECONDS, CALM_SECONDS, NO_DESCRIPTOR, Descriptors, Room
+from proxy.server.conditions import AGAIN_SECONDS, CALM_SECONDS, NO_DESCRIPTOR, ConnectionLimit, Descriptors
 
 
 def test_it_is_said_once_until_there_is_room_again_and_not_too_often() -> None:
@@ -14,7 +14,7 @@ def test_it_is_said_once_until_there_is_room_again_and_not_too_often() -> None:
         noted.append(text)
 
     with capture_logs() as lines:
-        room = Room(structlog.get_logger(), note)
+        room = ConnectionLimit(structlog.get_logger(), note)
         now = 100.0
         assert room.for_one_more(9, 10, now)
         assert not room.for_one_more(10, 10, now)

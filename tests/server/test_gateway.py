@@ -19,7 +19,7 @@ from proxy.server.gateway import Gateway
 from proxy.server.listeners import Brokers
 from proxy.telemetry.status import Health
 from proxy.telemetry.totals import add
-from tests.shell import answer, client, frame, gateway, metadata, request, run, stub_cluster, until
+from tests.shell import client, frame, gateway, metadata, request, response, run, stub_cluster, until
 from tools.kafka.ports import free_ports
 
 LIST_GROUPS = ApiKey.LIST_GROUPS
@@ -144,7 +144,7 @@ def test_behind_a_wildcard_a_client_is_told_where_it_found_the_gateway(
     run(scene())
 
 
-def test_after_a_restart_listeners_are_open_before_the_cluster_answers(tmp_path: Path) -> None:
+def test_after_a_restart_listeners_are_open_before_the_cluster_responses(tmp_path: Path) -> None:
     async def scene() -> None:
         port, state = free_ports(3), str(tmp_path / "state.json")
         async with (
@@ -178,7 +178,7 @@ def test_a_drain_finishes_what_is_in_flight_and_takes_nobody_new() -> None:
                 await asyncio.open_connection("127.0.0.1", gate.listen.port)
             assert not draining.done()
             for broker in cluster.writers:
-                broker.write(answer(1, b"late"))
+                broker.write(response(1, b"late"))
             assert await frame(reader) == struct.pack(">i", 1) + b"late"
             assert await reader.read() == b""
             writer.close()
@@ -260,9 +260,9 @@ def test_a_connection_cut_at_any_byte_of_a_request_leaves_nothing_behind() -> No
     run(scene())
 
 
-def test_a_broker_cut_at_any_byte_of_an_answer_closes_its_client() -> None:
+def test_a_broker_cut_at_any_byte_of_a_response_closes_its_client() -> None:
     async def scene() -> None:
-        whole = answer(1, metadata((1, "kafka-1", 9092)))
+        whole = response(1, metadata((1, "kafka-1", 9092)))
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             await until(lambda: gate.health().state == "ready" and not cluster.open)
             for size in range(len(whole)):
@@ -278,7 +278,7 @@ def test_a_broker_cut_at_any_byte_of_an_answer_closes_its_client() -> None:
     run(scene())
 
 
-def test_a_broker_that_sends_an_answer_to_no_request_ends_that_connection() -> None:
+def test_a_broker_that_sends_a_response_to_no_request_ends_that_connection() -> None:
     async def scene() -> None:
         async with (
             stub_cluster((1, "", 0)) as cluster,
@@ -288,7 +288,7 @@ def test_a_broker_that_sends_an_answer_to_no_request_ends_that_connection() -> N
             with capture_logs() as lines:
                 async with client(gate.listen.port) as (reader, _):
                     await until(lambda: cluster.open == 1)
-                    cluster.writers[0].write(answer(1, b"nobody asked"))
+                    cluster.writers[0].write(response(1, b"nobody asked"))
                     assert await reader.read() == b""
             faults = [line["side"] for line in lines if line["event"] == "connection fault"]
             assert faults == ["broker"]
@@ -340,8 +340,8 @@ def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
     async def scene() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
             assert isinstance(gate.brokers, Brokers)
-            answer = Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
-            gate.front._answered(answer, gate.brokers)
+            response = Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
+            gate.front._answered(response, gate.brokers)
             assert gate.targets(5) == (Address("a", 1),)
             gate.brokers.resolve("127.0.0.1", 5, "b", 2)
             assert gate.targets(5) == (Address("b", 2),)

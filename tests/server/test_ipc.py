@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.server.ipc import Channel, Question, answer, hand_over, take_over
+from proxy.server.ipc import Channel, Question, hand_over, response, take_over
 from tests.shell import WAIT_SECONDS, run, until
 
 
@@ -63,12 +63,12 @@ def test_a_question_stands_still_until_it_is_told(packets: tuple[socket.socket, 
     theirs.setblocking(False)
     ask = Question(ours)
     with pytest.raises(BlockingIOError):
-        answer(theirs, lambda: None)
+        response(theirs, lambda: None)
 
     with ThreadPoolExecutor(1) as aside:
         told = aside.submit(ask, 2, 3)
         select([theirs], [], [], WAIT_SECONDS)
-        answer(theirs, lambda a, b: a * b)
+        response(theirs, lambda a, b: a * b)
         assert told.result(WAIT_SECONDS) == 6
 
     theirs.close()
@@ -76,7 +76,7 @@ def test_a_question_stands_still_until_it_is_told(packets: tuple[socket.socket, 
         ask("anything")
 
 
-def test_an_answer_that_is_late_is_none_to_the_next_question(
+def test_a_response_that_is_late_is_none_to_the_next_question(
     packets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.server.ipc.ANSWER_SECONDS", 0.01)
@@ -84,7 +84,7 @@ def test_an_answer_that_is_late_is_none_to_the_next_question(
     ask = Question(ours)
     with pytest.raises(OSError, match="does not answer"):
         ask("first")
-    answer(theirs, lambda what: f"late: {what}")
+    response(theirs, lambda what: f"late: {what}")
     theirs.send(pickle.dumps((2, "in time")))
     assert ask("second") == "in time"
 

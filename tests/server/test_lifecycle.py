@@ -24,12 +24,12 @@ from tests.shell import (
     BOTH_LOOPS,
     WAIT_SECONDS,
     StubCluster,
-    answer,
     client,
     frame,
     gateway,
     link_of,
     request,
+    response,
     run,
     socket_of,
     stub_broker,
@@ -150,7 +150,7 @@ def test_a_connection_that_nobody_uses_is_closed_and_its_session_ended() -> None
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
+def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
     async def scene() -> None:
         async with _served(idle_timeout="0.05") as (gate, cluster):
             cluster.others = lambda _: b""
@@ -160,7 +160,7 @@ def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
                 await asyncio.sleep(0.3)
                 assert gate.turned_away["idle"] == 0
                 for broker in cluster.writers:
-                    broker.write(answer(1, b"late"))
+                    broker.write(response(1, b"late"))
                 assert await frame(reader) == (1).to_bytes(4) + b"late"
                 assert await reader.read() == b""
 
@@ -168,12 +168,12 @@ def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
 
 
 LARGE = 40_000_000
-"""Of an answer: more than the buffers of the system take."""
+"""Of a response: more than the buffers of the system take."""
 
 
 @pytest.mark.usefixtures("_quick")
 @BOTH_LOOPS
-def test_a_client_that_takes_nothing_of_its_answer_is_closed(plain: bool) -> None:
+def test_a_client_that_takes_nothing_of_its_response_is_closed(plain: bool) -> None:
     async def scene() -> None:
         async with _served(idle_timeout="0.2") as (gate, cluster):
             cluster.others = lambda _: bytes(LARGE)
@@ -193,7 +193,7 @@ def test_a_client_that_takes_nothing_of_its_answer_is_closed(plain: bool) -> Non
 
 @pytest.mark.usefixtures("_quick")
 @BOTH_LOOPS
-def test_a_client_that_takes_its_answer_slowly_is_not_closed(plain: bool) -> None:
+def test_a_client_that_takes_its_response_slowly_is_not_closed(plain: bool) -> None:
     async def scene() -> None:
         async with _served(idle_timeout="2") as (gate, cluster):
             cluster.others = lambda _: bytes(LARGE)
@@ -217,11 +217,11 @@ def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> None:
                 _, writer = await stack.enter_async_context(client(gate.listen.port))
                 writer.write(half)
             await until(lambda: gate.counts().total().client.bytes_in == 10 * len(half))
-            assert 0 < gate.collecting.total <= 2_000_000
+            assert 0 < gate.request_budget.total <= 2_000_000
             assert gate.counts().total().broker.bytes_out >= 6 * len(half)
             await stack.aclose()
             await until(lambda: not gate.links)
-            assert gate.collecting.total == 0
+            assert gate.request_budget.total == 0
 
     run(scene())
 

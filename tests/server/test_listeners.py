@@ -68,7 +68,7 @@ def _connects(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_an_answer_names_a_broker_once_its_listener_is_bound(serving: Serving, base: int) -> None:
+def test_a_response_names_a_broker_once_its_listener_is_bound(serving: Serving, base: int) -> None:
     brokers = serving.brokers(base)
     assert not _connects(base + 2)
 

@@ -61,7 +61,7 @@ def test_a_file_that_changes_is_applied_without_a_signal(tmp_path: Path) -> None
             await until(lambda: gate.sessions.max_sessions == 6)
             assert gate.budget.limit == 1000
             assert options.config.drain_timeout == 1.5
-            (told,) = [each for each in gate.books.happenings if each.kind == "reloaded"]
+            (told,) = [each for each in gate.totals.recent_events if each.kind == "reloaded"]
             assert told.warning
             assert told.text == (
                 "a restart is needed for capture_files; "
@@ -109,7 +109,7 @@ def test_a_drain_under_way_keeps_the_time_that_it_was_given(tmp_path: Path) -> N
             file.write_text("drain_timeout = 3\nmax_sessions = 6\n")
             for applied in ("max_sessions", "nothing new"):
                 options.reload()
-                *_, told = gate.books.happenings
+                *_, told = gate.totals.recent_events
                 assert told.text == f"a restart is needed for drain_timeout; options reloaded: {applied}"
             assert (options.config.drain_timeout, gate.config.max_sessions) == (20, 6)
 

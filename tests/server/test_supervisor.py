@@ -26,12 +26,12 @@ from proxy.telemetry.status import Counts, health_of
 from tests.shell import (
     WAIT_SECONDS,
     StubCluster,
-    answer,
     client,
     config,
     frame,
     metadata,
     request,
+    response,
     run,
     stub_cluster,
     until,
@@ -63,7 +63,7 @@ async def workers(bootstrap: str, number: int = 2, **options: str) -> AsyncItera
 
 
 async def ready(gate: Workers) -> None:
-    await until(lambda: gate.standing().bootstrap_answered and not gate.standing().problems)
+    await until(lambda: gate.status().bootstrap_answered and not gate.status().problems)
 
 
 async def state(gate: Workers) -> Any:
@@ -71,7 +71,7 @@ async def state(gate: Workers) -> Any:
 
 
 async def ask(ends: Ends, correlation_id: int = 7) -> bytes:
-    """Send a request that the stub answers, and return the answer."""
+    """Send a request that the stub answers, and return the response."""
     reader, writer = ends
     writer.write(request(LIST_OFFSETS, 1, correlation_id, b"\x00" * 20))
     return await frame(reader)
@@ -86,7 +86,7 @@ async def served(number: int = 2, **options: str) -> AsyncIterator[tuple[Workers
 
 
 async def connected(stack: AsyncExitStack, port: int, number: int) -> list[Ends]:
-    """Connect so many clients, each of which has had an answer."""
+    """Connect so many clients, each of which has had a response."""
     clients = []
     for _ in range(number):
         clients.append(await stack.enter_async_context(client(port)))
@@ -112,7 +112,7 @@ def test_each_worker_gets_its_share_of_each_listener_and_all_is_told_as_one() ->
             text = exposition(await gate.tell_account()).decode()
             assert 'fetchgate_connections{side="client"} 10.0' in text
             assert 'fetchgate_worker_connections{worker="2"} 5.0' in text
-        assert gate.standing().connections == 0
+        assert gate.status().connections == 0
 
     run(scene())
 
@@ -150,7 +150,7 @@ def test_where_a_worker_does_not_come_up_the_others_begin(monkeypatch: pytest.Mo
         ):
             cluster.others = lambda message: message[-4:]
             await connected(stack, gate.listen.port, 2)
-            assert "worker 2 does not run yet" in health_of(await gate.tell_standing()).reasons
+            assert "worker 2 does not run yet" in health_of(await gate.tell_status()).reasons
 
     run(scene())
 
@@ -165,7 +165,7 @@ def test_a_client_that_left_makes_room() -> None:
             assert told["connections_turned_away"]["limit"] == 1
             assert "all 4 connections are taken" in told["reasons"][0]
             clients[0][1].close()
-            await until(lambda: gate.standing().connections == 3)
+            await until(lambda: gate.status().connections == 3)
             await connected(stack, gate.listen.port, 1)
             assert [worker["connections"] for worker in (await state(gate))["workers"]] == [2, 2]
 
@@ -179,8 +179,8 @@ def test_a_worker_that_dies_takes_its_own_clients_alone_and_another_takes_its_pl
             before = await state(gate)
             gate._slots[0], gate._slots[1] = 3, 2
             os.kill(before["workers"][0]["pid"], signal.SIGKILL)
-            await until(lambda: gate.standing().problems == ["worker 1 does not run yet"])
-            assert gate.standing().slots_held == 2, "what it held is free"
+            await until(lambda: gate.status().problems == ["worker 1 does not run yet"])
+            assert gate.status().slots_held == 2, "what it held is free"
             left = await asyncio.gather(*(_still_served(each) for each in clients))
             assert sorted(left) == [False, False, True, True]
             await ready(gate)
@@ -209,7 +209,7 @@ def test_of_workers_that_end_together_each_is_told() -> None:
             for worker in (await state(gate))["workers"]:
                 os.kill(worker["pid"], signal.SIGKILL)
             ended = [f"worker {number} ended by signal 9; its clients connect again" for number in (1, 2)]
-            await until(lambda: {*ended} <= {kept.text for kept in gate.books.happenings})
+            await until(lambda: {*ended} <= {kept.text for kept in gate.totals.recent_events})
 
     run(scene())
 
@@ -218,10 +218,10 @@ def test_without_a_worker_clients_wait_for_the_next() -> None:
     async def scene() -> None:
         async with served(1) as (gate, _), AsyncExitStack() as stack:
             os.kill((await state(gate))["workers"][0]["pid"], signal.SIGKILL)
-            await until(lambda: gate.standing().problems)
-            assert health_of(await gate.tell_standing()).state == "starting"
+            await until(lambda: gate.status().problems)
+            assert health_of(await gate.tell_status()).state == "starting"
             await connected(stack, gate.listen.port, 1)
-            assert health_of(await gate.tell_standing()).state == "ready"
+            assert health_of(await gate.tell_status()).state == "ready"
 
     run(scene())
 
@@ -284,7 +284,7 @@ def test_a_gateway_that_leaves_while_a_worker_is_missing_ends_the_others() -> No
         async with served() as (gate, _):
             pids = [worker["pid"] for worker in (await state(gate))["workers"]]
             os.kill(pids[0], signal.SIGKILL)
-            await until(lambda: gate.standing().problems)
+            await until(lambda: gate.status().problems)
             gate.close()
             assert not any(map(_runs, pids))
 
@@ -301,7 +301,7 @@ def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_holds_up_nobody(
                 writer.write(request(LIST_OFFSETS, 1, 8, b"\x00" * 20))
             await until(lambda: cluster.received.count(b"\x00" * 20) == 4)
             draining = asyncio.create_task(gate.drain(0.5))
-            await until(lambda: gate.standing().draining)
+            await until(lambda: gate.status().draining)
             os.kill(pids[0], signal.SIGKILL)
             assert await draining == 2
             assert not any(map(_runs, pids))
@@ -309,14 +309,14 @@ def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_holds_up_nobody(
     run(scene())
 
 
-def test_a_late_answer_is_none_to_a_later_question() -> None:
+def test_a_late_response_is_none_to_a_later_question() -> None:
     async def scene() -> None:
         async with served() as (gate, _):
             first = gate._hands[1]
             pid = (await state(gate))["workers"][0]["pid"]
             os.kill(pid, signal.SIGSTOP)
             try:
-                assert await first.ask("standing", within=0.05) is None
+                assert await first.ask("status", within=0.05) is None
                 assert first.silent
                 later = asyncio.create_task(first.ask("counts", within=WAIT_SECONDS))
                 await asyncio.sleep(0)
@@ -335,11 +335,11 @@ def test_what_a_worker_counted_that_ends_while_it_is_asked_is_told_once() -> Non
             pid = (await state(gate))["workers"][0]["pid"]
             os.kill(pid, signal.SIGSTOP)
             asked = asyncio.create_task(gate.tell_account())
-            standing = asyncio.create_task(gate.tell_standing())
+            status = asyncio.create_task(gate.tell_status())
             await asyncio.sleep(0)
             os.kill(pid, signal.SIGKILL)
             assert (await asked).counts.accepted == 4
-            assert not (await standing).silent, "it is gone, and does not hang"
+            assert not (await status).silent, "it is gone, and does not hang"
             assert (await gate.tell_account()).counts.accepted == 4
 
     run(scene())
@@ -372,7 +372,7 @@ def test_a_worker_that_could_never_be_started_is_missed(monkeypatch: pytest.Monk
         gate.open()
         await asyncio.sleep(0.01)
         try:
-            health = health_of(await gate.tell_standing())
+            health = health_of(await gate.tell_status())
         finally:
             gate.close()
         assert health.state == "starting"
@@ -396,7 +396,7 @@ def test_a_certificate_that_breaks_keeps_only_new_workers_away(
             _write(pair.cert, "no certificate")
             os.kill((await state(gate))["workers"][0]["pid"], signal.SIGKILL)
             ended = "worker 1 ended with code 1; its clients connect again"
-            await until(lambda: ended in [kept.text for kept in gate.books.happenings])
+            await until(lambda: ended in [kept.text for kept in gate.totals.recent_events])
             _write(pair.cert, good)
             await ready(gate)
 
@@ -415,9 +415,9 @@ def test_a_worker_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             pid = (await state(gate))["workers"][1]["pid"]
             os.kill(pid, signal.SIGSTOP)
             try:
-                standing = await gate.tell_standing()
-                assert standing.silent
-                assert health_of(standing).reasons == ["worker 2 does not answer"]
+                status = await gate.tell_status()
+                assert status.silent
+                assert health_of(status).reasons == ["worker 2 does not answer"]
                 assert [worker["number"] for worker in (await state(gate))["workers"]] == [1, 2]
             finally:
                 os.kill(pid, signal.SIGCONT)
@@ -430,15 +430,15 @@ def test_what_applies_at_once_applies_in_every_worker() -> None:
         async with served() as (gate, _):
             after = config(bootstrap="k:1", workers="2", sessions="off", max_inflight_bytes="1000")
             gate.reconfigure(after)
-            told = [standing for _, standing in await gate._ask_all("standing")]
-            assert [standing.sessions_on for standing in told] == [False, False]
-            assert [standing.max_inflight_bytes for standing in told] == [500, 500]
-            assert not (await gate.tell_standing()).sessions_on
+            told = [status for _, status in await gate._ask_all("status")]
+            assert [status.sessions_on for status in told] == [False, False]
+            assert [status.max_inflight_bytes for status in told] == [500, 500]
+            assert not (await gate.tell_status()).sessions_on
 
     run(scene())
 
 
-def test_a_broker_that_an_answer_names_has_a_listener_before_the_client_hears_of_it() -> None:
+def test_a_broker_that_a_response_names_has_a_listener_before_the_client_hears_of_it() -> None:
     async def scene() -> None:
         async with served() as (gate, cluster), AsyncExitStack() as stack:
             (ends,) = await connected(stack, gate.listen.port, 1)
@@ -449,7 +449,7 @@ def test_a_broker_that_an_answer_names_has_a_listener_before_the_client_hears_of
             listener = gate.front.brokers.known[5].listener
             assert listener is not None
             ours = ((1, "127.0.0.1", listener.port - 4), (5, "127.0.0.1", listener.port))
-            assert told == answer(9, metadata(*ours))[4:]
+            assert told == response(9, metadata(*ours))[4:]
             await connected(stack, listener.port, 2)  # one of them is served by the worker that did not ask
             assert (await state(gate))["brokers"][1]["connections"] == 2
 
@@ -466,11 +466,11 @@ def test_to_drain_finishes_what_is_in_flight_in_every_worker() -> None:
                 writer.write(request(LIST_OFFSETS, 1, 8, b"\x00" * 20))
             await until(lambda: len(later) == 4)
             draining = asyncio.create_task(gate.drain(10.0))
-            await until(lambda: gate.standing().draining)
+            await until(lambda: gate.status().draining)
             for writer in cluster.writers:
-                writer.write(answer(8, b"late"))
+                writer.write(response(8, b"late"))
             for reader, _writer in clients:
-                assert await frame(reader) == answer(8, b"late")[4:]
+                assert await frame(reader) == response(8, b"late")[4:]
                 assert await reader.read() == b""
                 _writer.close()
             assert await draining == 0
@@ -542,7 +542,7 @@ def test_tls_of_clients_ends_in_the_workers(tmp_path: Path) -> None:
         async with served(tls_cert=str(pair.cert), tls_key=str(pair.key)) as (gate, _):
             for _ in range(2):
                 async with client(gate.listen.port, trusts, "localhost") as ends:
-                    assert await ask(ends) == answer(7, b"\x00" * 4)[4:]
+                    assert await ask(ends) == response(7, b"\x00" * 4)[4:]
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"no TLS at all")
                 assert await reader.read() == b""

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import LOOPED, OTHERS, Address
 from proxy.server import conditions, server
-from proxy.server.conditions import UNTRIED_SECONDS, Reach
+from proxy.server.conditions import UNTRIED_SECONDS, Reachability
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
 from tests.shell import gateway, run, stub_cluster, until
@@ -17,8 +17,8 @@ from tests.shell import gateway, run, stub_cluster, until
 AT = Address("10.99.0.1", 9092)
 
 
-def _reach(*bootstrap: Address) -> Reach:
-    return Reach(bootstrap, structlog.get_logger(), lambda *_, **__: None, str)
+def _reach(*bootstrap: Address) -> Reachability:
+    return Reachability(bootstrap, structlog.get_logger(), lambda *_, **__: None, str)
 
 
 def test_a_destination_that_nobody_tries_again_is_forgotten() -> None:
@@ -29,13 +29,13 @@ def test_a_destination_that_nobody_tries_again_is_forgotten() -> None:
         known.unreachable(OTHERS, "refused")
         known.unreachable(LOOPED, "nowhere to go")
         known.forget(began + UNTRIED_SECONDS - 1)
-        assert known.troubles.now() == {OTHERS: "refused", 0: "refused"}
+        assert known.unreachable_brokers.now() == {OTHERS: "refused", 0: "refused"}
         tried = monotonic()
         known.unreachable(0, "refused")
         known.forget(tried + UNTRIED_SECONDS)
-        assert 0 in known.troubles.now(), "it was tried again"
+        assert 0 in known.unreachable_brokers.now(), "it was tried again"
         known.forget(monotonic() + UNTRIED_SECONDS + 1)
-        assert known.troubles.now() == {}
+        assert known.unreachable_brokers.now() == {}
         known.unreachable(0, "refused")
         known.connected(0, AT)
         known.forget(monotonic() + UNTRIED_SECONDS + 1)
@@ -54,7 +54,7 @@ def test_the_bootstrap_is_not_forgotten_for_it_is_always_tried() -> None:
     known.told(AT)
     known.unreachable(None, "refused")
     known.forget(monotonic() + UNTRIED_SECONDS + 1)
-    assert known.troubles.now() == {None: "refused"}
+    assert known.unreachable_brokers.now() == {None: "refused"}
 
 
 def test_a_gateway_is_well_again_when_nobody_wants_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import Listing
-from proxy.session.handler import Delta, FetchSessionHandler, Use, Verdict
-from tests.frames import Want, entry, fetch, parsed, response, walked, wire_key
+from proxy.session.handler import Action, Delta, FetchSessionHandler, SessionResult
+from tests.frames import Want, entry, fetch, fetch_response, parsed, walked, wire_key
 
 T = [("t", 0), ("t", 1), ("u", 0)]
 """What most of the sessions here hold."""
@@ -26,9 +26,9 @@ def asked(version: int = 16, *wants: Want) -> FetchSessionHandler:
     return handler
 
 
-def give(handler: FetchSessionHandler, version: int, *elements: Any, **fields: Any) -> Verdict:
-    """An answer to the outstanding fetch."""
-    return handler.handle(walked(response(version, *elements, **fields), version))
+def give(handler: FetchSessionHandler, version: int, *elements: Any, **fields: Any) -> SessionResult:
+    """A response to the outstanding fetch."""
+    return handler.handle(walked(fetch_response(version, *elements, **fields), version))
 
 
 def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchSessionHandler:
@@ -36,7 +36,7 @@ def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchS
     handler = asked(version, *wants)
     elements = [(name, [entry(index, 5)]) for name, index, *_ in wants or T]
     verdict = give(handler, version, *elements, session_id=session_id)
-    assert verdict.use is Use.COMPLETE
+    assert verdict.use is Action.COMPLETE
     return handler
 
 
@@ -55,7 +55,7 @@ class Kept:
     """What a handler's table says, for before and after."""
 
     requests: bytes
-    images: bytes
+    cached_entries: bytes
     known: tuple[bool, ...]
     refused: tuple[int, ...]
     size: int
@@ -66,7 +66,7 @@ class Kept:
         assert table is not None
         return cls(
             table.requests.tobytes(),
-            table.images.tobytes(),
+            table.cached_entries.tobytes(),
             tuple(table.known.tolist()),
             tuple(table.refused.tolist()),
             table.size,
@@ -76,7 +76,7 @@ class Kept:
 def high_watermark(handler: FetchSessionHandler, name: str, index: int, version: int = 16) -> int:
     assert handler.table is not None
     row = handler.table.row(wire_key(version, name), index)
-    return int(handler.table.images.view(LAYOUTS[version].answer_fields)["high_watermark"][row])
+    return int(handler.table.cached_entries.view(LAYOUTS[version].response_fields)["high_watermark"][row])
 
 
 def state(handler: FetchSessionHandler) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Expanded answers to the byte: what a broker would have answered without a session.
+"""Expanded responses to the byte: what a broker would have answered without a session.
 
-The broker's answer and the one expected are both written by the other codec. Partitions that the broker left
-out are those whose image is known from an earlier answer.
+The broker's response and the one expected are both written by the other codec. Partitions that the broker
+left out are those whose image is known from an earlier response.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import raised
 from proxy.session.expand import Expansion, expand
-from proxy.session.handler import FetchSessionHandler, Use
-from tests.frames import VERSIONS, Exchange, entry, fetch, framed, live, parsed, response, walked
+from proxy.session.handler import Action, FetchSessionHandler
+from tests.frames import VERSIONS, LiveExchange, entry, fetch, fetch_response, framed, live, parsed, walked
 from tests.model import wire
 
 CORRELATION = b"\0\0\0\1"
@@ -49,8 +49,8 @@ class Session:
         assert self.handler.learn_listing(listing, self.isolation)
         self.handler.ask_full()
         elements = [(name, [self.told(index, hw)]) for name, index in self.wants]
-        full = response(self.spoken, *elements, session_id=77)
-        assert self.handler.handle(walked(full, self.spoken, self.isolation)).use is Use.COMPLETE
+        full = fetch_response(self.spoken, *elements, session_id=77)
+        assert self.handler.handle(walked(full, self.spoken, self.isolation)).use is Action.COMPLETE
         return self
 
     def expanded(
@@ -69,9 +69,9 @@ class Session:
         assert delta is not None
         assert self.handler.apply(listing, delta)
         self.handler.ask_incremental()
-        answer = response(self.spoken, *elements, session_id=77, throttle_time_ms=throttle)
-        verdict = self.handler.handle(walked(answer, self.spoken, self.isolation))
-        assert verdict.use is Use.EXPAND
+        response = fetch_response(self.spoken, *elements, session_id=77, throttle_time_ms=throttle)
+        verdict = self.handler.handle(walked(response, self.spoken, self.isolation))
+        assert verdict.use is Action.EXPAND
         assert self.handler.table is not None
         what = Expansion(
             layout=LAYOUTS[self.version],
@@ -80,7 +80,7 @@ class Session:
             rows=delta.rows,
             entries=verdict.entries,
             entry_rows=verdict.rows,
-            chunks=[answer[at : at + chunk] for at in range(0, len(answer), chunk)],
+            chunks=[response[at : at + chunk] for at in range(0, len(response), chunk)],
             correlation_id=CORRELATION,
             throttle_time_ms=throttle,
             tags=tags or (b"\0" if self.version >= 12 else b""),
@@ -91,19 +91,22 @@ class Session:
         return frame
 
     def direct(
-        self, wants: Sequence[tuple[str, int]], news: dict[tuple[str, int], wire.PartitionData], hw: int = 5
+        self,
+        wants: Sequence[tuple[str, int]],
+        changes: dict[tuple[str, int], wire.PartitionData],
+        hw: int = 5,
     ) -> bytes:
-        """What a full fetch gets: `news`, else as established; neighbours of one topic in one element."""
+        """What a full fetch gets: `changes`, else as established; neighbours of one topic in one element."""
         elements: list[tuple[str, list[wire.PartitionData]]] = []
         for name, index in wants:
-            data = news.get((name, index), self.told(index, hw))
+            data = changes.get((name, index), self.told(index, hw))
             if self.version < 5:
                 data = replace(data, log_start_offset=-1)
             if elements and elements[-1][0] == name:
                 elements[-1][1].append(data)
             else:
                 elements.append((name, [data]))
-        return response(self.version, *elements)
+        return fetch_response(self.version, *elements)
 
 
 WANTS = [("t", 0), ("t", 1), ("u", 0), ("t", 2), ("u", 7)]
@@ -125,10 +128,10 @@ def test_records_watermarks_and_errors_in_place(version: int, isolation: int) ->
     records = entry(1, 9, records=b"r" * 300, aborted=aborted)
     moved = entry(7, error=6)
     ahead = session.told(0, 8)
-    news = {("t", 1): records, ("u", 7): moved, ("t", 0): ahead}
+    changes = {("t", 1): records, ("u", 7): moved, ("t", 0): ahead}
     elements = [("u", [moved]), ("t", [records, ahead])]
-    assert session.expanded(WANTS, *elements) == session.direct(WANTS, news)
-    # The watermarks are kept; records, errors and transactions were this answer's own.
+    assert session.expanded(WANTS, *elements) == session.direct(WANTS, changes)
+    # The watermarks are kept; records, errors and transactions were this response's own.
     kept = {("t", 1): session.told(1, 9), ("t", 0): ahead, ("u", 7): session.told(7, 5)}
     assert session.expanded(WANTS, ("u", [session.told(7, 5)])) == session.direct(WANTS, kept)
 
@@ -148,9 +151,9 @@ def test_records_are_not_copied() -> None:
     assert listing is not None
     delta = session.handler.compare(listing)
     assert delta is not None
-    answer = response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=77)
+    response = fetch_response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=77)
     session.handler.ask_incremental()
-    verdict = session.handler.handle(walked(answer, 16))
+    verdict = session.handler.handle(walked(response, 16))
     assert session.handler.table is not None
     pieces, _ = expand(
         Expansion(
@@ -160,22 +163,22 @@ def test_records_are_not_copied() -> None:
             rows=delta.rows,
             entries=verdict.entries,
             entry_rows=verdict.rows,
-            chunks=[answer],
+            chunks=[response],
             correlation_id=CORRELATION,
             throttle_time_ms=0,
             tags=b"\0",
         )
     )
-    views = [piece for piece in pieces if isinstance(piece, memoryview) and piece.obj is answer]
+    views = [piece for piece in pieces if isinstance(piece, memoryview) and piece.obj is response]
     assert sum(map(len, views)) > 100_000
     assert sum(map(len, pieces)) - sum(map(len, views)) < 1_000
 
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
-def test_throttle_time_and_tags_are_the_answers_own(version: int) -> None:
+def test_throttle_time_and_tags_are_the_responses_own(version: int) -> None:
     session = Session(version, WANTS).establish()
     endpoints = (wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)]),)
-    tags = response(16, tags=endpoints)[4 + 4 + 1 + 10 + 1 :] if version >= 16 else b""
+    tags = fetch_response(16, tags=endpoints)[4 + 4 + 1 + 10 + 1 :] if version >= 16 else b""
     frame = session.expanded(WANTS, ("t", [session.told(0, 6)]), throttle=250, tags=tags)
     decoded = wire.decode_response(frame[4:], version)
     assert (decoded.throttle_time_ms, decoded.error_code, decoded.session_id) == (250, 0, 0)
@@ -269,21 +272,24 @@ def test_expanded_is_direct_whatever_the_order_and_the_news(version: int) -> Non
     def check(wants: list[tuple[str, int]], isolation: int, data: st.DataObject, chunk: int) -> None:
         session = Session(version, wants, isolation).establish()
         order = data.draw(st.permutations(wants))
-        news: dict[tuple[str, int], wire.PartitionData] = {}
+        changes: dict[tuple[str, int], wire.PartitionData] = {}
         for name, index in data.draw(st.lists(st.sampled_from(wants), unique=True)):
             kinds = [
                 session.told(index, 9),
                 entry(index, 9, records=data.draw(st.binary(max_size=150)), aborted=session.aborted),
                 entry(index, error=data.draw(st.sampled_from([1, 6, 74, 29, 100]))),
             ]
-            news[name, index] = data.draw(st.sampled_from(kinds))
-        elements = [(name, [told]) for (name, _), told in news.items()]
+            changes[name, index] = data.draw(st.sampled_from(kinds))
+        elements = [(name, [told]) for (name, _), told in changes.items()]
         frame = session.expanded(order, *elements, chunk=chunk)
         late = [
-            want for code in (100, 29) for want in order if want in news and news[want].error_code == code
+            want
+            for code in (100, 29)
+            for want in order
+            if want in changes and changes[want].error_code == code
         ]
         expected = [want for want in order if want not in late] + late
-        assert frame == session.direct(expected, news)
+        assert frame == session.direct(expected, changes)
 
     check()
 
@@ -293,12 +299,12 @@ def test_a_row_that_was_forgotten_takes_another_place() -> None:
     fewer = WANTS[1:]
     assert session.expanded(fewer) == session.direct(fewer, {})
     more = [("v", 3), *fewer, WANTS[0]]
-    news = {("v", 3): entry(3, 4), WANTS[0]: entry(0, 6)}
-    frame = session.expanded(more, ("v", [news["v", 3]]), ("t", [news["t", 0]]))
-    assert frame == session.direct(more, news)
+    changes = {("v", 3): entry(3, 4), WANTS[0]: entry(0, 6)}
+    frame = session.expanded(more, ("v", [changes["v", 3]]), ("t", [changes["t", 0]]))
+    assert frame == session.direct(more, changes)
 
 
-# --- live answers ---------------------------------------------------------------------------------
+# --- live responses ---------------------------------------------------------------------------------
 
 FULL = [
     one
@@ -311,20 +317,20 @@ FULL = [
 
 
 @pytest.mark.parametrize("exchange", FULL, ids=str)
-def test_live_answers_are_rebuilt_to_the_byte(exchange: Exchange) -> None:
-    """The full answer of a broker, put together from its entries as if each had come in a session."""
+def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
+    """The full response of a broker, put together from its entries as if each had come in a session."""
     version = exchange.version
     request = parsed(exchange.request)
     assert request.listing is not None
     listing = raised(request.listing) if version < 7 else request.listing
     spoken = max(version, 7)
     decoded = wire.decode_response(exchange.response[4:], version)
-    answer = framed(wire.encode_response(replace(decoded, version=spoken, session_id=77)))
+    response = framed(wire.encode_response(replace(decoded, version=spoken, session_id=77)))
     handler = FetchSessionHandler()
     assert handler.learn_listing(listing, request.isolation_level)
     handler.ask_full()
-    verdict = handler.handle(walked(answer, spoken, request.isolation_level))
-    assert (verdict.use, verdict.reason) == (Use.COMPLETE, "")
+    verdict = handler.handle(walked(response, spoken, request.isolation_level))
+    assert (verdict.use, verdict.reason) == (Action.COMPLETE, "")
     assert handler.table is not None
     what = Expansion(
         layout=LAYOUTS[version],
@@ -333,8 +339,8 @@ def test_live_answers_are_rebuilt_to_the_byte(exchange: Exchange) -> None:
         rows=handler.table.locate(listing),
         entries=verdict.entries,
         entry_rows=verdict.rows,
-        chunks=[answer],
-        correlation_id=answer[4:8],
+        chunks=[response],
+        correlation_id=response[4:8],
         throttle_time_ms=decoded.throttle_time_ms,
         tags=wire_tags(exchange),
     )
@@ -342,6 +348,6 @@ def test_live_answers_are_rebuilt_to_the_byte(exchange: Exchange) -> None:
     assert frame == framed(wire.encode_response(replace(decoded, session_id=0)))
 
 
-def wire_tags(exchange: Exchange) -> bytes:
+def wire_tags(exchange: LiveExchange) -> bytes:
     walk = walked(exchange.response, exchange.version)
     return exchange.response[walk.tags_at :] if walk.tags_at >= 0 else b""

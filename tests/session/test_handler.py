@@ -1,6 +1,6 @@
 """FetchSessionHandler, row by row: the table in its docstring (fetch-semantics 3.2), and cases 50 to 57.
 
-Each answer that is no good is given with entries that would change the table, and it is shown that they did
+Each response that is no good is given with entries that would change the table, and it is shown that they did
 not: an error changes nothing but what the next fetch carries.
 """
 
@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from proxy.session.handler import MAX_EPOCH, UNSHARDED_ID, Use
-from tests.frames import entry, response, walked, wire_key
+from proxy.session.handler import MAX_EPOCH, UNSHARDED_ID, Action
+from tests.frames import entry, fetch_response, walked, wire_key
 from tests.session.handling import NEWS, Kept, T, again, asked, established, give, high_watermark, state
 
-# --- the answer to a full fetch -------------------------------------------------------------------
+# --- the response to a full fetch -------------------------------------------------------------------
 
 
-def test_a_full_answer_with_an_id_makes_a_session() -> None:
+def test_a_full_response_with_an_id_makes_a_session() -> None:
     handler = established()
     assert (*state(handler), handler.established) == (77, 1, True)
     assert repr(handler) == "<FetchSessionHandler 77 epoch=1 partitions=3>"
     assert [high_watermark(handler, *key) for key in T] == [5, 5, 5]
 
 
-def test_a_full_answer_without_an_id_and_each_next_fetch_asks_again() -> None:
+def test_a_full_response_without_an_id_and_each_next_fetch_asks_again() -> None:
     """Case 50."""
     handler = asked()
     elements = [("t", [entry(0), entry(1)]), ("u", [entry(0)])]
     for _ in range(3):
-        assert give(handler, 16, *elements, session_id=0).use is Use.COMPLETE
+        assert give(handler, 16, *elements, session_id=0).use is Action.COMPLETE
         assert (*state(handler), handler.established) == (0, 0, False)
         assert handler.ask_full() == (0, 0)
 
@@ -40,16 +40,16 @@ def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
     assert handler.ask_full() == (77, 0)
     kept = Kept.of(handler)
     verdict = give(handler, 16, *NEWS, error_code=code, session_id=77)
-    assert (verdict.use, verdict.reason) == (Use.REPEAT_SESSIONLESS, f"error {code}")
+    assert (verdict.use, verdict.reason) == (Action.REPEAT_SESSIONLESS, f"error {code}")
     assert state(handler) == (0, 0)
     assert Kept.of(handler) == kept
 
 
-def test_a_full_answer_thrown_away_by_a_quota() -> None:
+def test_a_full_response_thrown_away_by_a_quota() -> None:
     """Case 55."""
     handler = asked()
     verdict = give(handler, 16, throttle_time_ms=100)
-    assert (verdict.use, verdict.reason) == (Use.EMPTY, "")
+    assert (verdict.use, verdict.reason) == (Action.EMPTY, "")
     assert (*state(handler), handler.table) == (0, 0, None)
 
 
@@ -66,16 +66,16 @@ def test_a_full_answer_thrown_away_by_a_quota() -> None:
     ],
 )
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_a_full_answer_with_other_partitions(version: int, elements: Any) -> None:
-    """Case 53: it is the broker's own answer and goes on; there is no session after it."""
+def test_a_full_response_with_other_partitions(version: int, elements: Any) -> None:
+    """Case 53: it is the broker's own response and goes on; there is no session after it."""
     handler = asked(version)
     verdict = give(handler, version, *elements, session_id=77)
-    assert (verdict.use, verdict.reason) == (Use.COMPLETE, "other partitions than asked for")
+    assert (verdict.use, verdict.reason) == (Action.COMPLETE, "other partitions than asked for")
     assert (verdict.entries, verdict.rows) == ([], [])
     assert (*state(handler), handler.table) == (0, 0, None)
 
 
-def test_a_full_answer_tells_which_entries_are_more_than_an_image() -> None:
+def test_a_full_response_tells_which_entries_are_more_than_an_image() -> None:
     handler = asked()
     told = [entry(0, 9, records=b"abc"), entry(1, error=6)]
     verdict = give(handler, 16, ("t", told), ("u", [entry(0, 7)]), session_id=77)
@@ -90,30 +90,30 @@ def test_a_full_answer_tells_which_entries_are_more_than_an_image() -> None:
     assert handler.table.refused[:3].tolist() == [0, 6, 0]
 
 
-# --- the answer to an incremental fetch -----------------------------------------------------------
+# --- the response to an incremental fetch -----------------------------------------------------------
 
 
-def test_an_incremental_answer_advances_the_epoch_and_fills_in() -> None:
+def test_an_incremental_response_advances_the_epoch_and_fills_in() -> None:
     handler = established()
     again(handler)
     verdict = give(handler, 16, ("t", [entry(1, 6, records=b"r")]), session_id=77)
-    assert (verdict.use, verdict.reason) == (Use.EXPAND, "")
+    assert (verdict.use, verdict.reason) == (Action.EXPAND, "")
     assert [(one.key, one.partition) for one in verdict.entries] == [(wire_key(16, "t"), 1)]
     assert verdict.rows == [1]
     assert state(handler) == (77, 2)
     assert [high_watermark(handler, *key) for key in T] == [5, 6, 5]
 
 
-def test_an_answer_with_nothing_in_it() -> None:
+def test_a_response_with_nothing_in_it() -> None:
     handler = established()
     again(handler)
-    assert give(handler, 16, session_id=77).use is Use.EXPAND
+    assert give(handler, 16, session_id=77).use is Action.EXPAND
     assert state(handler) == (77, 2)
 
 
 @pytest.mark.parametrize("answered_id", [77, 78, 1])
 def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
-    """Section 3.2: the answer's value is not compared, as Java doesn't."""
+    """Section 3.2: the response's value is not compared, as Java doesn't."""
     handler = established()
     again(handler)
     give(handler, 16, session_id=answered_id)
@@ -126,16 +126,16 @@ def test_epochs_begin_with_one_and_go_round() -> None:
     assert handler.ask_incremental() == (77, 1)
     handler.epoch = MAX_EPOCH
     again(handler)
-    assert give(handler, 16, session_id=77).use is Use.EXPAND
+    assert give(handler, 16, session_id=77).use is Action.EXPAND
     assert state(handler) == (77, 1)
 
 
-def test_an_incremental_answer_without_an_id() -> None:
+def test_an_incremental_response_without_an_id() -> None:
     """Case 54: the session is gone, but its entries are good."""
     handler = established()
     again(handler)
     verdict = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
-    assert (verdict.use, state(handler)) == (Use.EXPAND, (0, 0))
+    assert (verdict.use, state(handler)) == (Action.EXPAND, (0, 0))
     assert high_watermark(handler, "t", 0) == 8
 
 
@@ -147,7 +147,7 @@ def test_a_partition_outside_the_session(elements: Any) -> None:
     handler = established()
     again(handler)
     verdict = give(handler, 16, *elements, session_id=77)
-    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, "a partition outside the session")
+    assert (verdict.use, verdict.reason) == (Action.REPEAT_FULL, "a partition outside the session")
     assert state(handler) == (77, 0)
 
 
@@ -157,7 +157,7 @@ def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
     again(handler)
     kept = Kept.of(handler)
     verdict = give(handler, 16, *NEWS, error_code=70)
-    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, "error 70")
+    assert (verdict.use, verdict.reason) == (Action.REPEAT_FULL, "error 70")
     assert state(handler) == (0, 0)
     assert Kept.of(handler) == kept
 
@@ -168,7 +168,7 @@ def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
     handler = established()
     again(handler)
     kept = Kept.of(handler)
-    assert give(handler, 16, *NEWS, error_code=code).use is Use.REPEAT_FULL
+    assert give(handler, 16, *NEWS, error_code=code).use is Action.REPEAT_FULL
     assert state(handler) == (77, 0)
     assert Kept.of(handler) == kept
 
@@ -179,7 +179,7 @@ def test_another_error_asks_without_a_session(code: int) -> None:
     handler = established()
     again(handler)
     kept = Kept.of(handler)
-    assert give(handler, 16, *NEWS, error_code=code, session_id=77).use is Use.REPEAT_SESSIONLESS
+    assert give(handler, 16, *NEWS, error_code=code, session_id=77).use is Action.REPEAT_SESSIONLESS
     assert state(handler) == (77, 0)
     assert Kept.of(handler) == kept
 
@@ -194,51 +194,54 @@ def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
 
 
 @pytest.mark.parametrize(("answered_id", "after"), [(77, (77, 2)), (0, (77, 0))])
-def test_an_incremental_answer_thrown_away_by_a_quota(answered_id: int, after: tuple[int, int]) -> None:
+def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after: tuple[int, int]) -> None:
     """With id 0 it may hide a session error: the next fetch is full, and names what may live on."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
     verdict = give(handler, 16, session_id=answered_id, throttle_time_ms=100)
-    assert (verdict.use, verdict.entries) == (Use.EMPTY, [])
+    assert (verdict.use, verdict.entries) == (Action.EMPTY, [])
     assert state(handler) == after
     assert Kept.of(handler) == kept
 
 
 def test_brokers_of_1_1_throw_no_read_away() -> None:
-    """There an empty answer with a throttle time says that nothing is new."""
+    """There an empty response with a throttle time says that nothing is new."""
     handler = established(7)
     again(handler, 7)
-    walk = walked(response(7, session_id=77, throttle_time_ms=100), 7)
-    assert handler.handle(walk, empties=False).use is Use.EXPAND
+    walk = walked(fetch_response(7, session_id=77, throttle_time_ms=100), 7)
+    assert handler.handle(walk, empties=False).use is Action.EXPAND
     assert state(handler) == (77, 2)
 
 
-def test_throttled_with_entries_is_an_ordinary_answer() -> None:
-    """Brokers of 1.1 delay the whole answer instead of throwing it away."""
+def test_throttled_with_entries_is_an_ordinary_response() -> None:
+    """Brokers of 1.1 delay the whole response instead of throwing it away."""
     handler = established(7)
     again(handler, 7)
     verdict = give(handler, 7, ("t", [entry(0, 8)]), session_id=77, throttle_time_ms=100)
-    assert (verdict.use, state(handler)) == (Use.EXPAND, (77, 2))
+    assert (verdict.use, state(handler)) == (Action.EXPAND, (77, 2))
     assert high_watermark(handler, "t", 0, 7) == 8
 
 
 def test_added_while_throttled_is_not_filled_in() -> None:
-    """Case 27: its first answer was thrown away: the broker will tell it in the next, and until then nobody
+    """Case 27: its first response was thrown away: the broker will tell it in the next, and until then nobody
     knows."""
     handler = established()
     again(handler, 16, *T, ("u", 1))
-    assert give(handler, 16, session_id=77, throttle_time_ms=100).use is Use.EMPTY
+    assert give(handler, 16, session_id=77, throttle_time_ms=100).use is Action.EMPTY
     again(handler, 16, *T, ("u", 1))
     verdict = give(handler, 16, ("u", [entry(1, 3)]), session_id=77)
-    assert (verdict.use, high_watermark(handler, "u", 1)) == (Use.EXPAND, 3)
+    assert (verdict.use, high_watermark(handler, "u", 1)) == (Action.EXPAND, 3)
 
 
 def test_a_partition_that_the_broker_has_not_described_is_not_invented() -> None:
     handler = established()
     again(handler, 16, *T, ("u", 1))
     verdict = give(handler, 16, ("t", [entry(0, 6)]), session_id=77)
-    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, "a partition that the broker has not described")
+    assert (verdict.use, verdict.reason) == (
+        Action.REPEAT_FULL,
+        "a partition that the broker has not described",
+    )
     assert state(handler) == (77, 0)
 
 
@@ -249,12 +252,12 @@ def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None
     for _ in range(3):
         again(handler, version)
         verdict = give(handler, version, ("t", [entry(1, error=6)]), session_id=77)
-        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Use.EXPAND, [6])
+        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Action.EXPAND, [6])
     again(handler, version)
     verdict = give(handler, version, ("t", [entry(1, 5)]), session_id=77)
-    assert (verdict.use, verdict.entries, high_watermark(handler, "t", 1, version)) == (Use.EXPAND, [], 5)
+    assert (verdict.use, verdict.entries, high_watermark(handler, "t", 1, version)) == (Action.EXPAND, [], 5)
     again(handler, version)
-    assert give(handler, version, session_id=77).use is Use.EXPAND
+    assert give(handler, version, session_id=77).use is Action.EXPAND
 
 
 def test_an_error_that_goes_silent_is_not_filled_in() -> None:
@@ -263,7 +266,7 @@ def test_an_error_that_goes_silent_is_not_filled_in() -> None:
     again(handler)
     give(handler, 16, ("t", [entry(0, error=76)]), session_id=77)
     again(handler)
-    assert give(handler, 16, session_id=77).use is Use.REPEAT_FULL
+    assert give(handler, 16, session_id=77).use is Action.REPEAT_FULL
 
 
 def test_a_watermark_of_an_error_is_not_remembered() -> None:
@@ -287,7 +290,7 @@ def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int)
     again(handler, version)
     kept = Kept.of(handler)
     verdict = give(handler, version, ("t", [entry(1, error=code)]), session_id=77)
-    assert (verdict.use, verdict.reason) == (Use.REPEAT_FULL, f"topic gone or made anew (error {code})")
+    assert (verdict.use, verdict.reason) == (Action.REPEAT_FULL, f"topic gone or made anew (error {code})")
     assert state(handler) == (77, 0)
     assert Kept.of(handler) == kept
 
@@ -305,7 +308,7 @@ def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
     for _ in range(3):
         again(handler)
         verdict = give(handler, 16, ("t", [entry(1, error=code)]), session_id=78)
-        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Use.EXPAND, [code])
+        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Action.EXPAND, [code])
     assert state(handler) == (78, 4)
 
 
@@ -314,9 +317,9 @@ def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
     handler = asked()
     give(handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=3)]), session_id=77)
     again(handler)
-    assert give(handler, 16, ("t", [entry(1, 5)]), session_id=77).use is Use.EXPAND
+    assert give(handler, 16, ("t", [entry(1, 5)]), session_id=77).use is Action.EXPAND
     again(handler)
-    assert give(handler, 16, ("t", [entry(1, error=3)]), session_id=77).use is Use.REPEAT_FULL
+    assert give(handler, 16, ("t", [entry(1, error=3)]), session_id=77).use is Action.REPEAT_FULL
 
 
 @pytest.mark.parametrize("version", [7, 12])
@@ -325,4 +328,4 @@ def test_by_name_3_is_what_a_full_fetch_says(version: int) -> None:
     handler = established(version)
     again(handler, version)
     verdict = give(handler, version, ("t", [entry(1, error=3)]), session_id=77)
-    assert (verdict.use, [one.error_code for one in verdict.entries]) == (Use.EXPAND, [3])
+    assert (verdict.use, [one.error_code for one in verdict.entries]) == (Action.EXPAND, [3])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import build_fetch_request
-from proxy.session.handler import FetchSessionHandler, Use
+from proxy.session.handler import Action, FetchSessionHandler
 from tests.frames import SESSION_VERSIONS, Want, entry, fetch, parsed, wire_key
 from tests.model import wire
 from tests.session.handling import Kept, T, again, established, give, listing, state
@@ -210,7 +210,7 @@ def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
         held |= changes
         assert held == {(name, index): offset for name, index, offset in wants}
         elements = [(name, [entry(index, 5)]) for name, index in held]
-        assert give(handler, version, *elements, session_id=77).use is Use.EXPAND
+        assert give(handler, version, *elements, session_id=77).use is Action.EXPAND
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import Answered
+from proxy.protocol.fetch_response import PartitionResponse
 from proxy.session.partitions import MAX_LOOKUP, PartitionTable
 from tests.frames import fetch, parsed, wire_key
 
@@ -90,7 +90,9 @@ class TableAgainstDict(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.held)))
         name = wire_key(self.version, key[0])
         fixed = key[1].to_bytes(4) + error.to_bytes(2) + bytes([high]) * 24
-        answered = Answered(name, key[1], error, 0, 0, fixed, ends_empty=True, records=0, redirects=False)
+        answered = PartitionResponse(
+            name, key[1], error, 0, 0, fixed, ends_empty=True, records=0, redirects=False
+        )
         self.table.take_entry(answered, self.table.row(name, key[1]))
         if error:
             self.told.pop(key, None)
@@ -98,8 +100,8 @@ class TableAgainstDict(RuleBasedStateMachine):
             self.told[key] = fixed
 
     @rule()
-    def forget_answers(self) -> None:
-        self.table.forget_answers()
+    def forget_responses(self) -> None:
+        self.table.forget_responses()
         self.told = {}
 
     def follow(self, order: "np.typing.NDArray[np.intp]") -> None:
@@ -143,7 +145,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         known = {row for row in range(len(self.table.known)) if self.table.known[row]}
         assert known == {rows[key] for key in self.told}
         for key, fixed in self.told.items():
-            assert self.table.images[rows[key]].tobytes()[: len(fixed)] == fixed
+            assert self.table.cached_entries[rows[key]].tobytes()[: len(fixed)] == fixed
         assert set(self.table.unknown().tolist()) == set(rows.values()) - known
 
 
@@ -179,7 +181,7 @@ def test_rows_are_used_again_without_what_they_held() -> None:
     table = filled(11, ("a", 0), ("a", 1))
     table.known[:] = True
     table.refused[:] = 3
-    table.images[0] = np.void(b"\x01" * table.layout.answer_entry)
+    table.cached_entries[0] = np.void(b"\x01" * table.layout.response_entry)
     table.forget(np.array([0]))
     assert (table.size, table.known[0], table.position[0]) == (1, False, -1)
     what = listing(11, ("b", 3))
@@ -187,7 +189,7 @@ def test_rows_are_used_again_without_what_they_held() -> None:
     row = table.row(b"b", 3)
     assert (row, table.known[row], table.refused[row]) == (0, False, 0)
     blank = bytes(table.layout.aborted) + table.layout.empty_ends[0]
-    assert table.images[row].tobytes() == blank
+    assert table.cached_entries[row].tobytes() == blank
     assert table.row(b"a", 0) == -1
 
 
@@ -196,7 +198,7 @@ def test_images_begin_blank(isolation: int) -> None:
     table = PartitionTable(LAYOUTS[16], isolation)
     what = listing(16, ("a", 0))
     table.add(what, every(what))
-    assert table.images[0].tobytes() == bytes(30) + LAYOUTS[16].empty_ends[isolation]
+    assert table.cached_entries[0].tobytes() == bytes(30) + LAYOUTS[16].empty_ends[isolation]
 
 
 def test_sparse_partitions_are_refused_and_nothing_changes() -> None:
@@ -234,7 +236,7 @@ def test_what_is_forgotten_comes_to_outweigh_what_is_held() -> None:
 def test_another_session_knows_nothing() -> None:
     table = filled(11, ("a", 0))
     table.known[0], table.refused[0] = True, 3
-    table.forget_answers()
+    table.forget_responses()
     assert (bool(table.known[0]), int(table.refused[0]), table.size) == (False, 0, 1)
     assert table.unknown().tolist() == [0]
 
@@ -256,6 +258,6 @@ def test_many_partitions_cost_columns() -> None:
     what = Listing(layout, [bytes(16)], [count], entries)
     table = PartitionTable(layout, 0)
     assert table.add(what, every(what))
-    columns = (table.requests, table.images, table.known, table.refused, table.topic, table.position)
+    columns = (table.requests, table.cached_entries, table.known, table.refused, table.topic, table.position)
     assert sum(column.nbytes for column in (*columns, table._lookup)) / count <= 110
     assert table.locate(what).tolist() == list(range(count))

@@ -1,4 +1,4 @@
-"""A rotation is a shorter way to what the columns do: the same delta, the same table, the same answer."""
+"""A rotation is a shorter way to what the columns do: the same delta, the same table, the same response."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
 from proxy.session.expand import Expansion, expand
-from proxy.session.handler import FetchSessionHandler, Use, Verdict
+from proxy.session.handler import Action, FetchSessionHandler, SessionResult
 from proxy.session.partitions import is_rotation
 from proxy.session.rotation import Rotation
-from tests.frames import SESSION_VERSIONS, Want, entry, fetch, parsed, response, walked
+from tests.frames import SESSION_VERSIONS, Want, entry, fetch, fetch_response, parsed, walked
 
 CORRELATION = b"\0\0\0\1"
 
@@ -42,7 +42,7 @@ class Way:
         assert self.handler.learn_listing(listed(self.fetch(0)), 0)
         self.handler.ask_full()
         data = [entry(number, 5) for number in range(self.count)]
-        self.handler.handle(walked(response(self.version, ("t", data), session_id=7), self.version))
+        self.handler.handle(walked(fetch_response(self.version, ("t", data), session_id=7), self.version))
         assert self.handler.established
         return self
 
@@ -56,13 +56,13 @@ class Way:
         self.rotation = self.handler.rotation(request, delta)
         return build_fetch_request(request, listing.layout, session, delta.topics, delta.forgotten_topics)
 
-    def answered(self, answer: bytes, chunk: int = 1 << 20) -> tuple[Verdict, list[bytes]]:
-        verdict = self.handler.handle(walked(answer, self.version), empties=False)
-        assert verdict.use is Use.EXPAND
-        return verdict, [answer[at : at + chunk] for at in range(0, len(answer), chunk)]
+    def answered(self, response: bytes, chunk: int = 1 << 20) -> tuple[SessionResult, list[bytes]]:
+        verdict = self.handler.handle(walked(response, self.version), empties=False)
+        assert verdict.use is Action.EXPAND
+        return verdict, [response[at : at + chunk] for at in range(0, len(response), chunk)]
 
     def expanded(
-        self, request: FetchRequest, verdict: Verdict, chunks: list[bytes], throttle: int, tags: bytes
+        self, request: FetchRequest, verdict: SessionResult, chunks: list[bytes], throttle: int, tags: bytes
     ) -> bytes:
         table = self.handler.table
         assert table is not None
@@ -89,7 +89,7 @@ def ready(version: int, count: int) -> tuple[Way, Rotation]:
     """A session that has a rotation."""
     way = Way(version, count).establish()
     way.by_columns(way.fetch(0))
-    way.answered(response(version, session_id=7))
+    way.answered(fetch_response(version, session_id=7))
     assert way.rotation is not None
     return way, way.rotation
 
@@ -113,7 +113,7 @@ def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list
     fast, rotation = ready(version, count)
     request = slow.fetch(0)
     rotation = Rotation(request, rotation.table)
-    for start, moves, news, chunk in script:
+    for start, moves, changes, chunk in script:
         first = start % count
         slow.offsets |= {number % count: offset for number, offset in moves.items()}
         request = slow.fetch(first)
@@ -127,13 +127,13 @@ def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list
         else:
             assert rotation.delta(frame, altered, fast.handler.ask_incremental()) == told
             rotation.take(altered)
-        records = {number % count: size for number, size in news.items()}
+        records = {number % count: size for number, size in changes.items()}
         data = [entry(number, 5 + size, records=bytes(size)) for number, size in records.items()]
         elements = [("t", data)] if data else []
-        answer = response(version, *elements, session_id=7, throttle_time_ms=3)
+        response = fetch_response(version, *elements, session_id=7, throttle_time_ms=3)
         tags = b"\0" if version >= 12 else b""
-        expected = slow.expanded(request, *slow.answered(answer, chunk), 3, tags)
-        verdict, chunks = fast.answered(answer, chunk)
+        expected = slow.expanded(request, *slow.answered(response, chunk), 3, tags)
+        verdict, chunks = fast.answered(response, chunk)
         pairs = list(zip(verdict.rows, verdict.entries, strict=True))
         expansion = rotation.expand(
             first, pairs, chunks, correlation_id=CORRELATION, throttle_time_ms=3, tags=tags
@@ -146,7 +146,7 @@ def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list
         assert same[0] is not None
         assert same[1] is not None
         assert same[0].requests.tobytes() == same[1].requests.tobytes()
-        assert same[0].images.tobytes() == same[1].images.tobytes()
+        assert same[0].cached_entries.tobytes() == same[1].cached_entries.tobytes()
 
 
 def test_what_was_suspected_and_moved_is_found_in_the_order_of_the_fetch() -> None:
@@ -177,7 +177,7 @@ def test_another_list_of_the_same_size_is_not_known() -> None:
 def rotations(way: Way, *numbers: int, topic: str = "t") -> Rotation | None:
     """Have the columns take a fetch of these partitions."""
     way.by_columns(parsed(fetch(16, *((topic, number) for number in numbers))))
-    way.answered(response(16, session_id=7))
+    way.answered(fetch_response(16, session_id=7))
     return way.rotation
 
 
@@ -207,7 +207,7 @@ def test_fewer_and_more_partitions_make_another_circle() -> None:
     assert rotations(way, 0, 1, 3) is None
     assert rotations(way, 3, 0, 1) is not None
     way.by_columns(parsed(fetch(16, ("t", 0), ("t", 2), ("t", 1), ("t", 3))))
-    way.answered(response(16, ("t", [entry(2, 5)]), session_id=7))
+    way.answered(fetch_response(16, ("t", [entry(2, 5)]), session_id=7))
     assert way.rotation is None
     assert rotations(way, 1, 3, 0, 2) is not None
     two = parsed(fetch(16, ("t", 0), ("u", 0)))
@@ -216,25 +216,25 @@ def test_fewer_and_more_partitions_make_another_circle() -> None:
 
 
 @pytest.mark.parametrize("error", [3, 29, 100])
-def test_an_answer_in_another_order_is_none_of_ours(error: int) -> None:
+def test_a_response_in_another_order_is_none_of_ours(error: int) -> None:
     way, rotation = ready(11, 4)
-    answer = response(11, ("t", [entry(1, error=error)]), session_id=7)
-    verdict, chunks = way.answered(answer)
+    response = fetch_response(11, ("t", [entry(1, error=error)]), session_id=7)
+    verdict, chunks = way.answered(response)
     told = list(zip(verdict.rows, verdict.entries, strict=True))
     assert rotation.expand(0, told, chunks, correlation_id=CORRELATION, throttle_time_ms=0, tags=b"") is None
 
 
 def test_records_are_not_copied() -> None:
     way, rotation = ready(16, 4)
-    answer = response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=7)
-    verdict, chunks = way.answered(answer)
+    response = fetch_response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=7)
+    verdict, chunks = way.answered(response)
     told = list(zip(verdict.rows, verdict.entries, strict=True))
     expansion = rotation.expand(2, told, chunks, correlation_id=CORRELATION, throttle_time_ms=0, tags=b"\0")
     assert expansion is not None
     views = [piece for piece in expansion[0] if isinstance(piece, memoryview)]
     assert sum(map(len, views)) > 100_000
-    assert all(view.obj is answer for view in views)
-    assert not any(view.obj is rotation.table.image_bytes.obj for view in views)
+    assert all(view.obj is response for view in views)
+    assert not any(view.obj is rotation.table.cached_bytes.obj for view in views)
 
 
 @given(st.lists(st.integers(-1, 5), max_size=6))

@@ -129,7 +129,7 @@ def test_a_peer_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) ->
         ):
             monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.05)
 
-            async def more_than_a_socket_holds(_query: str) -> admin.Answer:
+            async def more_than_a_socket_holds(_query: str) -> admin.Response:
                 return HTTPStatus.OK, "text/plain", bytes(50_000_000)
 
             end._routes["/livez"] = more_than_a_socket_holds
@@ -190,7 +190,7 @@ def test_a_defect_is_answered_and_told_of() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, end):
 
-            async def broken(_query: str) -> admin.Answer:
+            async def broken(_query: str) -> admin.Response:
                 raise ZeroDivisionError
 
             end._routes["/livez"] = broken

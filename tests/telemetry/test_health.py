@@ -28,7 +28,7 @@ def test_limits_that_are_reached_are_reasons() -> None:
             assert gate.health().state == "ready", "nobody wants one"
             gate.set_sessions(on=True, off_for=frozenset())
             gate.budget.total = 101
-            held = "101 bytes of answers are held, brokers wait; see --max-inflight-bytes"
+            held = "101 bytes of responses are held, brokers wait; see --max-inflight-bytes"
             assert gate.health() == Health(state="degraded", reasons=[slots, held])
             assert gate.health().ready
             gate.budget.total = 0
@@ -59,7 +59,7 @@ def test_that_no_broker_is_reachable_is_said_first() -> None:
             assert gate.health() == Health(
                 state="degraded", reasons=["no broker is reachable", "down", "and this"]
             )
-            told = [kept.text for kept in gate.books.happenings]
+            told = [kept.text for kept in gate.totals.recent_events]
             assert told[0].startswith("ready: the bootstrap ")
             assert told[1:] == ["broker 1 is unreachable: and this"], "of one kind, told as one"
             gate.connected(1, gate.listen)
@@ -111,7 +111,7 @@ def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(plain: bool)
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             gate.reach.answered = True
-            gate.reach.troubles.reached(None, 0.0)
+            gate.reach.unreachable_brokers.reached(None, 0.0)
             with _descriptors_left(2):  # one for each end of the client's connection
                 async with client(gate.listen.port) as (reader, _):
                     assert await reader.read() == b""

@@ -14,9 +14,9 @@ from proxy.telemetry.history import (
     HAPPENINGS,
     INTERVALS,
     TOGETHER_SECONDS,
-    Happening,
-    Happenings,
     History,
+    RecentEvent,
+    RecentEvents,
     describe,
 )
 
@@ -31,24 +31,24 @@ def test_a_history_forgets_what_is_long_ago() -> None:
 
 
 def test_what_happens_often_is_told_once_with_its_number() -> None:
-    happenings = Happenings()
-    happenings.note(100.0, "fault", "a was cut off", warning=True)
-    happenings.note(101.0, "ready", "ready")
+    recent_events = RecentEvents()
+    recent_events.note(100.0, "fault", "a was cut off", warning=True)
+    recent_events.note(101.0, "ready", "ready")
     for number in range(1000):
-        happenings.note(102.0, "fault", f"b{number} was cut off", warning=True)
-    assert list(happenings) == [
-        Happening(at=101.0, kind="ready", text="ready", warning=False),
-        Happening(at=102.0, kind="fault", text="b999 was cut off", warning=True, count=1001),
+        recent_events.note(102.0, "fault", f"b{number} was cut off", warning=True)
+    assert list(recent_events) == [
+        RecentEvent(at=101.0, kind="ready", text="ready", warning=False),
+        RecentEvent(at=102.0, kind="fault", text="b999 was cut off", warning=True, count=1001),
     ]
-    happenings.note(102.0 + TOGETHER_SECONDS, "fault", "c was cut off", warning=True)
-    assert [kept.count for kept in happenings] == [1, 1001, 1]
+    recent_events.note(102.0 + TOGETHER_SECONDS, "fault", "c was cut off", warning=True)
+    assert [kept.count for kept in recent_events] == [1, 1001, 1]
 
 
 def test_what_is_kept_is_bounded() -> None:
-    happenings = Happenings()
+    recent_events = RecentEvents()
     for number in range(HAPPENINGS + 10):
-        happenings.note(0.0, f"kind {number}", "x" * 1000)
-    kept = list(happenings)
+        recent_events.note(0.0, f"kind {number}", "x" * 1000)
+    kept = list(recent_events)
     assert len(kept) == HAPPENINGS
     assert kept[0].kind == "kind 10"
     assert len(kept[0].text) == 300
@@ -76,10 +76,10 @@ def test_what_is_kept_is_bounded() -> None:
             ),
         ),
         (
-            SessionLost(session_id=7, error_code=0, reason="an answer was not understood"),
+            SessionLost(session_id=7, error_code=0, reason="a response was not understood"),
             (
                 "session lost",
-                "c lost its session at broker 1: an answer was not understood; the fetch was sent again",
+                "c lost its session at broker 1: a response was not understood; the fetch was sent again",
                 True,
             ),
         ),

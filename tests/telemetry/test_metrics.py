@@ -48,7 +48,7 @@ def _fill(tally: Tally) -> None:
 def test_every_figure_is_the_tallys() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            _fill(gate.books.gone.setdefault(None, Tally()))
+            _fill(gate.totals.gone.setdefault(None, Tally()))
             gate.faults["broker"] = 12
             samples = _scrape(gate)
 
@@ -112,7 +112,7 @@ def test_a_capture_that_stopped_shows() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             account = gate.account()
             assert b"\nfetchgate_capture_stopped 0.0\n" in exposition(account)
-            account.standing.capture_stopped = True
+            account.status.capture_stopped = True
             assert b"\nfetchgate_capture_stopped 1.0\n" in exposition(account)
 
     run(scene())
@@ -150,11 +150,11 @@ def test_histograms_are_cumulative_and_add_brokers_up() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             for node_id in (1, None):
-                measured = gate.books.measured(node_id)
+                measured = gate.totals.measured(node_id)
                 measured.fetches.extend((0.3, 77, 3740, 0, 100, 0.02, 4000, -1, 100, -1))
                 measured.requests.extend((0.00004, 3.0))
                 measured.others.append(0.002)
-            gate.books.loop_lag.note([0.02])
+            gate.totals.loop_lag.note([0.02])
             samples = _scrape(gate)
 
             def buckets(name: str, **labels: str) -> list[float]:
@@ -187,7 +187,7 @@ def test_brokers_are_told_apart_up_to_a_bound() -> None:
                 tally = Tally(refusals=2)
                 tally.session_errors[70] = 3
                 tally.client.fetch_request_bytes = 10
-                gate.books.closed(node_id, tally)
+                gate.totals.closed(node_id, tally)
             samples = _scrape(gate)
             name = "fetchgate_broker_session_refusals_total"
             assert _value(samples, name, broker="0") == 2
@@ -232,9 +232,9 @@ def test_destinations_are_told_by_their_address() -> None:
         async with gateway("", transparent="redirect") as gate:
             assert isinstance(gate.brokers, Destinations)
             number = gate.brokers.number(Address("10.0.0.7", 9092))
-            gate.books.closed(number, Tally(refusals=1))
-            gate.books.closed(LOOPED, Tally(refusals=2))
-            gate.books.closed(OTHERS, Tally(refusals=4))
+            gate.totals.closed(number, Tally(refusals=1))
+            gate.totals.closed(LOOPED, Tally(refusals=2))
+            gate.totals.closed(OTHERS, Tally(refusals=4))
             gate.unreachable(number, "down")
             assert gate.health().reasons == ["no broker is reachable", "down"]
             samples = _scrape(gate)

@@ -107,14 +107,14 @@ def test_it_tells_the_last_two_minutes_and_what_happened() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             tally = Tally()
             opened: list[tuple[NodeId, Tally]] = [(None, tally)]
-            gate.books.measured(None)
-            gate.books.sample(10.0, opened)
+            gate.totals.measured(None)
+            gate.totals.sample(10.0, opened)
             tally.client = SideTally(fetch_request_bytes=100, fetch_response_bytes=50, fetches=[0, 0, 7, 0])
             tally.broker = SideTally(fetch_request_bytes=10, fetch_response_bytes=5, fetches=[1, 6, 0, 0])
-            gate.books.measured(None).fetches.extend((0.5, 5, 50, 1, 10, 1.5, 5, 50, 1, 10))
-            gate.books.sample(12.0, opened)
+            gate.totals.measured(None).fetches.extend((0.5, 5, 50, 1, 10, 1.5, 5, 50, 1, 10))
+            gate.totals.sample(12.0, opened)
             gate.note("fault", "c was cut off", warning=True)
-            gate.books.measured(None).requests.extend((0.0002, 0.0004))
+            gate.totals.measured(None).requests.extend((0.0002, 0.0004))
 
             shown = await _state(gate)
 

@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import SideTally, Tally
 from proxy.core.histograms import Measured
-from proxy.telemetry.history import HAPPENINGS, Happenings
-from proxy.telemetry.status import Counts, Process, Troubles, WithBroker
+from proxy.telemetry.history import HAPPENINGS, RecentEvents
+from proxy.telemetry.status import Counts, Process, Unreachable, WithBroker
 
 
 def counts(node_id: int, size: int) -> Counts:
@@ -50,7 +50,7 @@ def test_what_stood_goes_with_a_process_and_what_it_counted_stays() -> None:
 
 
 def test_the_latest_word_on_a_broker_counts() -> None:
-    one, two = Troubles(), Troubles()
+    one, two = Unreachable(), Unreachable()
     assert one.failed(1, "down", 10.0)
     assert not one.failed(1, "down", 11.0), "it is not new"
     two.failed(2, "refused", 9.0)
@@ -67,7 +67,7 @@ def test_the_latest_word_on_a_broker_counts() -> None:
 
 
 def test_happenings_of_two_are_in_the_order_of_time() -> None:
-    one, two = Happenings(), Happenings()
+    one, two = RecentEvents(), RecentEvents()
     one.note(1.0, "a", "first")
     one.note(30.0, "b", "third")
     two.note(2.0, "a", "the same, of another")
@@ -83,8 +83,8 @@ def test_happenings_of_two_are_in_the_order_of_time() -> None:
 
 def test_slots_are_of_one_budget_whoever_takes_them() -> None:
     slots = [0, 0]
-    one = Sessions(max_sessions=3, slots=slots, own=0)
-    two = Sessions(max_sessions=3, slots=slots, own=1)
+    one = SessionLimits(max_sessions=3, slots=slots, own=0)
+    two = SessionLimits(max_sessions=3, slots=slots, own=1)
     assert [one.take(), two.take(), two.take()] == [True, True, True]
     assert not one.take()
     assert not two.take()

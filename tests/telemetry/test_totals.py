@@ -8,8 +8,8 @@ from proxy.telemetry.totals import (
     BROKER_FETCHES,
     CLIENT_BYTES,
     CLIENT_FETCHES,
-    Books,
     NodeId,
+    Totals,
     add,
     saved_bytes,
 )
@@ -53,51 +53,51 @@ def test_what_is_saved_can_be_less_than_nothing() -> None:
 
 
 def test_brokers_are_told_apart_and_closed_connections_kept() -> None:
-    books = Books()
-    books.closed(1, tally(1))
-    books.closed(None, tally(2))
+    totals = Totals()
+    totals.closed(1, tally(1))
+    totals.closed(None, tally(2))
     opened: list[tuple[NodeId, Tally]] = [(1, tally(3)), (2, tally(4))]
 
-    totals = books.by_broker(opened)
+    by_broker = totals.by_broker(opened)
 
-    assert {node_id: total.client.bytes_in for node_id, total in totals.items()} == {
+    assert {node_id: total.client.bytes_in for node_id, total in by_broker.items()} == {
         1: 400,
         None: 200,
         2: 400,
     }
-    assert books.gone[1] == tally(1), "what is open is not kept"
+    assert totals.gone[1] == tally(1), "what is open is not kept"
 
 
 def test_a_sample_is_what_was_counted_since_the_last() -> None:
-    books = Books()
+    totals = Totals()
     counted = tally()
-    books.sample(5.0, [(1, counted)])
-    assert books.history.seconds == []
+    totals.sample(5.0, [(1, counted)])
+    assert totals.history.seconds == []
     add(counted, tally())
-    books.sample(7.5, [(1, counted)])
-    books.closed(1, counted)
-    books.sample(9.5, [])
-    assert books.history.seconds == [2.5, 2.0]
+    totals.sample(7.5, [(1, counted)])
+    totals.closed(1, counted)
+    totals.sample(9.5, [])
+    assert totals.history.seconds == [2.5, 2.0]
     client, broker = tally().client, tally().broker
     size = client.fetch_request_bytes + client.fetch_response_bytes
-    assert books.history.column(CLIENT_BYTES) == [size, 0], "to close changes nothing"
+    assert totals.history.column(CLIENT_BYTES) == [size, 0], "to close changes nothing"
     size = broker.fetch_request_bytes + broker.fetch_response_bytes
-    assert books.history.column(BROKER_BYTES) == [size, 0]
+    assert totals.history.column(BROKER_BYTES) == [size, 0]
     for kind in FetchKind:
-        assert books.history.column(CLIENT_FETCHES + kind) == [client.fetches[kind], 0]
-        assert books.history.column(BROKER_FETCHES + kind) == [broker.fetches[kind], 0]
+        assert totals.history.column(CLIENT_FETCHES + kind) == [client.fetches[kind], 0]
+        assert totals.history.column(BROKER_FETCHES + kind) == [broker.fetches[kind], 0]
 
 
 def test_how_long_a_broker_took_is_of_late() -> None:
-    books = Books()
-    measured = books.measured(1)
-    assert books.answer_seconds(1) == (None, None)
+    totals = Totals()
+    measured = totals.measured(1)
+    assert totals.answer_seconds(1) == (None, None)
     measured.others.append(100.0)
-    books.sample(0.0, [])
-    assert books.answer_seconds(1) == (None, None)
+    totals.sample(0.0, [])
+    assert totals.answer_seconds(1) == (None, None)
     measured.others.extend((1.0, 2.0))
     measured.fetches.extend((0.5, 1, 1, 1, 1))
-    books.sample(2.0, [])
-    assert books.answer_seconds(1) == (0.5, 1.5)
-    assert books.answer_seconds(2) == (None, None)
-    assert books.all_measured()[1].broker_other.total == pytest.approx(103.0)
+    totals.sample(2.0, [])
+    assert totals.answer_seconds(1) == (0.5, 1.5)
+    assert totals.answer_seconds(2) == (None, None)
+    assert totals.all_measured()[1].broker_other.total == pytest.approx(103.0)

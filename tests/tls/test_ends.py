@@ -129,7 +129,7 @@ def test_a_session_is_closed_when_its_client_leaves(keys: Keys, plain: bool, ord
 
 
 @BOTH_LOOPS
-def test_a_drain_lets_answers_in_flight_arrive(keys: Keys, plain: bool) -> None:
+def test_a_drain_lets_responses_in_flight_arrive(keys: Keys, plain: bool) -> None:
     async def scene() -> None:
         async with (
             stub_broker(lambda _: b"", tls=serving(keys.good)) as broker,
@@ -150,7 +150,7 @@ def test_a_drain_lets_answers_in_flight_arrive(keys: Keys, plain: bool) -> None:
     run(scene(), plain=plain)
 
 
-def test_answers_to_a_client_that_has_said_the_end_go_nowhere(keys: Keys) -> None:
+def test_responses_to_a_client_that_has_said_the_end_go_nowhere(keys: Keys) -> None:
     async def scene() -> None:
         async with (
             stub_broker(lambda _: b"", tls=serving(keys.good)) as broker,
@@ -170,7 +170,7 @@ def test_answers_to_a_client_that_has_said_the_end_go_nowhere(keys: Keys) -> Non
     run(scene())
 
 
-def test_an_answer_of_many_pieces_is_one_record(keys: Keys) -> None:
+def test_a_response_of_many_pieces_is_one_record(keys: Keys) -> None:
     async def scene() -> None:
         async with (
             stub_broker(tls=serving(keys.good)) as broker,

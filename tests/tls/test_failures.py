@@ -221,11 +221,11 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
             await ask(Address("127.0.0.1", port), BrokerTls(config(bootstrap="k:1", **keys.to_broker())))
         assert str(caught.value) == f"127.0.0.1:{port}: {line}"
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
-            gate.reach.troubles.reached(None, monotonic())
+            gate.reach.unreachable_brokers.reached(None, monotonic())
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"x")
                 assert await reader.read() == b""
-            await until(lambda: gate.reach.troubles.of(None) == f"127.0.0.1:{port}: {line}")
+            await until(lambda: gate.reach.unreachable_brokers.of(None) == f"127.0.0.1:{port}: {line}")
 
     with _wants_certificates(keys) as port:
         run(scene(port))
@@ -250,7 +250,7 @@ def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Ke
         run(scene(port))
 
 
-def test_a_client_that_leaves_amid_an_answer_is_no_trouble_of_the_broker(keys: Keys) -> None:
+def test_a_client_that_leaves_amid_a_response_is_no_trouble_of_the_broker(keys: Keys) -> None:
     async def scene() -> None:
         with capture_logs() as lines:
             async with (

@@ -144,7 +144,7 @@ def test_a_gateway_that_starts_with_an_expired_certificate_says_so(keys: Keys) -
     async def scene() -> None:
         with capture_logs() as lines:
             async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
-                (reason,) = gate.standing().problems
+                (reason,) = gate.status().problems
         assert f"--tls-cert {old.cert}: the certificate expired at " in reason
         assert [line["reason"] for line in lines if "reason" in line] == [reason]
 
@@ -188,7 +188,7 @@ def test_a_new_ca_is_for_asking_the_cluster_too(
             gate = make(asked, asyncio.get_running_loop(), structlog.get_logger())
             gate.open()
             try:
-                await until(lambda: "no CA known here" in gate.reach.troubles.of(None))
+                await until(lambda: "no CA known here" in gate.reach.unreachable_brokers.of(None))
                 trusted.write_text(keys.ca.file.read_text())
                 gate.follow_files()
                 await until(lambda: gate.reach.answered)

@@ -15,13 +15,13 @@ from proxy.net.link import Link
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
 from tests.shell import (
-    answer,
     client,
     config,
     frame,
     gateway,
     metadata,
     request,
+    response,
     run,
     stub_cluster,
     until,
@@ -80,9 +80,9 @@ def test_brokers_share_a_port_and_are_told_apart_by_name(keys: Keys, tmp_path: P
                     assert await frame(reader) == struct.pack(">i", 5) + metadata(
                         (1, "broker-1.kafka.local", shared), (2, "broker-2.kafka.local", shared)
                     )
-                assert await called("broker-1.kafka.local", shared) == answer(9, b"one")[4:]
-                assert await called("broker-2.kafka.local", shared) == answer(9, b"two")[4:]
-                assert await called("kafka.local", first) == answer(9, b"one")[4:]
+                assert await called("broker-1.kafka.local", shared) == response(9, b"one")[4:]
+                assert await called("broker-2.kafka.local", shared) == response(9, b"two")[4:]
+                assert await called("kafka.local", first) == response(9, b"one")[4:]
                 with capture_logs() as lines, pytest.raises(asyncio.IncompleteReadError):
                     await called("broker-9.kafka.local", shared)
                 assert next(line["reason"] for line in lines if "reason" in line) == (

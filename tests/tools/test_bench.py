@@ -21,7 +21,7 @@ from tools.bench import __main__ as program
 from tools.bench import bulk, idle, latency, law6, micro, wire
 from tools.bench.counting import Counted, saved
 from tools.bench.figures import Row, Table, document, markdown, number, show
-from tools.bench.frames import VERSION, fetch_answer, fetch_request, rotated
+from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
 from tools.bench.passthrough import address
 from tools.bench.processes import HOST, Load, Proxy, haproxy_command
 from tools.bench.stage import Stage
@@ -136,8 +136,8 @@ class TestFrames:
         assert request.listing.counts == [2, 1]
         assert frame[8:12] == b"\0\0\0\7"
 
-    def test_an_answer_is_one_that_the_gateway_walks_to_its_end(self) -> None:
-        frame = fetch_answer(7, [(TOPIC, [0, 1, 2])], session_id=9, records={(TOPIC, 1): b"r" * 200})
+    def test_a_response_is_one_that_the_gateway_walks_to_its_end(self) -> None:
+        frame = fetch_response(7, [(TOPIC, [0, 1, 2])], session_id=9, records={(TOPIC, 1): b"r" * 200})
         walk = FetchResponseWalk(LAYOUTS[VERSION], 1, keep=True)
         walk.feed(frame)
         assert walk.done
@@ -180,11 +180,11 @@ class TestCounting:
     def test_averages_are_of_what_was_counted_between_two_moments(self) -> None:
         counted = Counted.of(state(30, 20), "broker") - Counted.of(state(30, 10), "broker")
         assert (counted.fetches, counted.kinds["incremental"], counted.partitions) == (10, 10, 30)
-        assert (counted.request, counted.answer, counted.bare, counted.whole) == (100, 80, 180, 180)
+        assert (counted.request, counted.response, counted.bare, counted.whole) == (100, 80, 180, 180)
 
-    def test_records_are_left_out_of_an_answer_and_not_of_the_whole(self) -> None:
+    def test_records_are_left_out_of_a_response_and_not_of_the_whole(self) -> None:
         counted = Counted.of(state(1, 1), "client")
-        assert (counted.answer, counted.bare, counted.whole, counted.total) == (80, 180, 230, 230)
+        assert (counted.response, counted.bare, counted.whole, counted.total) == (80, 180, 230, 230)
 
     def test_saved_is_in_percent_of_direct(self) -> None:
         assert saved(200.0, 5.0) == 97.5

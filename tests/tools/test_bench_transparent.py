@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from tools.bench import transparent
@@ -32,9 +32,9 @@ def stub(size: int = 0) -> tuple[Stub, Kept]:
     return broker, kept
 
 
-def walked(answer: bytes) -> FetchResponseWalk:
+def walked(response: bytes) -> FetchResponseWalk:
     walk = FetchResponseWalk(LAYOUTS[VERSION], 1, keep=True)
-    walk.feed(answer)
+    walk.feed(response)
     assert walk.done
     return walk
 
@@ -53,7 +53,7 @@ class TestStub:
         assert (walk.session_id, walk.partitions) == (session_id, partitions)
         assert kept.written[4:8] == b"\0\0\0\7"
 
-    def test_records_are_in_every_answer(self) -> None:
+    def test_records_are_in_every_response(self) -> None:
         broker, kept = stub(5_000)
         broker.data_received(fetch_request(7, [], session=(SESSION_ID, 1)))
         walk = walked(kept.written)
@@ -71,33 +71,33 @@ class TestStub:
         assert read_metadata(metadata(*WHERE)).brokers == {NODE_ID: WHERE}
 
     def test_a_gateway_before_it_makes_a_session_of_what_the_clients_ask(self) -> None:
-        core, (broker, kept) = Connection(sessions=Sessions(max_sessions=1), resolve=None), stub()
+        core, (broker, kept) = Connection(sessions=SessionLimits(max_sessions=1), resolve=None), stub()
         for request in asked(TOPIC_ID, PARTITIONS, 0):
             core.receive_client(request, 0.0)
             for sent in core.take_broker():
                 broker.data_received(bytes(sent))
             core.receive_broker(kept.written, 0.0)
             kept.written = b""
-            answer = b"".join(map(bytes, core.take_client()))
-            assert walked(answer).partitions == PARTITIONS
+            response = b"".join(map(bytes, core.take_client()))
+            assert walked(response).partitions == PARTITIONS
         assert core.session_id == SESSION_ID
 
 
 class TestClient:
-    def test_it_asks_again_when_an_answer_is_whole(self) -> None:
+    def test_it_asks_again_when_a_response_is_whole(self) -> None:
         requests = asked(TOPIC_ID, 3, 0)
         client, kept = Client(requests), Kept()
         client.rests = False
         client.connection_made(kept)  # type: ignore[arg-type]  # as above
         client.fetch()
-        answer = b"\0\0\0\6" + b"answer"
-        for at in range(len(answer)):
-            assert client.answers == 0
-            client.data_received(answer[at : at + 1])
-        assert (client.answers, client.bytes) == (1, len(answer))
+        response = b"\0\0\0\6" + b"answer"
+        for at in range(len(response)):
+            assert client.responses == 0
+            client.data_received(response[at : at + 1])
+        assert (client.responses, client.bytes) == (1, len(response))
         assert kept.written == requests[0] + requests[1][:8] + b"\0\0\0\1" + requests[1][12:]
 
-    def test_at_rest_it_takes_its_answer_and_asks_no_more(self) -> None:
+    def test_at_rest_it_takes_its_response_and_asks_no_more(self) -> None:
         requests = asked(TOPIC_ID, 3, 0)
         client, kept = Client(requests), Kept()
         client.connection_made(kept)  # type: ignore[arg-type]  # as above
@@ -108,10 +108,10 @@ class TestClient:
         client.rests = True
         assert not client.answered.is_set()
         client.data_received(b"\0\0\0\6" + b"answer")
-        assert (client.answers, client.answered.is_set(), kept.written) == (1, True, requests[0])
+        assert (client.responses, client.answered.is_set(), kept.written) == (1, True, requests[0])
 
     @pytest.mark.parametrize(("got", "cut"), [(b"", False), (b"\0\0", True), (b"\0\0\0\6an", True)])
-    def test_the_end_inside_an_answer_is_noted(self, got: bytes, cut: bool) -> None:
+    def test_the_end_inside_a_response_is_noted(self, got: bytes, cut: bool) -> None:
         client = Client(asked(TOPIC_ID, 1, 0))
         client.rests = False
         client.data_received(got)

@@ -189,7 +189,7 @@ def test_the_table_lays_both_runs_side_by_side() -> None:
     assert [row for row in rows if row] == [
         ["fetches", "10", "10", ""],
         ["request bytes per fetch", "3,364", "100", "97.0%"],
-        ["answer bytes per fetch", "4,062", "390", "90.4%"],
+        ["response bytes per fetch", "4,062", "390", "90.4%"],
         ["both, without records", "7,104", "168", "97.6%"],
         ["bytes per second", "37,130", "2,450", "93.4%"],
     ]

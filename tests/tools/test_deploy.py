@@ -495,7 +495,7 @@ def test_a_gateway_that_is_busy_is_waited_for_until_its_clients_have_left() -> N
         def do_GET(self) -> None:
             asked.append(self.path)
             if len(asked) == 1:
-                again.wait(120)  # longer than anybody waits for an answer
+                again.wait(120)  # longer than anybody waits for a response
                 return
             again.set()
             told = b"half an ans" if len(asked) == 2 else b'{"connections_open": %d}' % (len(asked) == 3)

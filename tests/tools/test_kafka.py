@@ -66,7 +66,7 @@ def test_request_headers_v1_and_v2() -> None:
     assert request(METADATA, 9, b"", None, 7).hex() == "0003000900000007ffff00"
 
 
-def test_answer_headers_have_tags_but_for_api_versions() -> None:
+def test_response_headers_have_tags_but_for_api_versions() -> None:
     assert [header_length(METADATA, version) for version in (8, 9)] == [4, 5]
     assert [header_length(API_VERSIONS, version) for version in (2, 3, 4)] == [4, 4, 4]
 
@@ -95,18 +95,18 @@ def test_metadata_v1_is_read_whole() -> None:
     }
 
 
-def answering(listener: socket.socket, *answers: bytes) -> None:
+def answering(listener: socket.socket, *responses: bytes) -> None:
     peer, _ = listener.accept()
     with peer:
-        for answer in answers:
+        for response in responses:
             peer.recv(1000)
-            peer.sendall(answer)
+            peer.sendall(response)
 
 
-def test_call_takes_its_own_answer_alone() -> None:
+def test_call_takes_its_own_response_alone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        answers = (frame(b"\0\0\0\1body"), frame(b"\0\0\0\1late"), b"\0\0\0\x09half")
-        thread = threading.Thread(target=answering, args=(listener, *answers))
+        responses = (frame(b"\0\0\0\1body"), frame(b"\0\0\0\1late"), b"\0\0\0\x09half")
+        thread = threading.Thread(target=answering, args=(listener, *responses))
         thread.start()
         with RawConnection("127.0.0.1", listener.getsockname()[1]) as connection:
             assert connection.call(METADATA, 1, b"") == b"body"

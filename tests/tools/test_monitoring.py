@@ -38,10 +38,10 @@ def series() -> Series:
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            gate.books.gone.clear()
+            gate.totals.gone.clear()
             (tally := gate.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1
-            gate.books.closed(1, tally)
+            gate.totals.closed(1, tally)
             await asyncio.sleep(0)
             text = exposition(gate.account()).decode()
             for family in text_string_to_metric_families(text):

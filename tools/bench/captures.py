@@ -2,7 +2,7 @@
 
 Each connection begins as the real one in `captures/librdkafka-100p.pcap` did, and then fetches its 100
 partitions again and again with a real request, the list rotated by one each time as librdkafka does; the
-answers have records of random bytes in some partitions, whose offsets count on.
+responses have records of random bytes in some partitions, whose offsets count on.
 Ethernet, IPv4, segments of at most 1,448 bytes, an acknowledgment for every eighth one. An exchange is laid
 out once for each rotation, with all its headers, and repeated by numpy; numbers that count on are written
 over the copies.
@@ -73,7 +73,7 @@ class Shape:
     skew: float = 0.0
     """Share of the exchanges that the first connection has; the others share the rest alike."""
     filled: int = 2
-    """Partitions with records in each answer, of 100."""
+    """Partitions with records in each response, of 100."""
     records: int = 8_000
     """Bytes of records in each of those."""
 
@@ -140,7 +140,7 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
 
 
 def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
-    """Make a v16 fetch of 100 partitions without a session, and its answer, for each rotation of the list."""
+    """Make a v16 fetch of 100 partitions without a session, and its response, for each rotation."""
     chance = np.random.default_rng(0)
     first = real.fetch.index(real.topic) + 17
     end = first + _PARTITIONS * _ASKED.size
@@ -156,7 +156,7 @@ def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
 
 
 def _answered(partition: int, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make a partition's entry of an answer."""
+    """Make a partition's entry of a response."""
     records = _batch(shape.records, chance) if partition in shape.busy else b""
     head = _ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"
@@ -244,7 +244,7 @@ class _Exchange:
         _write(table, ip + (16 if segment.broker else 12), 0x0A010000 + connection, ">u4")
         _write(table, tcp + (2 if segment.broker else 0), 10_000 + connection, ">u2")
         mine, theirs = (sent[1], sent[0]) if segment.broker else sent
-        # An answer acknowledges the whole request.
+        # A response acknowledges the whole request.
         theirs = theirs + (len(self.request) if segment.broker else 0)
         _write(table, tcp + 4, (mine + segment.begin) % 2**32, ">u4")
         _write(table, tcp + 8, theirs % 2**32, ">u4")

@@ -34,14 +34,14 @@ class Client(asyncio.Protocol):
     """
 
     def __init__(self, requests: Sequence[bytes]) -> None:
-        self.answers = self.bytes = 0
+        self.responses = self.bytes = 0
         self.rests = True
         """It asks for nothing more."""
         self.answered = asyncio.Event()
         """Nothing that it asked for is under way."""
         self.answered.set()
         self.cut = False
-        """It was closed inside an answer."""
+        """It was closed inside a response."""
         self._requests = requests
         self._begun = b""
         self._missing = 0
@@ -61,11 +61,11 @@ class Client(asyncio.Protocol):
         """Send the next fetch."""
         if self._transport is not None and not self.rests:
             self.answered.clear()
-            request = self._requests[self.answers % len(self._requests)]
-            self._transport.write(request[:8] + self.answers.to_bytes(4) + request[12:])
+            request = self._requests[self.responses % len(self._requests)]
+            self._transport.write(request[:8] + self.responses.to_bytes(4) + request[12:])
 
     def data_received(self, data: bytes) -> None:
-        """Count a whole answer and ask again; until then none follows it."""
+        """Count a whole response and ask again; until then none follows it."""
         self.bytes += len(data)
         if self._missing:
             self._missing -= len(data)
@@ -76,7 +76,7 @@ class Client(asyncio.Protocol):
             self._missing = 4 + int.from_bytes(self._begun[:4]) - len(self._begun)
             self._begun = b""
         if not self._missing:
-            self.answers += 1
+            self.responses += 1
             self.answered.set()
             self.fetch()
 
@@ -85,7 +85,7 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
     """Connect; fetch and rest in turn with each line that comes, until stdin ends.
 
     Returns:
-        ``answers`` and ``bytes`` in all, and how many connections were ``cut``.
+        ``responses`` and ``bytes`` in all, and how many connections were ``cut``.
     """
     loop = asyncio.get_running_loop()
     clients = [Client(requests) for _ in range(count)]
@@ -116,7 +116,7 @@ async def _rest(clients: Sequence[Client]) -> Told:
 
 def _done(clients: Sequence[Client]) -> Told:
     return {
-        "answers": sum(client.answers for client in clients),
+        "answers": sum(client.responses for client in clients),
         "bytes": sum(client.bytes for client in clients),
     }
 

@@ -14,7 +14,7 @@ class Counted:
     """What one side carried; whole frames, their length prefix included."""
 
     requests: int
-    answers: int
+    responses: int
     records: int
     fetches: int
     partitions: int
@@ -39,7 +39,7 @@ class Counted:
     def __sub__(self, before: "Counted") -> "Counted":
         return Counted(
             self.requests - before.requests,
-            self.answers - before.answers,
+            self.responses - before.responses,
             self.records - before.records,
             self.fetches - before.fetches,
             self.partitions - before.partitions,
@@ -49,7 +49,7 @@ class Counted:
     @property
     def total(self) -> int:
         """All bytes of fetches, records included."""
-        return self.requests + self.answers
+        return self.requests + self.responses
 
     @property
     def request(self) -> float:
@@ -57,13 +57,13 @@ class Counted:
         return self.requests / max(self.fetches, 1)
 
     @property
-    def answer(self) -> float:
-        """Bytes of an answer without its records, on average."""
-        return (self.answers - self.records) / max(self.fetches, 1)
+    def response(self) -> float:
+        """Bytes of a response without its records, on average."""
+        return (self.responses - self.records) / max(self.fetches, 1)
 
     @property
     def carried(self) -> float:
-        """Bytes of records in an answer, on average."""
+        """Bytes of records in a response, on average."""
         return self.records / max(self.fetches, 1)
 
     @property
@@ -74,7 +74,7 @@ class Counted:
     @property
     def bare(self) -> float:
         """Bytes of a fetch without records, request and answer, on average."""
-        return self.request + self.answer
+        return self.request + self.response
 
 
 def saved(direct: float, through: float) -> float:

@@ -1,4 +1,4 @@
-"""How long a gateway takes to leave when 500 connections are busy; whether it cuts any inside an answer."""
+"""How long a gateway takes to leave when 500 connections are busy; whether it cuts any inside a response."""
 
 import time
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tools.kafka.admin import Admin
 
 CONNECTIONS: Final = 500
 WAIT_MS: Final = 500
-"""max_wait_ms of each fetch: the longest that an answer can be under way."""
+"""max_wait_ms of each fetch: the longest that a response can be under way."""
 BUSY_SECONDS: Final = 2.0
 ROUNDS: Final = 5
 LIMIT: Final = 2.0
@@ -35,7 +35,7 @@ def run(stage: Stage) -> list[Table]:
             limit=LIMIT,
         ),
         Row(
-            name="connections cut inside an answer",
+            name="connections cut inside a response",
             unit="",
             values={GATEWAY: sum(cut for _, cut in left)},
             limit=0,
@@ -46,7 +46,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _leave(stage: Stage, topic_id: str) -> tuple[float, int]:
-    """Return the seconds that it took, and how many connections were cut inside an answer."""
+    """Return the seconds that it took, and how many connections were cut inside a response."""
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway())
         command = ["tools.bench.connections", gateway.address, topic_id, str(CONNECTIONS), str(WAIT_MS)]

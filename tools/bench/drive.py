@@ -18,7 +18,7 @@ from replay.drive.mapping import Overrides
 from replay.drive.report import DriveReport
 from replay.drive.running import Options, drive
 from tools.bench.figures import REPLAY, Row, Table
-from tools.bench.frames import fetch_answer
+from tools.bench.frames import fetch_response
 from tools.bench.processes import HOST, Proxy
 from tools.bench.stage import Stage
 from tools.kafka.ports import free_ports
@@ -41,7 +41,7 @@ _NO_LOG: Final = bytes(16)  # timestamp, offset
 
 
 class Stub(asyncio.Protocol):
-    """Answers every fetch with the same 100 entries without records, and what is asked before with little.
+    """Responses every fetch with the same 100 entries without records, and what is asked before with little.
 
     Args:
         address: where it says to be.
@@ -50,9 +50,9 @@ class Stub(asyncio.Protocol):
     def __init__(self, address: Address) -> None:
         self._transport: asyncio.Transport | None = None
         self._received = b""
-        fetched = fetch_answer(0, [(_TOPIC_ID, list(range(PARTITIONS)))])
+        fetched = fetch_response(0, [(_TOPIC_ID, list(range(PARTITIONS)))])
         ranges = [b"".join(n.to_bytes(2) for n in (key, *span)) for key, span in _VERSIONS.items()]
-        self._answers = {
+        self._responses = {
             ApiKey.FETCH: fetched[8:],
             ApiKey.API_VERSIONS: b"\0\0" + array(ranges),
             ApiKey.METADATA: b"\0" + metadata(address),
@@ -71,14 +71,14 @@ class Stub(asyncio.Protocol):
             if len(received) < 4 + size:
                 break
             received = received[4 + size :]
-            answer = self._answers.get(ApiKey(api_key), b"")
+            response = self._responses.get(ApiKey(api_key), b"")
             if self._transport is not None:
-                self._transport.write(frame(correlation_id.to_bytes(4) + answer))
+                self._transport.write(frame(correlation_id.to_bytes(4) + response))
         self._received = received
 
 
 def metadata(address: Address) -> bytes:
-    """Build a Metadata answer v12: one broker, and the topic of the capture."""
+    """Build a Metadata response v12: one broker, and the topic of the capture."""
     broker = _NODE.to_bytes(4) + compact_string(address.host) + address.port.to_bytes(4) + b"\0\0"
     nodes = compact_array([_NODE.to_bytes(4)])
     led = _NODE.to_bytes(4) + bytes(4) + nodes + nodes + compact_array([]) + b"\0"
@@ -113,7 +113,7 @@ def run(stage: Stage) -> list[Table]:
         least=True,
     )
     notes = ("at a stub of the bench's own that answers at once; player and stub on the same machine",)
-    return [Table(part="drive", title="Playing a capture as fast as answers come", rows=[row], notes=notes)]
+    return [Table(part="drive", title="Playing a capture as fast as responses come", rows=[row], notes=notes)]
 
 
 def fetches_per_second(target: Address, *, rounds: int) -> float:

@@ -49,14 +49,14 @@ def fetch_request(
     return frame(_FETCH + correlation_id.to_bytes(4) + string("rdkafka") + b"\0" + body)
 
 
-def fetch_answer(
+def fetch_response(
     correlation_id: int,
     topics: Topics,
     *,
     session_id: int = 0,
     records: Mapping[Key, bytes] | None = None,
 ) -> bytes:
-    """Build a whole answer frame; `records` by partition, none for the others."""
+    """Build a whole response frame; `records` by partition, none for the others."""
     found = records or {}
     told = [
         topic

@@ -70,8 +70,8 @@ def run(stage: Stage) -> list[Table]:
 def _note_second(running: Sequence[Running]) -> None:
     """Add a sample to each workload: of several in a second, the one most to the gateway's disadvantage.
 
-    While an answer passes, the client's bytes of it are counted before the broker's; a sample in which no
-    answer is under way shows the true difference, and that one is the highest.
+    While a response passes, the client's bytes of it are counted before the broker's; a sample in which no
+    response is under way shows the true difference, and that one is the highest.
     """
     looks = []
     for _ in range(LOOKS):

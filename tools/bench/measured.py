@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from replay.capture.files.sources import expand
 from replay.capture.packets.tcp import Filter
 from replay.measure.report import About, report
-from replay.measure.rows import Choice
+from replay.measure.rows import RowFilter
 from replay.measure.spark.run import Work, measure
 from replay.measure.spark.session import session
 from replay.report.model import Filters
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _measured(spark: SparkSession, file: str) -> Measured:
-    work = Work(keep=Filter(), choice=Choice(), topics=frozenset(), sources=tuple(expand([file])))
+    work = Work(keep=Filter(), choice=RowFilter(), topics=frozenset(), sources=tuple(expand([file])))
     about = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
     before, began = _cpu(), time.monotonic()
     made: dict[str, Any] = dict(report(measure(spark, work).to_pylist(), about))

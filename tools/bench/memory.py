@@ -118,8 +118,8 @@ def _busy(proxy: Proxy, topic_id: str, seconds: float) -> tuple[float, float]:
         before, since = proxy.meter.cpu, time.monotonic()
         time.sleep(seconds)
         spent = 100 * (proxy.meter.cpu - before) / (time.monotonic() - since)
-        answers = load.finish()["answers"]
-        return answers / (time.monotonic() - began), spent
+        responses = load.finish()["answers"]
+        return responses / (time.monotonic() - began), spent
 
 
 def _watched(stage: Stage, gateway: Proxy, topic_id: str) -> float:

@@ -11,10 +11,10 @@ from statistics import median
 from typing import Final
 
 from proxy.core.connection import Connection
-from proxy.core.eligibility import Sessions
+from proxy.core.eligibility import SessionLimits
 from proxy.protocol.api import ApiKey
 from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.frames import OFFSET, Key, fetch_answer, fetch_request, rotated
+from tools.bench.frames import OFFSET, Key, fetch_request, fetch_response, rotated
 from tools.bench.stage import Stage
 from tools.kafka.raw import array, frame
 
@@ -52,14 +52,14 @@ def run(stage: Stage) -> list[Table]:
             took = exchange(topics, partitions, rounds=fitting, busy=busy)
             told = f"{name}, records in one" if busy else name
             rows.append(Row(name=told, unit="µs", values={GATEWAY: took}, limit=None if busy else limit))
-    notes = ("medians; the list rotated on every fetch, Fetch v16, answer without records unless said",)
+    notes = ("medians; the list rotated on every fetch, Fetch v16, response without records unless said",)
     return [
         Table(part="micro", title="One fetch inside the gateway, request and answer", rows=rows, notes=notes)
     ]
 
 
 def exchange(topics: int, partitions: int, *, rounds: int, busy: bool) -> float:
-    """Return the median of microseconds that a fetch and its answer take in an established session."""
+    """Return the median of microseconds that a fetch and its response take in an established session."""
     topic_list = listing(topics, partitions)
     core = in_session(topic_list)
     chance = random.Random(partitions)  # noqa: S311 - any order will do, the same on every run
@@ -70,9 +70,9 @@ def exchange(topics: int, partitions: int, *, rounds: int, busy: bool) -> float:
         offsets = {hot: OFFSET + number} if busy else {}
         request = fetch_request(number, listed, offsets=offsets)
         changed = [(hot[0], [hot[1]])] if busy else []
-        answer = fetch_answer(number, changed, session_id=SESSION_ID, records={hot: RECORDS})
-        frames.append((request, answer))
-    return median(_timed(core, request, answer) for request, answer in frames) * 1e6
+        response = fetch_response(number, changed, session_id=SESSION_ID, records={hot: RECORDS})
+        frames.append((request, response))
+    return median(_timed(core, request, response) for request, response in frames) * 1e6
 
 
 def partition_bytes(partitions: int) -> float:
@@ -83,7 +83,7 @@ def partition_bytes(partitions: int) -> float:
     try:
         before = tracemalloc.get_traced_memory()[0]
         core = in_session(listed)
-        _timed(core, fetch_request(1, rotated(listed, 5)), fetch_answer(1, [], session_id=SESSION_ID))
+        _timed(core, fetch_request(1, rotated(listed, 5)), fetch_response(1, [], session_id=SESSION_ID))
         return (tracemalloc.get_traced_memory()[0] - before) / partitions
     finally:
         tracemalloc.stop()
@@ -101,7 +101,7 @@ def in_session(listed: Topics) -> Connection:
     Raises:
         RuntimeError: it asked for no session within a few fetches.
     """
-    core = Connection(sessions=Sessions(max_sessions=1), resolve=lambda _, host, port: (host, port))
+    core = Connection(sessions=SessionLimits(max_sessions=1), resolve=lambda _, host, port: (host, port))
     for number in range(1, 10):
         core.receive_client(fetch_request(number, rotated(listed, number)), 0.0)
         for asked in core.take_broker():
@@ -119,16 +119,16 @@ def _answered(asked: bytes, number: int, listed: Topics) -> bytes:
         ranges = [b"".join(value.to_bytes(2) for value in each) for each in _RANGES]
         return frame(asked[8:12] + b"\0\0" + array(ranges))
     wants = b"\0\0\0\0\0\0\0\0" in asked[:60]  # session id 0, epoch 0
-    return fetch_answer(number, listed, session_id=SESSION_ID if wants else 0)
+    return fetch_response(number, listed, session_id=SESSION_ID if wants else 0)
 
 
-def _timed(core: Connection, request: bytes, answer: bytes) -> float:
+def _timed(core: Connection, request: bytes, response: bytes) -> float:
     """Take one exchange through the core as the shell does; give its seconds."""
     began = time.perf_counter()
     core.receive_client(request, 1.0)
     sent = core.take_broker()
     core.take_events()
-    core.receive_broker(answer, 1.0)
+    core.receive_broker(response, 1.0)
     core.take_client()
     core.take_events()
     took = time.perf_counter() - began

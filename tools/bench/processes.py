@@ -155,8 +155,8 @@ class Gateway(Proxy):
 
     def state(self) -> dict[str, Any]:
         """Give /state."""
-        with urllib.request.urlopen(f"http://{self._admin}/state", timeout=10) as answer:
-            document: dict[str, Any] = json.load(answer)
+        with urllib.request.urlopen(f"http://{self._admin}/state", timeout=10) as response:
+            document: dict[str, Any] = json.load(response)
         return document
 
 

@@ -12,7 +12,7 @@ from typing import Final, cast
 import uvloop
 
 from proxy.protocol.api import ApiKey
-from tools.bench.frames import Topics, fetch_answer
+from tools.bench.frames import Topics, fetch_response
 from tools.bench.passthrough import address
 from tools.kafka.raw import array, frame, string
 
@@ -33,7 +33,7 @@ class Stub(asyncio.Protocol):
 
     Args:
         where: what it says to be its address.
-        size: bytes of records in each answer.
+        size: bytes of records in each response.
     """
 
     def __init__(self, where: tuple[str, int], size: int) -> None:
@@ -42,9 +42,9 @@ class Stub(asyncio.Protocol):
         first = (TOPIC_ID, 0)
         records = {first: bytes(size)} if size else {}
         changed: Topics = [(TOPIC_ID, [0])] if size else []
-        self._sessionless = _rest(fetch_answer(0, TOPICS, records=records))
-        self._full = _rest(fetch_answer(0, TOPICS, session_id=SESSION_ID, records=records))
-        self._incremental = _rest(fetch_answer(0, changed, session_id=SESSION_ID, records=records))
+        self._sessionless = _rest(fetch_response(0, TOPICS, records=records))
+        self._full = _rest(fetch_response(0, TOPICS, session_id=SESSION_ID, records=records))
+        self._incremental = _rest(fetch_response(0, changed, session_id=SESSION_ID, records=records))
         ranges = [b"".join(number.to_bytes(2) for number in each) for each in _RANGES]
         self._others = {ApiKey.API_VERSIONS: b"\0\0" + array(ranges), ApiKey.METADATA: metadata(*where)}
 
@@ -57,11 +57,11 @@ class Stub(asyncio.Protocol):
         received = self._received + data
         while len(received) >= 4 and len(received) >= (end := 4 + int.from_bytes(received[:4])):
             if self._transport is not None:
-                self._transport.write(self._answer(received[:end]))
+                self._transport.write(self._response(received[:end]))
             received = received[end:]
         self._received = received
 
-    def _answer(self, asked: bytes) -> bytes:
+    def _response(self, asked: bytes) -> bytes:
         correlation_id = asked[8:12]
         api_key = int.from_bytes(asked[4:6])
         if api_key != ApiKey.FETCH:
@@ -77,13 +77,13 @@ class Stub(asyncio.Protocol):
         return told[:4] + correlation_id + told[4:]
 
 
-def _rest(answer: bytes) -> bytes:
-    """Take the correlation id out of an answer."""
-    return answer[:4] + answer[8:]
+def _rest(response: bytes) -> bytes:
+    """Take the correlation id out of a response."""
+    return response[:4] + response[8:]
 
 
 def metadata(host: str, port: int) -> bytes:
-    """Write the body of a Metadata answer v1: one broker, no topic."""
+    """Write the body of a Metadata response v1: one broker, no topic."""
     broker = NODE_ID.to_bytes(4) + string(host) + port.to_bytes(4) + string(None)
     return array([broker]) + NODE_ID.to_bytes(4) + array([])
 

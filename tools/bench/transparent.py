@@ -2,7 +2,8 @@
 
 For each mode there is a network namespace with clients and a gateway, and all lead to one broker in another.
 It is a stub that answers at once (`tools.bench.stub`), so that clients ask as fast as the gateway goes: small
-answers in sessions of 100 partitions, and large ones. Short windows of the modes follow each other in rounds.
+responses in sessions of 100 partitions, and large ones. Short windows of the modes follow each other in
+rounds.
 """
 
 import sys
@@ -40,9 +41,9 @@ class Kind:
 
     name: str
     size: int
-    """Bytes of records in an answer."""
+    """Bytes of records in a response."""
     counted: str
-    """What of a load's counts time and CPU are held against: ``answers`` or ``bytes``."""
+    """What of a load's counts time and CPU are held against: ``responses`` or ``bytes``."""
     cpu: tuple[str, float]
     """The unit of CPU for what is counted, and how many of it a second is for one."""
     pace: tuple[str, float]
@@ -58,7 +59,7 @@ KINDS: Final = (
         pace=("1/s", 1.0),
     ),
     Kind(
-        name="answers of 1 MB",
+        name="responses of 1 MB",
         size=1_000_000,
         counted="bytes",
         cpu=("s/GB", 1e9),

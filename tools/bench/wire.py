@@ -147,7 +147,7 @@ def _table(workload: Workload, counted: Mapping[str, Counted], without: Mapping[
     rows = [
         Row(name="fetches", unit="", values={name: each.fetches for name, each in counted.items()}),
         Row(name="request", unit="bytes", values={name: each.request for name, each in counted.items()}),
-        Row(name="answer", unit="bytes", values={name: each.answer for name, each in counted.items()}),
+        Row(name="answer", unit="bytes", values={name: each.response for name, each in counted.items()}),
         Row(
             name="both",
             unit="bytes",

@@ -27,8 +27,8 @@ def is_left(admin: str) -> bool:
     One that does not answer, or not as it should, may have its hands full: it has clients.
     """
     try:
-        with urllib.request.urlopen(f"http://{admin}/state?connections=0", timeout=2) as answer:
-            return not json.load(answer)["connections_open"]
+        with urllib.request.urlopen(f"http://{admin}/state?connections=0", timeout=2) as response:
+            return not json.load(response)["connections_open"]
     except URLError as error:
         return isinstance(error.reason, ConnectionRefusedError)
     except (OSError, HTTPException, ValueError, KeyError):

@@ -222,10 +222,10 @@ class Admin:
         found = {}
         for partition in self.leaders(name):
             topic = string(name) + array([struct.pack(">iq", partition, timestamp)])
-            answer = self._leader(name, partition).call(
+            response = self._leader(name, partition).call(
                 LIST_OFFSETS, 1, struct.pack(">i", -1) + array([topic])
             )
-            reader = Reader(answer, 4)
+            reader = Reader(response, 4)
             reader.string()
             reader.take(4 + 4)
             _check(f"offset of {name}-{partition}", reader.int16())

@@ -39,7 +39,7 @@ def _installed() -> list[Path]:
 
 @cache
 def version_of(program: Path) -> str:
-    """Ask for the version (17.0.15 of `openjdk version "17.0.15"`); empty when there is no answer."""
+    """Ask for the version (17.0.15 of `openjdk version "17.0.15"`); empty when there is no response."""
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:

@@ -31,7 +31,7 @@ def ask(connection: RawConnection, *topics: str) -> ClusterState:
 
 
 def read_metadata(body: bytes) -> ClusterState:
-    """Read the body of a Metadata v1 answer."""
+    """Read the body of a Metadata v1 response."""
     reader = Reader(body)
     brokers = {}
     for _ in range(reader.int32()):

@@ -29,7 +29,7 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 class RawConnection:
-    """One connection; requests are written as they are given and answers read frame by frame.
+    """One connection; requests are written as they are given and responses read frame by frame.
 
     Raises:
         OSError: nobody listens there.
@@ -47,7 +47,7 @@ class RawConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; a request under way gets no answer."""
+        """Close the socket; a request under way gets no response."""
         self.socket.close()
 
     def send(
@@ -66,7 +66,7 @@ class RawConnection:
         return correlation_id
 
     def receive(self) -> bytes:
-        """Read one answer: correlation id, header tags and body, without the length before them.
+        """Read one response: correlation id, header tags and body, without the length before them.
 
         Raises:
             ConnectionError: the peer closed before a whole frame came.
@@ -75,18 +75,18 @@ class RawConnection:
         return self._exactly(length)
 
     def call(self, api_key: int, version: int, body: bytes, client_id: str | None = "spec") -> bytes:
-        """Send a request and give the body of its answer.
+        """Send a request and give the body of its response.
 
         Raises:
             ConnectionError: the peer closed instead of answering.
-            ValueError: the answer carries another correlation id.
+            ValueError: the response carries another correlation id.
         """
         correlation_id = self.send(api_key, version, body, client_id)
-        answer = self.receive()
-        (echoed,) = struct.unpack_from(">i", answer)
+        response = self.receive()
+        (echoed,) = struct.unpack_from(">i", response)
         if echoed != correlation_id:
             raise ValueError(f"asked {correlation_id}, answered {echoed}")
-        return answer[header_length(api_key, version) :]
+        return response[header_length(api_key, version) :]
 
     def versions(self) -> dict[int, tuple[int, int]]:
         """Ask ApiVersions (v0, which every broker knows): lowest and highest version by API key."""
@@ -117,7 +117,7 @@ def request(api_key: int, version: int, body: bytes, client_id: str | None, corr
 
 
 def header_length(api_key: int, version: int) -> int:
-    """Bytes before the body of an answer. KIP-511: ApiVersions answers keep header v0 for ever."""
+    """Bytes before the body of a response. KIP-511: ApiVersions responses keep header v0 for ever."""
     return 5 if is_flexible(api_key, version) and api_key != API_VERSIONS else 4
 
 

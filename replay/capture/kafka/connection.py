@@ -48,7 +48,7 @@ class _Side:
         self.framing = self.reassembly.sink = framing
 
 
-class Connection:
+class CapturedConnection:
     """One use of a pair of endpoints."""
 
     def __init__(self, low: str, high: str, number: int, *, ports: frozenset[int], keep: Keep) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from replay.capture.kafka.connection import Connection
+from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import endpoints
@@ -56,7 +56,7 @@ class Connections:
     ) -> None:
         self._ports = ports
         self._keep = Keep(requests=keep_requests, responses=read_responses)
-        self._open: dict[bytes, Connection] = {}
+        self._open: dict[bytes, CapturedConnection] = {}
         self._uses: dict[bytes, int] = {}
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
@@ -81,16 +81,16 @@ class Connections:
             yield from self._finish(connection)
         self._open.clear()
 
-    def _start(self, key: bytes) -> Connection:
+    def _start(self, key: bytes) -> CapturedConnection:
         low, high = endpoints(key)
         number = self._uses.get(key, 0)
         self._uses[key] = number + 1
-        started = Connection(low, high, number, ports=self._ports, keep=self._keep)
+        started = CapturedConnection(low, high, number, ports=self._ports, keep=self._keep)
         self._open[key] = started
         return started
 
     @staticmethod
-    def _finish(connection: Connection) -> Iterator[Event]:
+    def _finish(connection: CapturedConnection) -> Iterator[Event]:
         exchanges, end = connection.finish()
         yield from exchanges
         yield end

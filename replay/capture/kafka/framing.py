@@ -10,10 +10,10 @@ from typing import ClassVar, Protocol
 
 from proxy.protocol.primitives import Buffer
 from replay.capture.kafka.plausible import is_response_start
-from replay.capture.kafka.resync import Held, Search, Verdict
+from replay.capture.kafka.resync import Held, Plausibility, Search
 
 
-class Conversation(Protocol):
+class FrameOwner(Protocol):
     """What both directions together know; takes the frames."""
 
     client_id: bytes
@@ -48,8 +48,8 @@ class Conversation(Protocol):
     def awaited(self) -> Iterable[int]:
         """Give the correlation ids of requests that wait for a response, in order."""
 
-    def is_answer(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Tell whether bytes answer the request with that id, by what is in them; None: can't be told."""
+    def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
+        """Tell whether bytes response the request with that id, by what is in them; None: can't be told."""
 
 
 class Framing:
@@ -58,7 +58,7 @@ class Framing:
     minimum: ClassVar[int]
     """Bytes by which a frame is known, from its length on."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: FrameOwner) -> None:
         self.conversation = conversation
         self.search: Search | None = Search(self)
         """Set while it is not known where the next frame begins."""
@@ -219,7 +219,7 @@ class Framing:
         """See `resync.Judge`."""
         raise NotImplementedError
 
-    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`."""
         raise NotImplementedError
 

@@ -1,6 +1,6 @@
 """One connection: its frames become exchanges.
 
-A broker answers in the order of the requests. So an answer to one request tells that an earlier one, still
+A broker answers in the order of the requests. So a response to one request tells that an earlier one, still
 waiting, will have none (it was lost from the capture), and both kinds can be let go: what waits is bounded by
 what is in flight.
 """
@@ -40,7 +40,7 @@ _MAX_EARLY_BYTES: Final = 16 << 20
 _SLACK: Final = 1_000_000
 """ns by which a capture may show a response before its request."""
 _CONFIRMED_BY: Final = 3
-"""So many requests in a row are believed to be Kafka's without an answer."""
+"""So many requests in a row are believed to be Kafka's without a response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Pairing:
         """See `framing.Conversation`."""
         return (one.correlation_id for one in self._waiting if one.answer_due)
 
-    def is_answer(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
+    def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
         """See `framing.Conversation`."""
         request = next((one for one in self._waiting if one.correlation_id == correlation_id), None)
         if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
@@ -208,7 +208,7 @@ class Pairing:
     def _is_ambiguous(self) -> bool:
         """Tell whether it is open which of several requests with one id is answered.
 
-        A client may give each request the same id; then only an unbroken stream tells answers apart.
+        A client may give each request the same id; then only an unbroken stream tells responses apart.
         """
         return self._repeats_ids and self.response_broken and len(self._waiting) > 1
 

@@ -119,7 +119,7 @@ def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -
 
 
 def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: bytes, body: int) -> bool | None:
-    """Tell whether bytes are the answer to a certain fetch, by more than its correlation id.
+    """Tell whether bytes are the response to a certain fetch, by more than its correlation id.
 
     Args:
         frame: a response from its length on, or the start of one.

@@ -15,7 +15,7 @@ from replay.capture.kafka.plausible import (
     request_candidates,
     request_size,
 )
-from replay.capture.kafka.resync import Search, Verdict
+from replay.capture.kafka.resync import Plausibility, Search
 
 _NO_CLIENT_ID: Final = 2
 """Size of an empty or null client id."""
@@ -72,29 +72,29 @@ class RequestFraming(Framing):
             yield 0
         yield from request_candidates(buffer, start, client_id)
 
-    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`.
 
-        The answers of a broker can read as requests: the correlation id as key and version, what follows as
+        The responses of a broker can read as requests: the correlation id as key and version, what follows as
         the rest. So while it is not known which direction is the client's, it takes two requests, of which
-        the versions agree, or, where the stream begins, one that is no answer with a small correlation id.
+        the versions agree, or, where the stream begins, one that is no response with a small correlation id.
         Later one is enough that ends where the client waits. Without a client id there is too little in a
         header to know it in the midst of other bytes.
         """
         if at == 0 and self._begins(search):
-            return Verdict.HERE
+            return Plausibility.HERE
         size = _size(search, at)
         if size in {NO, MORE}:
-            return Verdict.NO if size == NO else Verdict.WAIT
+            return Plausibility.NO if size == NO else Plausibility.WAIT
         if len(_client_id(search, at)) <= _NO_CLIENT_ID and not self._is_enough(search, at):
-            return Verdict.NO
+            return Plausibility.NO
         end = at + size
         if end == len(search) and boundary and self.conversation.client is not None:
-            return Verdict.HERE
+            return Plausibility.HERE
         follower = _size(search, end)
         if follower == MORE:
-            return Verdict.WAIT
-        return Verdict.HERE if follower != NO and _go_together(search, at, end) else Verdict.NO
+            return Plausibility.WAIT
+        return Plausibility.HERE if follower != NO and _go_together(search, at, end) else Plausibility.NO
 
     def _begins(self, search: Search) -> bool:
         """Tell whether the stream begins with a request; on a port that is told, whether it can."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from proxy.protocol.primitives import Buffer
 from replay.capture.kafka.exchange import cut
-from replay.capture.kafka.framing import Conversation, Framing
+from replay.capture.kafka.framing import FrameOwner, Framing
 from replay.capture.kafka.plausible import RESPONSE_START, is_response_start
-from replay.capture.kafka.resync import Search, Verdict
+from replay.capture.kafka.resync import Plausibility, Search
 
 _LOOKED_AT: Final = 2048
 """Bytes of a response by which is judged what it is, where not all of it has come."""
@@ -24,7 +24,7 @@ class ResponseFraming(Framing):
 
     minimum = RESPONSE_START.size
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: FrameOwner) -> None:
         super().__init__(conversation)
         self._correlation_id = 0
 
@@ -51,7 +51,7 @@ class ResponseFraming(Framing):
             self.search = None
 
     def start_at(self, place: int) -> None:
-        """See `Framing`; whole answers before that place, to requests that were not seen, count as well."""
+        """See `Framing`; whole responses before that place, to requests that were not seen, count as well."""
         search = self.search
         if search is not None:
             starts = (at for at in sorted(search.row_starts) if at < place)
@@ -90,7 +90,7 @@ class ResponseFraming(Framing):
                 yield at - 4
                 at = buffer.find(pattern, at + 1)
 
-    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`.
 
         A correlation id that is awaited is found by chance too (as a partition's number, in an offset), and a
@@ -99,33 +99,35 @@ class ResponseFraming(Framing):
         """
         length, correlation_id = RESPONSE_START.unpack_from(search.buffer, at)
         if not is_response_start(length):
-            return Verdict.NO
+            return Plausibility.NO
         end = at + 4 + length
         if search.is_whole(at, min(end, len(search))):
-            is_answer = self._is_answer(search, at, end, correlation_id)
-            if is_answer is not None:
-                return Verdict.HERE if is_answer else Verdict.NO
+            is_response = self._is_response(search, at, end, correlation_id)
+            if is_response is not None:
+                return Plausibility.HERE if is_response else Plausibility.NO
         if at not in search.row_starts:
-            return Verdict.WAIT if len(search) < min(at + _TOLD_BY, end) else Verdict.NO
+            return Plausibility.WAIT if len(search) < min(at + _TOLD_BY, end) else Plausibility.NO
         if end == len(search) and boundary:
-            return Verdict.HERE
+            return Plausibility.HERE
         return self._by_follower(search, end, correlation_id)
 
-    def _is_answer(self, search: Search, at: int, end: int, correlation_id: int) -> bool | None:
+    def _is_response(self, search: Search, at: int, end: int, correlation_id: int) -> bool | None:
         whole = end <= len(search)
         frame = search.head(at, end - at if whole else _LOOKED_AT)
-        return self.conversation.is_answer(frame, correlation_id, whole=whole)
+        return self.conversation.is_response(frame, correlation_id, whole=whole)
 
-    def _by_follower(self, search: Search, end: int, correlation_id: int) -> Verdict:
-        """Judge by the header that stands where the frame would end: that of the next request's answer."""
+    def _by_follower(self, search: Search, end: int, correlation_id: int) -> Plausibility:
+        """Judge by the header that stands where the frame would end: that of the next request's response."""
         if end + RESPONSE_START.size > len(search):
-            return Verdict.WAIT
+            return Plausibility.WAIT
         length, follower = RESPONSE_START.unpack_from(search.buffer, end)
         awaited = list(islice(self.conversation.awaited(), _MAX_AWAITED))
         place = awaited.index(correlation_id) if correlation_id in awaited else -1
         follows = place >= 0 and awaited[place + 1 : place + 2] == [follower]
         header_known = search.is_whole(end, end + RESPONSE_START.size)
-        return Verdict.HERE if follows and header_known and is_response_start(length) else Verdict.NO
+        return (
+            Plausibility.HERE if follows and header_known and is_response_start(length) else Plausibility.NO
+        )
 
 
 def _leads_to(search: Search, at: int, place: int) -> bool:

@@ -1,8 +1,8 @@
 """Finding where a frame begins in a stream of which the start, or a stretch, was not seen.
 
 Bytes are held while they are searched, at most `LIMIT`. A place is taken for the start of a frame only when
-more than its own header speaks for it, see `Verdict`: a frame that is not found is counted, a wrong one would
-be believed.
+more than its own header speaks for it, see `Plausibility`: a frame that is not found is counted, a wrong one
+would be believed.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ LIMIT: Final = 4 << 20
 _SMALLEST_HEADER: Final = 8
 
 
-class Verdict(Enum):
+class Plausibility(Enum):
     """What is known of a place where a frame may begin."""
 
     HERE = auto()
@@ -47,7 +47,7 @@ class Judge(Protocol):
     def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
         """Give the places from `start` on at which a frame may begin."""
 
-    def judge(self, search: "Search", at: int, *, boundary: bool) -> Verdict:
+    def judge(self, search: "Search", at: int, *, boundary: bool) -> Plausibility:
         """Tell what is known of a place."""
 
 
@@ -121,9 +121,9 @@ class Search:
         still_open = []
         for at in self._open:
             verdict = self._judge.judge(self, at, boundary=boundary)
-            if verdict is Verdict.HERE:
+            if verdict is Plausibility.HERE:
                 return at
-            if verdict is Verdict.WAIT:
+            if verdict is Plausibility.WAIT:
                 still_open.append(at)
         self._open = still_open
         return -1

@@ -20,7 +20,7 @@ from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import Filter
 from replay.measure.report import GROUPED, SUMMED
-from replay.measure.rows import Choice, file_rows, rows
+from replay.measure.rows import RowFilter, file_rows, rows
 from replay.measure.strip_records import THIN, restored, thin
 from replay.measure.table import EXCHANGES, EXCHANGES_RAW, exchanges
 
@@ -29,7 +29,7 @@ Key: TypeAlias = tuple[pa.Scalar, ...]
 
 
 def from_captures(
-    spark: SparkSession, shares: list[Share], keep: Filter, choice: Choice, partitions: int
+    spark: SparkSession, shares: list[Share], keep: Filter, choice: RowFilter, partitions: int
 ) -> DataFrame:
     """Make the table of what shares hold.
 
@@ -47,7 +47,7 @@ def from_captures(
     return _grouped(spread, partial(_measure, keep.ports, choice), choice)
 
 
-def from_table(table: DataFrame, keep: Filter, choice: Choice, partitions: int) -> DataFrame:
+def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> DataFrame:
     """Make a table anew from one that has the raw columns, with another choice."""
     spread = table.repartition(partitions, "connection").sortWithinPartitions("connection", "place")
     return _grouped(spread, partial(_measure_again, keep, choice), choice)
@@ -67,7 +67,7 @@ def topic_ids(table: DataFrame) -> pa.Table:
     return table.where("row = 'connection'").select("detail").toArrow()
 
 
-def _grouped(spread: DataFrame, function: Callable[..., Batches], choice: Choice) -> DataFrame:
+def _grouped(spread: DataFrame, function: Callable[..., Batches], choice: RowFilter) -> DataFrame:
     """Run a function over each connection's batches, as they come."""
 
     def over(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ def _read(pickled: list[bytes], keep: Filter, ids: Iterable[pa.RecordBatch]) -> 
                 yield thin(found)
 
 
-def _measure(ports: frozenset[int], choice: Choice, key: Key, batches: Batches) -> Batches:
+def _measure(ports: frozenset[int], choice: RowFilter, key: Key, batches: Batches) -> Batches:
     own = map(restored, batches)
     if not key[0].as_py():
         for batch in own:
@@ -94,7 +94,7 @@ def _measure(ports: frozenset[int], choice: Choice, key: Key, batches: Batches) 
     yield from rows(read_exchanges(own, ports=ports), choice)
 
 
-def _measure_again(keep: Filter, choice: Choice, key: Key, batches: Batches) -> Batches:
+def _measure_again(keep: Filter, choice: RowFilter, key: Key, batches: Batches) -> Batches:
     if not key[0].as_py():
         for batch in batches:
             yield file_rows(batch.column("detail").to_pylist(), choice)

@@ -28,7 +28,7 @@ from rich.progress import (
 
 from replay.capture.files.sources import InputError, Source, plan
 from replay.capture.packets.tcp import Filter
-from replay.measure.rows import Choice
+from replay.measure.rows import RowFilter
 from replay.measure.spark.jobs import from_captures, from_table, groups, topic_ids
 from replay.measure.spark.session import SparkFailedError, session
 from replay.measure.table import EXCHANGES_RAW, end_from_json
@@ -49,7 +49,7 @@ class Work:
     """What is to be measured, and how."""
 
     keep: Filter
-    choice: Choice
+    choice: RowFilter
     topics: frozenset[str]
     """Names; the ids that stand for them in requests are found in the table."""
     sources: tuple[Source, ...] = field(default=())
@@ -113,7 +113,7 @@ def measure(spark: SparkSession, work: Work) -> pa.Table:
 
 
 def _keys(table: DataFrame, topics: frozenset[str]) -> frozenset[TopicKey]:
-    """Return topics' names, and the ids that the captured Metadata answers give them."""
+    """Return topics' names, and the ids that the captured Metadata responses give them."""
     named = topic_ids(table).column("detail").to_pylist()
     ends = (end_from_json(json.loads(detail)["end"]) for detail in named)
     ids = {topic_id for end in ends for topic_id, name in end.topics.items() if name in topics}

@@ -200,7 +200,7 @@ def java_home(scratch: Path) -> Path:
 
 
 def release(program: Path) -> int:
-    """Ask for the feature release (17 of `openjdk version "17.0.15"`); 0 when there is no answer."""
+    """Ask for the feature release (17 of `openjdk version "17.0.15"`); 0 when there is no response."""
     try:
         done = subprocess.run(  # noqa: S603 - the program is the user's own choice of Java
             [program, "-version"], capture_output=True, text=True, timeout=30, check=False

@@ -48,7 +48,7 @@ class Consumer(Protocol):
         """Deliver this partition again."""
 
     def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
-        """Low and high as the last fetch answers told them; None where the client does not show one."""
+        """Low and high as the last fetch responses told them; None where the client does not show one."""
 
     def position(self, topic: str, partition: int) -> int:
         """Offset of the next record to deliver."""
@@ -113,7 +113,7 @@ class EndsReached:
         self._told: dict[tuple[str, int], int] = {}
 
     def look(self, topic: str, partition: int, position: int, end: int | None) -> None:
-        """Print a line if ``position`` has come to ``end``, as the last fetch answer told it."""
+        """Print a line if ``position`` has come to ``end``, as the last fetch response told it."""
         at_end = end is not None and position >= end
         if at_end and self._told.get((topic, partition)) != position:
             self._told[topic, partition] = position

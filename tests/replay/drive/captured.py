@@ -1,4 +1,4 @@
-"""Captured exchanges as tests write them: times in milliseconds, answers from the model of a broker."""
+"""Captured exchanges as tests write them: times in milliseconds, responses from the model of a broker."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -32,7 +32,7 @@ class Capture:
         self, frame: bytes, at: float, took: float = 1.0, *, answered: bool = True, due: bool = True
     ) -> Exchange:
         api_key, version, correlation_id, client_id, _ = request_header(frame, 4)
-        answer = framed(self.broker.handle(frame[4:], at)) if answered else b""
+        response = framed(self.broker.handle(frame[4:], at)) if answered else b""
         exchange = Exchange(
             connection=self.connection,
             client=self.connection.split(" > ")[0],
@@ -46,9 +46,9 @@ class Capture:
             request_time=START + int(at * MS),
             response_time=START + int((at + took) * MS) if answered else 0,
             request_bytes=len(frame),
-            response_bytes=len(answer),
+            response_bytes=len(response),
             request=frame,
-            response=[answer[:7], memoryview(answer)[7:]] if answer else [],
+            response=[response[:7], memoryview(response)[7:]] if response else [],
             answer_due=due,
         )
         self.exchanges.append(exchange)

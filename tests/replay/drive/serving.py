@@ -38,7 +38,7 @@ class Served:
         """What came with one API key."""
         return [frame for frame in self.received if unpack_from(">h", frame)[0] == api_key]
 
-    def answer(self, frame: bytes) -> bytes | None:
+    def response(self, frame: bytes) -> bytes | None:
         """None: there is none."""
         key, version = unpack_from(">hh", frame)
         head = frame[4:8]
@@ -123,8 +123,8 @@ async def serving(broker: ModelBroker) -> AsyncIterator[Served]:
                 held.append(frame)
                 if frame[1] == ApiKey.FETCH and len(held) < served.held_until:
                     continue
-                for answer in map(served.answer, held):
-                    writer.write(b"" if answer is None else raw.frame(answer))
+                for response in map(served.response, held):
+                    writer.write(b"" if response is None else raw.frame(response))
                 held.clear()
                 if frame[1] == served.closes_after:
                     break

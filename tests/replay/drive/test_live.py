@@ -35,7 +35,7 @@ Drive = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def drive(topics: None, capsys: pytest.CaptureFixture[str]) -> Drive:
-    """Plays a capture as fast as answers come, with no fetch waiting; gives the report."""
+    """Plays a capture as fast as responses come, with no fetch waiting; gives the report."""
 
     def driving(name: str, *arguments: str) -> dict[str, Any]:
         parser = argparse.ArgumentParser()

@@ -18,7 +18,7 @@ from replay.drive.mapping import (
     without_creation,
 )
 from replay.drive.script import ScriptMaker, Step
-from tests.frames import VERSIONS, Exchange, fetch, live, topic_id
+from tests.frames import VERSIONS, LiveExchange, fetch, live, topic_id
 from tests.model import wire
 from tests.replay.drive.captured import Capture, one, request, script
 from tools.kafka import raw
@@ -85,14 +85,14 @@ def same_cluster(asked_for: wire.FetchRequest) -> tuple[dict[bytes, str], dict[s
     return names, topics
 
 
-def consumes(exchange: Exchange) -> bool:
+def consumes(exchange: LiveExchange) -> bool:
     """Whether it is no fetch of a replica, which alone says what epoch it fetched last."""
     told = wire.decode_request(exchange.request[4:])
     return all(part.last_fetched_epoch == -1 for element in told.topics for part in element.partitions)
 
 
 @pytest.mark.parametrize("exchange", [*filter(consumes, live())], ids=str)
-def test_at_the_captured_cluster_a_fetch_stays_as_it_was(exchange: Exchange) -> None:
+def test_at_the_captured_cluster_a_fetch_stays_as_it_was(exchange: LiveExchange) -> None:
     asked_for = wire.decode_request(exchange.request[4:])
     capture = Capture()
     capture.say(exchange.request, 0, answered=False)

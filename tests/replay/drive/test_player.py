@@ -280,7 +280,7 @@ async def test_as_many_are_in_flight_as_were() -> None:
     assert all_of(report)["answered"] == 5
 
 
-async def test_writes_that_have_no_answer_are_not_waited_for() -> None:
+async def test_writes_that_have_no_response_are_not_waited_for() -> None:
     capture = Capture(model())
     capture.say(request(ApiKey.PRODUCE, 3, b"\xff\xff\0\0" + bytes(8)), 0, answered=False, due=False)
     capture.say(fetch(11, ("t", 0)), 1)
@@ -399,7 +399,7 @@ async def test_a_target_that_is_not_there_is_told_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not answer as Kafka does: a frame of 1213486160 bytes"),
         (b"\0\0\0\4\0\0\0\7", "answered what was not asked"),
@@ -408,10 +408,10 @@ async def test_a_target_that_is_not_there_is_told_in_one_line() -> None:
         (b"", "closed by the peer"),
     ],
 )
-async def test_a_target_that_is_no_broker_is_told_in_one_line(answer: bytes, error: str) -> None:
+async def test_a_target_that_is_no_broker_is_told_in_one_line(response: bytes, error: str) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(64)
-        writer.write(answer)
+        writer.write(response)
         writer.close()
 
     capture = Capture(model())

@@ -19,18 +19,18 @@ from replay.drive.report import (
 )
 from replay.drive.saving import Counters, Saving
 from replay.drive.script import LeftOut
-from replay.drive.tally import Tally, read_fetch
-from tests.frames import entry, response
+from replay.drive.tally import DriveTotals, read_fetch
+from tests.frames import entry, fetch_response
 
 
-def tally() -> Tally:
-    counted = Tally()
-    frame = response(12, ("t", [entry(0, 5, records=bytes(90)), entry(1, error=3)]))
+def tally() -> DriveTotals:
+    counted = DriveTotals()
+    frame = fetch_response(12, ("t", [entry(0, 5, records=bytes(90)), entry(1, error=3)]))
     for number in range(4):
         counted.sent(1, 1000)
         counted.answered(1, len(frame), 0.001 * (number + 1))
         counted.fetched(read_fetch(12, 0, [frame]))
-    counted.fetched(read_fetch(12, 0, [response(12, error_code=71)]))
+    counted.fetched(read_fetch(12, 0, [fetch_response(12, error_code=71)]))
     counted.sent(3, 50)
     return counted
 
@@ -65,7 +65,11 @@ def report() -> DriveReport:
         "led_elsewhere": {"other": 9},
         "interrupted": False,
         "connection_errors": {"gate:19092: closed by the peer": 1},
-        "figures": [*figures("capture", tally()), *figures("target", tally()), *figures("against", Tally())],
+        "figures": [
+            *figures("capture", tally()),
+            *figures("target", tally()),
+            *figures("against", DriveTotals()),
+        ],
         "saving": saving_figures(saving),
         "problems": ["a.pcap: 3 bytes after the last packet"],
     }
@@ -138,7 +142,7 @@ def test_a_reader_is_told_all_of_it() -> None:
     text = printed(render(report()))
 
     for told in (
-        "5 of 6 requests played at gate:19092 and kafka:9092, as fast as answers came, in 2.5 s",
+        "5 of 6 requests played at gate:19092 and kafka:9092, as fast as responses came, in 2.5 s",
         "error 71 INVALID_FETCH_SESSION_EPOCH 1 1 0",
         "partitions with 3 UNKNOWN_TOPIC_OR_PARTITION 4 4 0",
         "since other brokers of the target lead them, of: other",
@@ -147,7 +151,7 @@ def test_a_reader_is_told_all_of_it() -> None:
         "3 JoinGroup: a write; --include plays it",
         "gone",
         "gate:19092: closed by the peer",
-        "Without an answer at target: 1",
+        "Without a response at target: 1",
         "1.5 s behind",
         "a.pcap: 3 bytes after the last packet",
     ):

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.addresses import Address
 from replay.drive.saving import Counters, measured, read_counters, scrape
-from replay.drive.tally import Tally
+from replay.drive.tally import DriveTotals
 from replay.drive.wire import TargetError
 
 EXPOSITION = """\
@@ -27,8 +27,8 @@ COUNTERS = Counters(
 )
 
 
-def tally(sent: int, received: int) -> Tally:
-    counted = Tally()
+def tally(sent: int, received: int) -> DriveTotals:
+    counted = DriveTotals()
     counted.sent(1, sent)
     counted.answered(1, received, 0.1)
     counted.sent(3, 99_999)
@@ -60,11 +60,11 @@ def test_other_clients_of_the_gateway_are_noticed() -> None:
 
 
 def test_nothing_saves_nothing() -> None:
-    assert measured(Counters(), Tally(), Tally()).saved_ratio == 0.0
+    assert measured(Counters(), DriveTotals(), DriveTotals()).saved_ratio == 0.0
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "HTTP Error 404: Not Found"),
         (
@@ -75,10 +75,10 @@ def test_nothing_saves_nothing() -> None:
         (b"\0\0\0\4\0\0\0\0", "does not answer as an admin endpoint does"),
     ],
 )
-async def test_what_is_no_admin_endpoint_is_told(answer: bytes, error: str) -> None:
+async def test_what_is_no_admin_endpoint_is_told(response: bytes, error: str) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
+        writer.write(response)
         writer.close()
 
     async with await asyncio.start_server(client, "127.0.0.1", 0) as server:

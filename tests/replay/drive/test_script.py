@@ -1,4 +1,4 @@
-"""What of a capture is played, in what order, when, and after how many answers."""
+"""What of a capture is played, in what order, when, and after how many responses."""
 
 from proxy.protocol.api import ApiKey
 from replay.drive.script import LeftOut, ScriptMaker, captured, name_of
@@ -37,20 +37,20 @@ def test_frames_that_differ_in_their_correlation_id_alone_are_one() -> None:
     assert first.frame is second.frame
 
 
-def test_a_step_waits_for_the_answers_that_its_client_had() -> None:
+def test_a_step_waits_for_the_responses_that_its_client_had() -> None:
     one = capture()
     for at, took in (
         (0, 10),
         (1, 11),
         (12, 1),
         (20, 1),
-    ):  # the second answer comes at 12, as the third is sent
+    ):  # the second response comes at 12, as the third is sent
         one.say(fetch(11, ("t", 0)), at, took)
 
     assert [step.in_flight for step in script(one).connections[0].steps] == [0, 1, 0, 0]
 
 
-def test_an_unseen_answer_is_not_waited_for_as_being_in_flight() -> None:
+def test_an_unseen_response_is_not_waited_for_as_being_in_flight() -> None:
     one = capture()
     one.say(fetch(11, ("t", 0)), 0, answered=False)
     one.say(fetch(11, ("t", 0)), 1)
@@ -165,16 +165,16 @@ def test_the_captures_own_figures_are_those_of_what_is_played() -> None:
     assert list(counts.seconds) == [0.008]
 
 
-def test_an_answer_without_its_request_is_told_as_such() -> None:
+def test_a_response_without_its_request_is_told_as_such() -> None:
     one = capture()
     exchange = one.say(fetch(11, ("t", 0)), 0)
     exchange.api_key, exchange.request = -1, b""
 
-    assert script(one).left_out == {LeftOut(-1, "answers without their requests"): 1}
+    assert script(one).left_out == {LeftOut(-1, "responses without their requests"): 1}
     assert name_of(-1) == "unknown"
 
 
-def test_a_session_is_known_by_what_the_answer_gave() -> None:
+def test_a_session_is_known_by_what_the_response_gave() -> None:
     one = capture()
     one.say(fetch(12, ("t", 0), session=(0, 0)), 0)
     (given,) = one.broker.cache.sessions

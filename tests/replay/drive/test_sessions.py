@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replay.drive.mapping import FetchMapping, Overrides, Topic
 from replay.drive.script import Step
-from replay.drive.sessions import Session, Sessions, answered
+from replay.drive.sessions import Session, SideSessions, answered
 from tests.frames import fetch
 from tests.model import wire
 from tests.model.broker import ModelBroker
@@ -25,7 +25,7 @@ class Client:
     """Plays captured fetches of topics t and u; the target is what a test says."""
 
     def __init__(self) -> None:
-        self.sessions = Sessions()
+        self.sessions = SideSessions()
         self.mapping = FetchMapping({}, {"t": topic(), "u": topic()}, {}, Overrides())
 
     def say(self, frame: bytes, given: int = 0) -> tuple[wire.FetchRequest, Session | None] | None:
@@ -193,10 +193,10 @@ def test_whatever_the_target_loses_its_session_comes_to_hold_what_the_captured_o
         told = client.say(frame, given)
         assert told is not None
         asked, session = told
-        answer = target.fetch(asked, 0.0)
+        response = target.fetch(asked, 0.0)
         assert session is not None
-        answered(session, answer.error_code, answer.session_id)
-        return answer.error_code
+        answered(session, response.error_code, response.session_id)
+        return response.error_code
 
     play(fetch(11, *((name, index, at) for (name, index), at in sorted(first.items())), session=(0, 0)), 55)
     for epoch, (told, forgotten, lost) in enumerate(changes, 1):

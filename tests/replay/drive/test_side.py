@@ -10,7 +10,7 @@ from proxy.protocol.api import ApiKey
 from replay.drive.asked import asked
 from replay.drive.mapping import OffsetPolicy, Overrides, Topic
 from replay.drive.script import LeftOut, Script
-from replay.drive.side import ABSENT, CREATES, NO_FETCH, UNSPOKEN, Side, playable
+from replay.drive.side import ABSENT, CREATES, NO_FETCH, UNSPOKEN, TargetSide, playable
 from replay.drive.target import Place, Target
 from tests.frames import fetch
 from tests.replay.drive.captured import Capture, request, script
@@ -30,7 +30,7 @@ def played(*frames: bytes, include: frozenset[int] = frozenset()) -> Script:
 
 def side(
     found: Script, topics: tuple[str, ...] = ("t",), versions: Mapping[int, tuple[int, int]] | None = None
-) -> Side:
+) -> TargetSide:
     """A target where each topic has two partitions without a leader that anybody told."""
     nobody, empty = np.full(2, -1, np.int32), np.zeros(2, np.int64)
     there = {
@@ -38,7 +38,7 @@ def side(
     }
     spoken = dict.fromkeys((1, 3, 12, 18), (0, 20)) | dict(versions or {})
     target = Target(address=HERE, versions=spoken, brokers={1: HERE}, topics=there)
-    return Side(
+    return TargetSide(
         "target",
         target,
         names=found.topics,
@@ -48,7 +48,7 @@ def side(
     )
 
 
-def left(found: Script, *sides: Side) -> tuple[list[int], dict[LeftOut, int]]:
+def left(found: Script, *sides: TargetSide) -> tuple[list[int], dict[LeftOut, int]]:
     """Tell the API keys that are left to play, and what is left out."""
     places = [Place(HERE, None)] * len(sides)
     kept, left_out = playable(found.connections, sides, {each.name: places for each in found.connections})

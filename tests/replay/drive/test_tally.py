@@ -1,47 +1,47 @@
-"""What is counted of answers, and percentiles of what they took."""
+"""What is counted of responses, and percentiles of what they took."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.drive.tally import FetchAnswer, Tally, percentile, read_fetch
-from tests.frames import entry, live, response
+from replay.drive.tally import DriveTotals, FetchSummary, percentile, read_fetch
+from tests.frames import entry, fetch_response, live
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16, 18])
 def test_a_fetch_response_tells_records_partitions_and_errors(version: int) -> None:
     head = {"session_id": 77} if version >= 7 else {}
-    frame = response(
+    frame = fetch_response(
         version,
         ("t", [entry(0, 5, records=b"12345"), entry(1, error=3), entry(2, error=3), entry(3)]),
         **head,
     )
-    tally = Tally()
-    answer = read_fetch(version, 0, [frame])
-    tally.fetched(answer)
+    tally = DriveTotals()
+    response = read_fetch(version, 0, [frame])
+    tally.fetched(response)
 
-    assert answer == FetchAnswer(0, head.get("session_id", 0), 5, 4, (3, 3))
+    assert response == FetchSummary(0, head.get("session_id", 0), 5, 4, (3, 3))
     counts = tally.of(1)
     assert (counts.record_bytes, counts.partitions_answered) == (5, 4)
     assert (counts.errors, counts.partition_errors) == ({}, {3: 2})
 
 
 def test_an_error_of_the_whole_response_is_counted_by_itself() -> None:
-    tally = Tally()
-    answer = read_fetch(12, 0, [response(12, error_code=70)])
-    tally.fetched(answer)
+    tally = DriveTotals()
+    response = read_fetch(12, 0, [fetch_response(12, error_code=70)])
+    tally.fetched(response)
 
-    assert answer == FetchAnswer(70, 0, 0, 0, ())
+    assert response == FetchSummary(70, 0, 0, 0, ())
     assert (tally.of(1).errors, tally.of(1).partition_errors) == ({70: 1}, {})
 
 
 @pytest.mark.parametrize("damage", [lambda f: f[:-1], lambda f: f + b"\0"], ids=["short", "long"])
 def test_what_does_not_parse_is_counted(damage: "type[bytes]") -> None:
-    tally = Tally()
-    answer = read_fetch(12, 0, [damage(response(12, ("t", [entry(0)])))])
-    tally.fetched(answer)
+    tally = DriveTotals()
+    response = read_fetch(12, 0, [damage(fetch_response(12, ("t", [entry(0)])))])
+    tally.fetched(response)
 
-    assert answer is None
+    assert response is None
     assert tally.of(1).unreadable == 1
     assert tally.of(1).partitions_answered == 0
 
@@ -58,7 +58,7 @@ def test_pieces_are_as_good_as_the_whole() -> None:
 
 
 def test_the_total_is_the_sum() -> None:
-    tally = Tally()
+    tally = DriveTotals()
     tally.sent(1, 10)
     tally.answered(1, 20, 0.5)
     tally.sent(3, 5)

@@ -11,7 +11,7 @@ import pytest
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.report import GROUPED, SUMMED, About, Group, report
-from replay.measure.rows import Choice
+from replay.measure.rows import RowFilter
 from replay.measure.table import end_to_json
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
@@ -37,8 +37,8 @@ def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
     ]
 
 
-@pytest.mark.parametrize("choice", [Choice(), Choice(policy="always", clients=frozenset({"rdk"}))])
-def test_grouping_and_order_make_no_difference(choice: Choice) -> None:
+@pytest.mark.parametrize("choice", [RowFilter(), RowFilter(policy="always", clients=frozenset({"rdk"}))])
+def test_grouping_and_order_make_no_difference(choice: RowFilter) -> None:
     rows = table(choice, *sorted(CAPTURES.glob("*.pcap"))).to_pylist()
     made = report(single(rows), ABOUT)
 
@@ -95,7 +95,7 @@ def test_what_could_not_be_read_is_told_by_reason() -> None:
     assert readable["ratio"] == 840 / 1500
 
 
-def test_only_what_awaits_an_answer_is_unpaired() -> None:
+def test_only_what_awaits_a_response_is_unpaired() -> None:
     groups = [group(row="request", answer_due=True, count=2), group(row="request", answer_due=False, count=9)]
     made = report([*groups, group(row="response", count=3), group(row="exchange", count=4)], ABOUT)
 

@@ -24,7 +24,7 @@ def request(version: int = 11, correlation_id: int = 7, api_key: int = 1) -> byt
 
 
 def response(*records: bytes, correlation_id: int = 7) -> bytes:
-    """A v11 answer: one topic, a partition for each of `records`."""
+    """A v11 response: one topic, a partition for each of `records`."""
     entries = b"".join(
         struct.pack(">ihqqqiii", at, 0, 100, 100, 0, 0, -1, len(one)) + one for at, one in enumerate(records)
     )
@@ -78,7 +78,7 @@ def test_contents_are_cut_and_become_zeros() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 50, 61, 62, 63, 64, 500, 5000, 5060, 5061, 5062, 5063, 5064, 5065])
-def test_an_answer_over_several_rows_is_one(at: int) -> None:
+def test_a_response_over_several_rows_is_one(at: int) -> None:
     whole = response(RECORDS, RECORDS)
     parts = (whole[:at], whole[at:]) if at > 50 else (whole[:4500], whole[4500:])
     rows = batch((True, request()), *((False, part) for part in parts))

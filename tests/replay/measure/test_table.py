@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange
-from replay.measure.rows import Choice
+from replay.measure.rows import RowFilter
 from replay.measure.table import (
     COLUMNS,
     EXCHANGES,
@@ -115,7 +115,7 @@ def comparable(event: Exchange | ConnectionEnd) -> Exchange | ConnectionEnd:
 
 def test_real_captures_come_back_from_their_table() -> None:
     captures = sorted(CAPTURES.glob("*.pcap"))
-    made = table(Choice(raw=True), *captures)
+    made = table(RowFilter(raw=True), *captures)
     keyed = made.sort_by([("connection", "ascending"), ("place", "ascending")])
     again = [event for batch in keyed.to_batches() for event in exchanges(batch)]
     first = sorted(all_events(), key=lambda one: one.connection)

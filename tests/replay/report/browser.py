@@ -79,10 +79,10 @@ class Browser:
         self._id += 1
         message = {"id": self._id, "method": method, "params": params, **self._session}
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        while (answer := self._next()).get("id") != self._id:
-            self._note(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
+        while (response := self._next()).get("id") != self._id:
+            self._note(response)
+        assert "error" not in response, response
+        return response["result"]
 
     def open(self, address: str) -> None:
         """Go to an address and wait until everything it loads is loaded."""

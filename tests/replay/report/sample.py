@@ -10,16 +10,16 @@ from replay.report.model import (
     Bucket,
     ConnectionRow,
     Eligible,
-    Fetch,
+    FetchReport,
     Report,
-    Sessions,
+    SessionsReport,
     Shares,
     TopicRow,
     actual_bytes,
     predicted_bytes,
 )
 
-GROUPS = {"actual": Actual, "eligible": Eligible, "sessions": Sessions}
+GROUPS = {"actual": Actual, "eligible": Eligible, "sessions": SessionsReport}
 BY_FRAME = frozenset(
     {
         "requests",
@@ -48,7 +48,7 @@ CLIENTS = (
 )
 BROKERS = ("10.20.0.11:9092", "10.20.0.12:9092", "[fd00:20::13]:9092")
 TOPICS = {"events": 70, "orders": 20, "payments.settled": 8, "AAAAAAAAAAAAAAAAAAAAAg": 1}
-"""Names (the last one an id that no Metadata answer named) and the shares of the bytes."""
+"""Names (the last one an id that no Metadata response named) and the shares of the bytes."""
 
 
 def report() -> Report:
@@ -102,7 +102,7 @@ def report() -> Report:
                 "exchanges": 44_870,
                 "bytes": actual_bytes(clients[CLIENTS[2]]),
             },
-            "no answer captured": {"exchanges": 9, "bytes": 26_631},
+            "no response captured": {"exchanges": 9, "bytes": 26_631},
         },
         "slots": [
             {
@@ -164,7 +164,7 @@ def empty() -> Report:
     }
 
 
-def combined(value: Callable[[str, str], int]) -> Fetch:
+def combined(value: Callable[[str, str], int]) -> FetchReport:
     """Make a Fetch whose figures are value(group, field), savings worked out from them."""
     groups = {
         group: {field: value(group, field) for field in fields.__annotations__}
@@ -173,15 +173,17 @@ def combined(value: Callable[[str, str], int]) -> Fetch:
     eligible, sessions = (groups[name] for name in ("eligible", "sessions"))
     saved = sum(eligible[name] - sessions[name] for name in ("request_bytes", "response_bytes"))
     whole = groups["actual"]["request_bytes"] + groups["actual"]["response_bytes"]
-    return cast("Fetch", {**groups, "saved_bytes": saved, "saved_ratio": saved / whole if whole else 0.0})
+    return cast(
+        "FetchReport", {**groups, "saved_bytes": saved, "saved_ratio": saved / whole if whole else 0.0}
+    )
 
 
-def figure(fetch: Fetch, group: str, field: str) -> int:
+def figure(fetch: FetchReport, group: str, field: str) -> int:
     """Give one figure of a Fetch by its names."""
     return int(cast("dict[str, dict[str, int]]", fetch)[group][field])
 
 
-def added(fetches: Iterable[Fetch]) -> Fetch:
+def added(fetches: Iterable[FetchReport]) -> FetchReport:
     """Add up rows."""
     rows = list(fetches)
     return combined(lambda group, field: sum(figure(row, group, field) for row in rows))
@@ -211,7 +213,7 @@ def _names() -> list[tuple[str, str]]:
     return [(group, field) for group, fields in GROUPS.items() for field in fields.__annotations__]
 
 
-def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> Fetch:
+def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> FetchReport:
     """Make one client's fetches at one broker."""
     _, _, version, _, fetches, partitions, native = client
     count = fetches // (2 + BROKERS.index(broker))
@@ -253,7 +255,7 @@ def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> Fet
     return combined(lambda group, field: figures[group][field])
 
 
-def _topics(total: Fetch) -> list[TopicRow]:
+def _topics(total: FetchReport) -> list[TopicRow]:
     """Share a Fetch out among the topics; what is left, and what is counted by the frame, is no topic's."""
     rows: list[TopicRow] = [
         {"topic": name, "fetch": combined(partial(_part, total, part))} for name, part in TOPICS.items()
@@ -266,12 +268,12 @@ def _topics(total: Fetch) -> list[TopicRow]:
     return [*rows, {"topic": None, "fetch": rest}]
 
 
-def _part(total: Fetch, part: int, group: str, field: str) -> int:
+def _part(total: FetchReport, part: int, group: str, field: str) -> int:
     return 0 if field in BY_FRAME else figure(total, group, field) * part // 100
 
 
 def _connection(
-    client: tuple[str, str, int, int, int, int, bool], broker: str, fetch: Fetch
+    client: tuple[str, str, int, int, int, int, bool], broker: str, fetch: FetchReport
 ) -> ConnectionRow:
     address = f"10.20.1.{CLIENTS.index(client) + 1}:{40_000 + BROKERS.index(broker)}"
     return {
@@ -284,7 +286,7 @@ def _connection(
     }
 
 
-def _over_time(total: Fetch) -> list[Bucket]:
+def _over_time(total: FetchReport) -> list[Bucket]:
     """Share the bytes out over an hour, busier in its middle, with half a minute's pause."""
     weights = {place: 60 - abs(60 - place) + place % 7 for place in range(120) if place != 100}
     whole = sum(weights.values())
@@ -308,7 +310,7 @@ def _over_time(total: Fetch) -> list[Bucket]:
 _WAYS = (actual_bytes, predicted_bytes)
 
 
-def _shares(total: Fetch, *, predicted: bool) -> Shares:
+def _shares(total: FetchReport, *, predicted: bool) -> Shares:
     whole = predicted_bytes(total) if predicted else actual_bytes(total)
     records = total["actual"]["record_bytes"]
     listing = (whole - records) * (8 if predicted else 45) // 100

@@ -89,7 +89,7 @@ def test_the_whole_of_it() -> None:
         "TCP/IP headers 61.2 MB 21.2 MB 66 bytes for each",
         "worth 0.01 in the time of the capture, 8.65 in 30 days such as this",
         "readable 988 MB 99.8 % TLS 1.90 MB 0.2 %",
-        "9 requests without an answer",
+        "9 requests without a response",
         "10.20.1.1:40000 > 10.20.0.11:9092 #0 billing-enricher",
         "fetchgate 0.2.0",
     ):

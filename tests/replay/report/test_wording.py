@@ -123,7 +123,7 @@ def test_what_was_narrowed_and_seen_by_half() -> None:
         r"Only port 9092; host a; client \x1b; topic t, u."
     )
     assert wording.unpaired(sample.report()) == (
-        "9 requests without an answer, 1 answer without a request, 3 gaps in the streams"
+        "9 requests without a response, 1 response without a request, 3 gaps in the streams"
     )
     assert wording.unpaired(sample.empty()) == ""
 

@@ -1,12 +1,12 @@
-"""A captured answer: what it says, where its bytes are, and what it is at v7."""
+"""A captured response: what it says, where its bytes are, and what it is at v7."""
 
 import pytest
 
 from proxy.core.in_flight import Buffer
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import CUT
-from replay.simulate.captured_response import CapturedAnswer, joined
-from tests.frames import VERSIONS, entry, response, topic_id
+from replay.simulate.captured_response import CapturedResponse, joined
+from tests.frames import VERSIONS, entry, fetch_response, topic_id
 from tests.model import wire
 
 RECORDS = bytes(90)
@@ -16,41 +16,41 @@ NEWS = [
 ]
 
 
-def captured(version: int, isolation_level: int = 0) -> CapturedAnswer:
-    return CapturedAnswer([response(version, *NEWS)], version, isolation_level)
+def captured(version: int, isolation_level: int = 0) -> CapturedResponse:
+    return CapturedResponse([fetch_response(version, *NEWS)], version, isolation_level)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_entries_with_news_and_those_without_are_told_apart(version: int) -> None:
-    answer = captured(version)
-    quiet = {key: [int.from_bytes(item.tobytes()[:4]) for item in items] for key, items in answer.quiet()}
+    response = captured(version)
+    quiet = {key: [int.from_bytes(item.tobytes()[:4]) for item in items] for key, items in response.quiet()}
     t, u = (topic_id(name) if version >= 13 else name.encode() for name in "tu")
 
-    assert [(each.key, each.partition, each.records, each.error_code) for each in answer.news] == [
+    assert [(each.key, each.partition, each.records, each.error_code) for each in response.changes] == [
         (t, 1, 90, 0),
         (t, 2, 0, 3),
     ]
     assert quiet == {t: [0, 3], u: [*range(20)]}
-    assert answer.empty_entry_bytes == 22 * answer.layout.answer_entry
-    assert answer.entry_bytes == sum(each.end - each.start for each in answer.news) - 90
+    assert response.empty_entry_bytes == 22 * response.layout.response_entry
+    assert response.entry_bytes == sum(each.end - each.start for each in response.changes) - 90
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_its_parts_are_the_frames_own_bytes(version: int) -> None:
-    frame = response(version, *NEWS, correlation_id=77)
-    answer = CapturedAnswer([frame], version, 0)
+    frame = fetch_response(version, *NEWS, correlation_id=77)
+    response = CapturedResponse([frame], version, 0)
 
-    assert (answer.size, answer.cut) == (len(frame), False)
-    assert answer.correlation_id == (77).to_bytes(4)
-    assert b"".join(answer.tags) == (b"\0" if version >= 12 else b"")
-    assert b"".join(answer.part(3, len(frame) - 2)) == frame[3:-2]
+    assert (response.size, response.cut) == (len(frame), False)
+    assert response.correlation_id == (77).to_bytes(4)
+    assert b"".join(response.tags) == (b"\0" if version >= 12 else b"")
+    assert b"".join(response.part(3, len(frame) - 2)) == frame[3:-2]
 
 
 @pytest.mark.parametrize("version", range(7, 19))
 def test_a_session_can_be_put_in(version: int) -> None:
     found = wire.decode_response(b"".join(captured(version).with_session(9))[4:], version)
 
-    assert found == wire.decode_response(response(version, *NEWS, session_id=9)[4:], version)
+    assert found == wire.decode_response(fetch_response(version, *NEWS, session_id=9)[4:], version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -59,31 +59,31 @@ def test_at_v7_it_says_the_same(version: int, isolation_level: int) -> None:
     aborted = (wire.AbortedTransaction(producer_id=1, first_offset=2),) if isolation_level else None
     failed = entry(2, error=3, log_start_offset=0)  # v4 has no such field, and 0 stands for it
     data = [entry(0, 5, aborted=aborted, records=RECORDS), entry(1, 9), failed]
-    answer = CapturedAnswer([response(version, ("t", data), ("u", []))], version, isolation_level)
+    response = CapturedResponse([fetch_response(version, ("t", data), ("u", []))], version, isolation_level)
 
     if version >= 7:
-        assert answer.raised is answer
+        assert response.raised is response
         return
-    raised = b"".join(answer.raised.pieces)
+    raised = b"".join(response.raised.pieces)
     assert wire.decode_response(raised[4:], 7) == wire.decode_response(
-        response(7, ("t", data), ("u", []))[4:], 7
+        fetch_response(7, ("t", data), ("u", []))[4:], 7
     )
-    assert answer.raised.walk.record_bytes == 90
+    assert response.raised.walk.record_bytes == 90
 
 
 def test_contents_of_records_may_be_cut() -> None:
     size = len(CUT) + 10_000
-    frame = response(11, ("t", [entry(0, 5, records=bytes(size)), entry(1, 9)]))
+    frame = fetch_response(11, ("t", [entry(0, 5, records=bytes(size)), entry(1, 9)]))
     start = frame.index(size.to_bytes(4)) + 4
     pieces: list[Buffer] = [frame[:20], memoryview(frame)[20:start], CUT, CUT[:10_000], frame[start + size :]]
 
-    answer = CapturedAnswer(pieces, 11, 0)
+    response = CapturedResponse(pieces, 11, 0)
 
-    assert answer.cut
-    assert answer.size == len(frame)
-    assert [len(piece) for piece in answer.pieces] == [start, len(CUT), 10_000, len(frame) - start - size]
-    assert [each.records for each in answer.news] == [size]
-    assert sum(map(len, answer.part(0, len(frame)))) == len(frame)
+    assert response.cut
+    assert response.size == len(frame)
+    assert [len(piece) for piece in response.pieces] == [start, len(CUT), 10_000, len(frame) - start - size]
+    assert [each.records for each in response.changes] == [size]
+    assert sum(map(len, response.part(0, len(frame)))) == len(frame)
 
 
 def test_a_frame_in_pieces_becomes_one() -> None:
@@ -94,8 +94,8 @@ def test_a_frame_in_pieces_becomes_one() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_no_answer_is_refused(version: int) -> None:
-    frame = response(version, *NEWS)
+def test_what_is_no_response_is_refused(version: int) -> None:
+    frame = fetch_response(version, *NEWS)
     for wrong in (frame[:-1], frame + b"\0", frame[:30]):
         with pytest.raises(ProtocolError):
-            CapturedAnswer([wrong], version, 0)
+            CapturedResponse([wrong], version, 0)

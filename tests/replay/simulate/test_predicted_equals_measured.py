@@ -2,7 +2,7 @@
 bytes, partitions, for any history in which the broker keeps its sessions.
 
 What a client can't see is left out of these histories: sessions that the broker loses, errors that it
-tells in a session only, when a topic went while its answers were thrown away to throttle, and which of two
+tells in a session only, when a topic went while its responses were thrown away to throttle, and which of two
 errors 3 of Kafka 1.1 is for a topic, which for a partition.
 """
 
@@ -50,7 +50,7 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
     """The histories of the gateway's own law, recorded at the client.
 
     A broker looks up a topic's name when a partition of it is added to a session, and from then on tells of a
-    topic that is gone with 3, where it tells with 100 of one that was gone before. If the answers meanwhile
+    topic that is gone with 3, where it tells with 100 of one that was gone before. If the responses meanwhile
     were thrown away to throttle, nothing shows which of the two came first.
     """
 
@@ -96,9 +96,9 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         self.clock = told
         for frame in frames:
             self.gate.connection.receive_client(framed(frame), asked / 1_000_000_000)
-        answers = unframed(self.gate.settle(told / 1_000_000_000))
-        for frame, answer in zip(frames, answers, strict=True):
-            self.captured.append(exchange(len(self.captured), frame, answer, (asked, told)))
+        responses = unframed(self.gate.settle(told / 1_000_000_000))
+        for frame, response in zip(frames, responses, strict=True):
+            self.captured.append(exchange(len(self.captured), frame, response, (asked, told)))
 
     def teardown(self) -> None:
         if not hasattr(self, "gate"):
@@ -161,10 +161,10 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
 
     @rule(name=AnyClientAnyBroker.names)
     def delete_topic(self, name: str) -> None:
-        """Not behind an answer that was thrown away to throttle."""
+        """Not behind a response that was thrown away to throttle."""
         last = self.captured[-1]
-        answer = decode_response(b"".join(last.response)[4:], last.api_version)
-        if answer.topics or not answer.throttle_time_ms:
+        response = decode_response(b"".join(last.response)[4:], last.api_version)
+        if response.topics or not response.throttle_time_ms:
             super().delete_topic(name)
 
     def restart(self) -> None:
@@ -180,7 +180,7 @@ TestPredictedEqualsMeasured.settings = hypothesis.settings(
 )
 
 
-def test_an_answer_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
+def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
     """The session tells of a topic that is gone; had the client stayed, a new session would be asked for."""
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=2)
@@ -192,8 +192,8 @@ def test_an_answer_that_comes_when_the_client_has_left_is_had_again_without_a_se
     gate.connection.receive_client(framed(frame), asked / 1_000_000_000)
     gate.connection.close_session(left / 1_000_000_000)
     history.delete_topic("a")
-    (answer,) = unframed(gate.settle(told / 1_000_000_000))
-    history.captured.append(exchange(len(history.captured), frame, answer, (asked, told)))
+    (response,) = unframed(gate.settle(told / 1_000_000_000))
+    history.captured.append(exchange(len(history.captured), frame, response, (asked, told)))
     outcomes = history.predict(left)
     assert [outcomes[-2].incremental, outcomes[-2].full, outcomes[-2].sessionless] == [1, 0, 1]
     history.compare(outcomes)

@@ -12,7 +12,7 @@ def _ids(exchanges: list[Exchange]) -> list[tuple[int, bool, bool]]:
     return [(one.correlation_id, one.request_bytes > 0, one.response_bytes > 0) for one in exchanges]
 
 
-def test_a_request_and_its_answer_are_an_exchange() -> None:
+def test_a_request_and_its_response_are_an_exchange() -> None:
     asked, told = request(12, 1, 5, b"\0" * 8), response(5)
     (one,), end = Talk().client(asked).broker(told).read()
     assert one == Exchange(
@@ -53,13 +53,13 @@ def test_pipelined_requests_are_paired_in_order() -> None:
     assert _ids(exchanges) == [(place, True, True) for place in range(5)]
 
 
-def test_produce_without_acks_waits_for_no_answer() -> None:
+def test_produce_without_acks_waits_for_no_response() -> None:
     produce = request(0, 7, 1, b"\xff\xff\0\0" + b"\0" * 8)
     exchanges, _ = Talk().client(request(18, 0, 0)).broker(response(0)).client(produce).read()
     assert [(one.api_key, one.answer_due) for one in exchanges] == [(18, True), (0, False)]
 
 
-def test_a_lost_answer_leaves_its_request_unanswered_and_the_next_one_paired() -> None:
+def test_a_lost_response_leaves_its_request_unanswered_and_the_next_one_paired() -> None:
     talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2))
     talk.broker(response(2), lost=True).client(request(12, 1, 3)).broker(response(3)).client(
         request(12, 1, 4)
@@ -69,7 +69,7 @@ def test_a_lost_answer_leaves_its_request_unanswered_and_the_next_one_paired() -
     assert (end.gaps, end.gap_bytes, end.frame_gap_bytes) == (1, 14, 0)
 
 
-def test_a_lost_request_leaves_its_answer_unpaired() -> None:
+def test_a_lost_request_leaves_its_response_unpaired() -> None:
     talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2), lost=True)
     talk.broker(response(2)).client(request(12, 1, 3)).broker(response(3))
     exchanges, end = talk.read()
@@ -167,13 +167,13 @@ def test_zookeepers_first_words_are_no_produce_request() -> None:
     assert (exchanges, end.reason) == ([], NOT_KAFKA)
 
 
-def test_an_answer_that_fits_nothing_shows_that_it_is_no_kafka() -> None:
+def test_a_response_that_fits_nothing_shows_that_it_is_no_kafka() -> None:
     exchanges, end = Talk().client(request(12, 1, 1)).broker(response(9)).read()
     assert (exchanges, end.reason) == ([], NOT_KAFKA)
 
 
-def test_answers_alone_are_not_taken_for_requests() -> None:
-    """An answer to Produce reads as a Produce request: the id as its version, a topic as the client id."""
+def test_responses_alone_are_not_taken_for_requests() -> None:
+    """A response to Produce reads as a Produce request: the id as its version, a topic as the client id."""
     told = [response(place, b"\0\0\0\1" + encode_string(b"orders") + b"\0" * 30) for place in range(3, 9)]
     talk = Talk(syn=False)
     for one in told:

@@ -23,7 +23,7 @@ def test_a_request_may_be_spread_over_two_runs_at_any_byte(cut: int) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, len(TOLD)))
-def test_an_answer_may_be_spread_over_two_runs_at_any_byte(cut: int) -> None:
+def test_a_response_may_be_spread_over_two_runs_at_any_byte(cut: int) -> None:
     talk = Talk().client(ASKED).broker(TOLD[:cut]).broker(TOLD[cut:])
 
     assert said(talk) == [(5, len(ASKED), len(TOLD))]

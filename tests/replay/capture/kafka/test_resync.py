@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 
-from replay.capture.kafka.resync import LIMIT, Search, Verdict
+from replay.capture.kafka.resync import LIMIT, Plausibility, Search
 
 
 class Marks:
@@ -11,8 +11,8 @@ class Marks:
     def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
         return [at for at in range(start, len(buffer)) if buffer[at : at + 1] == b"F"]
 
-    def judge(self, search: Search, at: int, *, boundary: bool) -> Verdict:
-        return Verdict.HERE if boundary and search.buffer.endswith(b".") else Verdict.WAIT
+    def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
+        return Plausibility.HERE if boundary and search.buffer.endswith(b".") else Plausibility.WAIT
 
 
 def _data(search: Search, payload: bytes, *, turned: bool = False) -> None:

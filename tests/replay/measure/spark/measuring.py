@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from replay.capture.files.sources import expand
 from replay.capture.packets.tcp import Filter
 from replay.measure.report import About, report
-from replay.measure.rows import Choice
+from replay.measure.rows import RowFilter
 from replay.measure.spark.run import Work, measure
 from replay.report.model import Filters, Report
 from replay.simulate.engine import Policy
@@ -22,7 +22,7 @@ def work(*inputs: Path | str, policy: Policy = "gateway", **more: Any) -> Work:
     settings: dict[str, Any] = {"keep": Filter(), "topics": frozenset()} | more
     clients = settings.pop("clients", frozenset())
     return Work(
-        sources=tuple(expand(map(str, inputs))), choice=Choice(policy=policy, clients=clients), **settings
+        sources=tuple(expand(map(str, inputs))), choice=RowFilter(policy=policy, clients=clients), **settings
     )
 
 
