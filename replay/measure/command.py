@@ -17,8 +17,9 @@ from replay.capture.files.sources import InputError, Source, expand, spool
 from replay.capture.packets.tcp import Filter
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
+from replay.measure.spark.java import NoJavaError
 from replay.measure.spark.run import Work, run_on_spark
-from replay.measure.spark.session import NoJavaError, SparkFailedError
+from replay.measure.spark.session import SparkFailedError
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import printable

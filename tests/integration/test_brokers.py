@@ -1,16 +1,19 @@
 import json
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.integration.wire import ProduceError, Record, Wire, message_set, record_batch
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, Cluster
+from tools.kafka.__main__ import make_ready
 from tools.kafka.admin import Admin, AdminError
-from tools.kafka.jars import classpath
+from tools.kafka.jars import classpath, fetch
 from tools.kafka.java import java
 from tools.kafka.raw import FETCH, PRODUCE, Reader, array, string
+from tools.kafka.sharing import sharing
 
 BrokerOf = Callable[[str], Broker]
 
@@ -169,3 +172,16 @@ def test_java_tools_run_beside_a_broker(broker: Broker) -> None:
         assert '"name":"tool_data","sent":10,"acked":10' in done.stdout
         assert admin.offsets("verifiable") == {0: 10}
         admin.delete_topic("verifiable")
+
+
+def test_a_broker_starts_from_an_archive_that_its_java_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = fetch(LATEST)
+    monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "kafka" / LATEST).symlink_to(jars)
+    make_ready(LATEST)
+    assert sharing(LATEST) != []
+    with Broker(options=["-Xshare:on"]) as broker:  # Java ends when it can't use the archive
+        assert broker.running

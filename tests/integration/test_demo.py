@@ -60,8 +60,7 @@ def test_wrong_seconds_are_refused_in_one_line_before_anything_starts() -> None:
 
 
 def test_a_broker_that_does_not_start_is_told_with_its_remedy(tmp_path: Path) -> None:
-    missing = tmp_path / "nowhere"
-    done = run(TMPDIR=str(tmp_path), FETCHGATE_CACHE=str(_broken_cache(tmp_path)), JAVA_HOME=str(missing))
+    done = run(TMPDIR=str(tmp_path), FETCHGATE_CACHE=str(_broken_cache(tmp_path)))
     assert done.returncode == 1
     assert done.stderr.startswith("demo: Kafka 4.3.0: starting a broker: ")
     assert "A broker needs about 1 GB of free memory" in done.stderr

