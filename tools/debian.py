@@ -2,6 +2,8 @@
 
     python -m tools.debian     # fetches those that this machine has not; any user may
 
+A program that is installed, but in a folder that is not on PATH (/usr/sbin of most users), is linked instead.
+
 apt-get itself says where packages are and checks their signatures, with lists and archives in a folder of
 ours instead of the system's. They are unpacked, and a script for each program in `bin` finds their libraries.
 """
@@ -31,6 +33,9 @@ PACKAGES: Final = {
     "chromium": ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
 }
 """The program that is wanted of a package, and others that will do."""
+
+INSTALLED: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where Debian puts programs. Only root has the folders of sbin on PATH."""
 
 SECONDS: Final = 300.0
 """For everything; what is not there by then is done without. 150 MB take 20 s on a good line."""
@@ -75,6 +80,18 @@ def lacking(packages: Iterable[str], path: str) -> list[str]:
         for package in packages
         if not any(shutil.which(program, path=path) for program in PACKAGES[package])
     ]
+
+
+def link_installed(package: str) -> bool:
+    """Link a program of a package from where Debian puts it; False where it is not installed."""
+    found = next(filter(None, (shutil.which(name, path=INSTALLED) for name in PACKAGES[package])), None)
+    if found is None:
+        return False
+    programs().mkdir(parents=True, exist_ok=True)
+    link = programs() / Path(found).name
+    link.unlink(missing_ok=True)  # of a program that has gone since
+    link.symlink_to(found)
+    return True
 
 
 def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
@@ -183,6 +200,7 @@ def _write_script(program: str) -> None:
     libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
     programs().mkdir(exist_ok=True)
     script = programs() / program
+    script.unlink(missing_ok=True)  # it may be a link: what it leads to is not ours
     names = {"libraries": ":".join(libraries), "data": str(root / "usr" / "share"), "program": str(found)}
     script.write_text(SCRIPT.format_map({key: shlex.quote(value) for key, value in names.items()}))
     script.chmod(0o755)
@@ -191,7 +209,7 @@ def _write_script(program: str) -> None:
 def main() -> None:
     """Fetch what this machine has not; the tests can run, whatever comes of it."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(programs())])
-    failed = fetch(lacking(PACKAGES, path))
+    failed = fetch([package for package in lacking(PACKAGES, path) if not link_installed(package)])
     for reason in sorted(set(failed.values())):
         packages = ", ".join(package for package in failed if failed[package] == reason)
         print(f"Not fetched: {packages}: {reason[:500]}", file=sys.stderr)

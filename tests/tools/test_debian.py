@@ -101,6 +101,7 @@ def test_elsewhere_than_on_debian_it_is_told_and_nothing_fails(
     stage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(stage))
+    monkeypatch.setattr(debian, "INSTALLED", str(stage))
     debian.main()
     assert capsys.readouterr().err == (
         f"Not fetched: {', '.join(debian.PACKAGES)}: [Errno 2] No such file or directory: 'apt-get'\n"
@@ -121,3 +122,27 @@ def test_what_is_there_is_not_fetched(
     debian.main()
     assert not debian.folder().exists()
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_installed_and_not_on_path_is_linked(
+    stage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sbin = tmp_path / "sbin"
+    sbin.mkdir()
+    for package in debian.PACKAGES:
+        (sbin / debian.PACKAGES[package][-1]).touch(mode=0o755)
+    monkeypatch.setattr(debian, "INSTALLED", str(sbin))
+    monkeypatch.setenv("PATH", str(stage))
+    debian.main()
+    assert (debian.programs() / "nft").readlink() == sbin / "nft"
+    assert debian.lacking(debian.PACKAGES, str(debian.programs())) == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_link_to_a_program_that_has_gone_is_replaced_and_not_followed(stage: Path, tmp_path: Path) -> None:
+    debian.programs().mkdir(parents=True)
+    (debian.programs() / "tshark").symlink_to(tmp_path / "gone")
+    play(stage)
+    assert debian.fetch(["tshark"]) == {}
+    assert (debian.programs() / "tshark").is_file()
+    assert not (tmp_path / "gone").exists()
