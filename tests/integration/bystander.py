@@ -174,6 +174,16 @@ class Scene:
         return int(self.process.num_fds()) - 2 * len(links)
 
     @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Have the gateway stand still for the body: all that was sent meanwhile is there when it goes on."""
+        self.process.suspend()
+        try:
+            until(lambda: self.process.status() == psutil.STATUS_STOPPED, "it goes on")
+            yield
+        finally:
+            self.process.resume()
+
+    @contextmanager
     def unharmed(self, *, growth: int = MAX_GROWTH) -> Iterator[Callable[[], str]]:
         """Check after the body that the gateway and its other clients are as they were before it.
 
