@@ -592,7 +592,7 @@ def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_pa
         shown = [_serial(gateway, secured)]
         with Bystander(gateway.address, gateway.address, "traffic", rate=100, settings=reach) as traffic:
             traffic.check()
-            status = _bystanders(gateway)
+            before = _bystanders(gateway)
             for number in range(3):
                 renewed = secured.ca.sign(f"renewed-{number}")
                 key.write_text(renewed.private)
@@ -606,7 +606,7 @@ def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_pa
             assert "stays in use" in _reason(gateway)
             assert _serial(gateway, secured) == shown[-1]
             traffic.finish()
-            assert status <= _bystanders(gateway), "nobody was disconnected"
+            assert before <= _bystanders(gateway), "nobody was disconnected"
         assert traffic.errors == errors == []
 
 

@@ -108,7 +108,7 @@ def _interrupt_later() -> Iterator[None]:
 
 def _conf(master: str, scratch: Path) -> SparkConf:
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("fetchgate replay measure")
-    packages = str(Path(__file__).parent.parent.parent)
+    packages = str(Path(__file__).parents[3])
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
