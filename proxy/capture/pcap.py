@@ -18,7 +18,8 @@ from dpkt.ip6 import IP6
 from dpkt.pcap import TCPDUMP_MAGIC_NANO, LEFileHdr
 from dpkt.tcp import TCP
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from proxy.protocol.primitives import Buffer
+
 Piece: TypeAlias = tuple[Buffer, int]
 """Bytes that passed, and how many more passed after them that are left out."""
 

@@ -58,9 +58,9 @@ class Redactor:
         asked: dict[bytes, tuple[int, int]] = {}
         self._streams = (_Requests(asked), _Responses(asked))
 
-    def cut(self, by: int, data: bytes) -> list[Piece]:
+    def redact(self, by: int, data: bytes) -> list[Piece]:
         """Take the next bytes of one direction; `by` is `capturing.CLIENT` or `capturing.BROKER`."""
-        return self._streams[by].take(data)
+        return self._streams[by].feed(data)
 
 
 class _Stream:
@@ -97,7 +97,7 @@ class _Stream:
         self.hold(kept)
         self.leave_out(len(part) - kept)
 
-    def take(self, data: bytes) -> list[Piece]:
+    def feed(self, data: bytes) -> list[Piece]:
         """Sort the next bytes into those kept and those left out."""
         self._runs = []
         at = 0

@@ -16,9 +16,10 @@ from threading import Thread
 from time import gmtime, strftime, time_ns
 from typing import Any, Final, Protocol, cast
 
-from proxy.capture.pcap import CLIENT, Buffer, Conversation, TcpPeer, file_header
+from proxy.capture.pcap import CLIENT, Conversation, TcpPeer, file_header
 from proxy.capture.redact import Redactor
 from proxy.logger import Logger
+from proxy.protocol.primitives import Buffer
 from proxy.reasons import reason_of
 
 BACKLOG_BYTES: Final = 64 << 20
@@ -132,15 +133,15 @@ class Capture:
         self._written = 0
         """By the thread alone, as `_queued` is by the loop: so neither needs a lock."""
         self._queue: SimpleQueue[list[Buffer] | None] = SimpleQueue()
-        self._thread = Thread(target=self._write, name="capture", daemon=True)
+        self._thread = Thread(target=self._write_files, name="capture", daemon=True)
         self._thread.start()
 
     def __call__(self, protocol: asyncio.BufferedProtocol, by: int) -> asyncio.BufferedProtocol:
         """Tap a connection."""
         return _Tapped(self, protocol, by)
 
-    def take(self, records: Sequence[Buffer]) -> None:
-        """Take records; they are written within `FLUSH_SECONDS`."""
+    def write(self, records: Sequence[Buffer]) -> None:
+        """Queue records; the thread writes them within `FLUSH_SECONDS`."""
         if not self.on or not records:
             return
         if not self._pending:
@@ -164,15 +165,15 @@ class Capture:
         self._queued += self._pending_bytes
         self._pending, self._pending_bytes = [], 0
         if self._queued - self._written > BACKLOG_BYTES:
-            self._stopped(f"the disk is too slow: {self._queued - self._written} bytes wait for it")
+            self._stop(f"the disk is too slow: {self._queued - self._written} bytes wait for it")
 
-    def _stopped(self, reason: str) -> None:
+    def _stop(self, reason: str) -> None:
         if self.on:
             self.on = False
             self._pending = []
             self._log.error("capture stopped, the gateway goes on", reason=reason)
 
-    def _write(self) -> None:
+    def _write_files(self) -> None:
         """Write until the end, or until it fails: the thread."""
         try:
             while (records := self._queue.get()) is not None:
@@ -181,7 +182,7 @@ class Capture:
                 self._written += len(data)
         except OSError as error:
             with suppress(RuntimeError):  # the loop has been closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._stopped, reason_of(error))
+                self._loop.call_soon_threadsafe(self._stop, reason_of(error))
         with suppress(OSError):
             self._files.close()
 
@@ -238,19 +239,19 @@ class _Tapped(asyncio.BufferedProtocol):
 class _Side:
     """Stands in for a transport, and notes what is written; what it does not know is the transport's own."""
 
-    __slots__ = ("_by", "_capture", "_conversation", "_cutter", "_open", "_transport")
+    __slots__ = ("_by", "_capture", "_conversation", "_open", "_redactor", "_transport")
 
     def __init__(self, capture: Capture, transport: asyncio.Transport, by: int) -> None:
         self._capture = capture
         self._transport = transport
         self._by = by
-        self._cutter = None if capture.records else Redactor()
+        self._redactor = None if capture.records else Redactor()
         self._open = [True, True]
         now = time_ns()
         ends = [_endpoint(transport.get_extra_info(name)) for name in ("sockname", "peername")]
         client, broker = ends if by == CLIENT else reversed(ends)
         self._conversation = Conversation(client, broker, now)
-        capture.take(self._conversation.opened(now))
+        capture.write(self._conversation.opened(now))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -278,20 +279,20 @@ class _Side:
     def passed(self, by: int, data: bytes) -> None:
         """Note bytes."""
         if self._capture.on:
-            pieces = [(data, 0)] if self._cutter is None else self._cutter.cut(by, data)
-            self._capture.take(self._conversation.sent(by, pieces, time_ns()))
+            pieces = [(data, 0)] if self._redactor is None else self._redactor.redact(by, data)
+            self._capture.write(self._conversation.sent(by, pieces, time_ns()))
 
     def ended(self, by: int) -> None:
         """Note the end of one direction, once."""
         if self._open[by]:
             self._open[by] = False
-            self._capture.take(self._conversation.ended(by, time_ns()))
+            self._capture.write(self._conversation.ended(by, time_ns()))
 
     def broken(self, by: int) -> None:
         """Note the end of both, unless they have ended in order."""
         if any(self._open):
             self._open = [False, False]
-            self._capture.take(self._conversation.reset(by, time_ns()))
+            self._capture.write(self._conversation.reset(by, time_ns()))
 
 
 def _written_at(path: Path) -> int:

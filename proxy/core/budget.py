@@ -19,7 +19,7 @@ STALL_SECONDS: Final = 30.0
 class Holder(Protocol):
     """A connection as the budget sees it."""
 
-    held_changed_at: float
+    buffered_changed_at: float
     """When the number of its held bytes last changed."""
 
     @property
@@ -29,7 +29,7 @@ class Holder(Protocol):
     def wait_for_budget(self, waits: bool, /) -> None:
         """Stop reading the broker, or read it again."""
 
-    def count_held(self) -> None:
+    def report_buffered(self) -> None:
         """Tell the budget what is held now."""
 
 
@@ -80,9 +80,9 @@ class Budget:
         if not self._waiting:
             return None
         for holder in list(self._holders):
-            holder.count_held()
+            holder.report_buffered()
         free = (holder for holder in self._holders if holder not in self._waiting)
-        return next((holder for holder in free if now - holder.held_changed_at >= STALL_SECONDS), None)
+        return next((holder for holder in free if now - holder.buffered_changed_at >= STALL_SECONDS), None)
 
     def settle(self) -> None:
         """Say who waits; to be called as well when a connection can go on again, or no more."""
@@ -116,13 +116,13 @@ class RequestBudget:
     def __repr__(self) -> str:
         return f"<Collecting {self.total} of {self.limit}>"
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Take room for so many bytes if there is as much."""
         if self.total + size > self.limit:
             return False
         self.total += size
         return True
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Give room back."""
         self.total -= size

@@ -12,14 +12,21 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import ClientNamed, Event, Fault, Passthrough, Tally
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured, Meter
-from proxy.core.in_flight import Buffer, Disposition, InFlightRequest, ResponseQueue
-from proxy.core.requests import READ_WITHIN, TLS_HANDSHAKE, describe_length, named, shown, wants_response
+from proxy.core.in_flight import Disposition, InFlightRequest, ResponseQueue
+from proxy.core.requests import (
+    READ_WITHIN,
+    TLS_HANDSHAKE,
+    describe_length,
+    printable,
+    read_client_names,
+    wants_response,
+)
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.session.partitions import PartitionTable
 
 MAX_REQUEST_BYTES: Final = 104_857_600
@@ -301,7 +308,7 @@ class Connection:
         """Have a fetch kept until it is whole, or there is twice as much of it; without room it passes."""
         need = min(size, 2 * len(data))
         if self._request_budget is not None:
-            if not self._request_budget.take(need):
+            if not self._request_budget.reserve(need):
                 return self._other(data, size, _FETCH, version)
             self._room = need
         self._client_need = need
@@ -312,7 +319,7 @@ class Connection:
         data = bytes(self._client_part)
         self._client_part.clear()
         if self._room and self._request_budget is not None:
-            self._request_budget.give_back(self._room)
+            self._request_budget.release(self._room)
             self._room = 0
         return data
 
@@ -417,7 +424,7 @@ class Connection:
                 self._send(exchange, frame)
                 return size
             self._header, self._header_version = frame[_HEAD_SIZE:body], version
-            self.client_id = self.client_id or shown(client_id)
+            self.client_id = self.client_id or printable(client_id)
             if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
         self._responses.owed.append(exchange)
@@ -445,7 +452,7 @@ class Connection:
     def _name(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""
         try:
-            self.client_id, software = named(frame, version)
+            self.client_id, software = read_client_names(frame, version)
         except ProtocolError:
             return
         if software is not None:
@@ -538,7 +545,7 @@ class Connection:
         exchange, owed = self._responses.expected[0], self._responses.owed
         walk, size = exchange.walk, len(data)
         passes = exchange.passed_on and not exchange.chunks and owed and owed[0] is exchange
-        if walk is None or not passes or not walk.hop(size):
+        if walk is None or not passes or not walk.skip_records(size):
             return False
         exchange.received += size
         exchange.passed_on += size
@@ -603,9 +610,9 @@ class Connection:
         responses.expected.popleft()
         repeat, exchange.repeat = exchange.repeat, None
         if exchange.api_key == _FETCH:
-            self._meter.fetched(exchange, self._now, again=repeat is not None)
+            self._meter.note_fetch(exchange, self._now, again=repeat is not None)
         else:
-            self._meter.answered(exchange)
+            self._meter.note_other(exchange)
         if repeat is not None:
             if exchange.attempts == 1:
                 responses.repeating += 1

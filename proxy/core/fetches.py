@@ -18,8 +18,8 @@ from proxy.core.events import (
     Tally,
     fetch_kind,
 )
-from proxy.core.in_flight import Buffer, Disposition, InFlightRequest
-from proxy.core.last_seen import Repeated
+from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.last_seen import LastSeen
 from proxy.core.responses import Passing, rewritten_tags
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, ErrorCode
@@ -32,7 +32,7 @@ from proxy.protocol.fetch_request import (
     parse_fetch_request,
 )
 from proxy.protocol.fetch_response import FetchResponseWalk, response_head, slices
-from proxy.protocol.primitives import NO_TAGS, ProtocolError
+from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import Action, Delta, FetchSessionHandler, SessionResult
 from proxy.session.partitions import PartitionTable
@@ -104,7 +104,7 @@ class Fetches:
         self._events = events
         self._send = send
         self._passing = Passing(resolve)
-        self._repeated = Repeated()
+        self._repeated = LastSeen()
         self._rotation: Rotation | None = None
         self._slot = False
         self._outstanding = False
@@ -169,7 +169,7 @@ class Fetches:
     def end(self) -> None:
         """Let go of all: the connection has ended, and with it its session is nobody's."""
         self.handler.drop()
-        self._repeated = Repeated()
+        self._repeated = LastSeen()
         self._rotation = None
         self._close_frame = b""
         self._release()
@@ -230,7 +230,7 @@ class Fetches:
         delta = rotation.delta(frame, altered, handler.ask_incremental())
         if len(delta) >= len(frame):
             return False
-        rotation.take(altered)
+        rotation.apply(altered)
         exchange.first = first
         exchange.disposition = Disposition.EXPANDED
         self._ask(exchange, delta, FetchKind.INCREMENTAL, len(altered))
@@ -274,7 +274,7 @@ class Fetches:
         listing = exchange.listing
         if listing is None or listing.layout is request.layout:
             exchange.disposition = Disposition.WALKED
-            return request.patched(*session)
+            return request.with_session(*session)
         exchange.disposition = Disposition.EXPANDED
         return build_fetch_request(request, listing.layout, session, listing.topics())
 
@@ -293,7 +293,7 @@ class Fetches:
             session_id, epoch = 0, SESSIONLESS_EPOCH
             if not self.handler.established and not self._outstanding:
                 session_id, self.handler.session_id = self.handler.session_id, 0
-            frame = request.patched(session_id, epoch)
+            frame = request.with_session(session_id, epoch)
         exchange.disposition = Disposition.WALKED
         exchange.asks_session = False
         exchange.walk = None
@@ -553,7 +553,7 @@ class Fetches:
             exchange.repeat = lambda: self._pass(exchange, request, request.frame)
 
     def _note_uncached(self, walk: FetchResponseWalk) -> None:
-        for entry in walk.answered:
+        for entry in walk.entries:
             if entry.error_code in _UNCACHED_ERRORS:
                 self.eligibility.never = "errors that a session forgets"
                 self._events.append(Passthrough(reason=self.eligibility.never))

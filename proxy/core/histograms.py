@@ -24,7 +24,7 @@ BROKER_SECONDS: Final = (
     *(0.6, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
 """0.6: a fetch waits fetch.max.wait.ms, 500 by default, and comes back a little later."""
-ANSWER_BYTES: Final = (
+RESPONSE_BYTES: Final = (
     *(64, 128, 256, 512, 1024, 4096, 16_384, 65_536, 262_144),
     *(1_048_576, 4_194_304, 16_777_216, 67_108_864),
 )
@@ -94,8 +94,8 @@ class Measured:
 
     DISTRIBUTIONS: Final = (
         "broker_fetch",
-        "answer_bytes_broker",
-        "answer_bytes_client",
+        "response_bytes_broker",
+        "response_bytes_client",
         "partitions_broker",
         "partitions_client",
         "broker_other",
@@ -110,9 +110,9 @@ class Measured:
     def __init__(self) -> None:
         self.broker_fetch = Distribution(BROKER_SECONDS)
         """Seconds from a fetch's last byte to its response's first, the client's max_wait_ms included."""
-        self.answer_bytes_broker = Distribution(ANSWER_BYTES)
+        self.response_bytes_broker = Distribution(RESPONSE_BYTES)
         """Size of a fetch's response as the broker sent it, whole frames."""
-        self.answer_bytes_client = Distribution(ANSWER_BYTES)
+        self.response_bytes_client = Distribution(RESPONSE_BYTES)
         """Size of a fetch's response as the client got it."""
         self.partitions_broker = Distribution(PARTITIONS)
         """Partitions that a fetch to the broker listed; as all of these, once it is answered."""
@@ -178,7 +178,7 @@ class Meter:
         self.began = 0.0
         """When the first byte of the response came that is coming in, in seconds."""
 
-    def fetched(self, exchange: InFlightRequest, now: float, *, again: bool) -> None:
+    def note_fetch(self, exchange: InFlightRequest, now: float, *, again: bool) -> None:
         """Note a fetch whose response has come whole.
 
         Args:
@@ -202,7 +202,7 @@ class Meter:
         if len(waiting) >= 5 * _TOGETHER:
             self._measured.settle()
 
-    def answered(self, exchange: InFlightRequest) -> None:
+    def note_other(self, exchange: InFlightRequest) -> None:
         """Note any other request whose response has come."""
         if exchange.api_key not in _WAIT_FOR_OTHERS:
             waiting = self._measured.others

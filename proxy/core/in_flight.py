@@ -9,13 +9,12 @@ responses then wait for it.
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import TypeAlias
 
-from proxy.protocol.fetch_layout import SESSION_VERSION, Rows
-from proxy.protocol.fetch_request import FetchRequest, Listing, raised
+from proxy.protocol.fetch_layout import Rows
+from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from proxy.protocol.primitives import Buffer
+from proxy.protocol.versions import raise_listing
 
 
 class Disposition(Enum):
@@ -108,8 +107,7 @@ class InFlightRequest:
     def listing(self) -> Listing | None:
         """What a plain consumer's fetch lists, as the session has it (v4 to v6 as v7)."""
         if self._listing is None and self.request is not None and self.request.listing is not None:
-            listing = self.request.listing
-            self._listing = raised(listing) if self.version < SESSION_VERSION else listing
+            self._listing = raise_listing(self.request.listing)
         return self._listing
 
     def let_go(self) -> None:

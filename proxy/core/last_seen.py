@@ -19,7 +19,7 @@ _KIND: Final = 8
 """Length, API key and version of a request."""
 
 
-class Repeated:
+class LastSeen:
     """The last fetch whose entries lie in one place, the last small response and the last empty one."""
 
     __slots__ = ("_after", "_before", "_empty", "_form", "_kind", "_partitions", "_response", "_version")
@@ -49,7 +49,7 @@ class Repeated:
             start, count = form.topics.blocks[0]
             if frame[start + size - 1 : start + count * size : size].count(0) != count:
                 return None  # an entry has tags
-        return form.again(frame)
+        return form.with_frame(frame)
 
     def note_request(self, request: FetchRequest) -> None:
         """Keep what a fetch is but for its entries, if they lie in one place."""
@@ -58,7 +58,7 @@ class Repeated:
             self._form = None
             return
         frame, (start, end) = request.frame, block
-        self._form = request.again(b"")
+        self._form = request.with_frame(b"")
         self._kind, self._before, self._after = frame[:_KIND], frame[_BODY:start], frame[end:]
 
     def response(self, frame: bytes, version: int) -> int:

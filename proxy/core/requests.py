@@ -45,21 +45,21 @@ def describe_length(data: bytes, length: int, most: int) -> str:
     return f"a request of {length} bytes"
 
 
-def named(frame: bytes, version: int) -> tuple[str, ClientSoftware | None]:
-    """Return the client id and, from v3 on, the software that an ApiVersions request names, as `shown`.
+def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware | None]:
+    """Return the client id and, from v3 on, the software that an ApiVersions request names, `printable`.
 
     Raises:
         ProtocolError: it is not what that version says.
     """
     _, _, _, client_id, body = request_header(frame, 4)
     if version < 3:
-        return shown(client_id), None
+        return printable(client_id), None
     software, _ = read_client_software(frame, body)
-    name, of_version = shown(software.name.encode()), shown(software.version.encode())
-    return shown(client_id), ClientSoftware(name=name, version=of_version)
+    name, of_version = printable(software.name.encode()), printable(software.version.encode())
+    return printable(client_id), ClientSoftware(name=name, version=of_version)
 
 
-def shown(name: bytes | None) -> str:
+def printable(name: bytes | None) -> str:
     """Return what a client calls itself, fit to be shown: a terminal may obey what is not printable."""
     text = (name or b"")[:_MAX_NAME].decode(errors="replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

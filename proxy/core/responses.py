@@ -5,13 +5,13 @@ from typing import Final
 
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import Event, Passthrough
-from proxy.core.in_flight import Buffer, Disposition, InFlightRequest
+from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import ApiKey, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk, slices
-from proxy.protocol.primitives import ProtocolError, TagSpan, encode_uvarint
+from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint
 
 _HEAD_SIZE: Final = 8
 """Length and correlation id: an ApiVersions response header has no more at any version."""

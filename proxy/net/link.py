@@ -143,10 +143,10 @@ class Link:
         "asked_for",
         "broker",
         "broker_address",
+        "buffered_changed_at",
         "client",
         "client_address",
         "core",
-        "held_changed_at",
         "last_error",
         "last_event",
         "measured",
@@ -177,7 +177,7 @@ class Link:
         """Transparent mode: from which port to where the broker connection goes."""
         self.client_address = ""
         self.broker_address: Address | None = None
-        self.held_changed_at = 0.0
+        self.buffered_changed_at = 0.0
         self.last_event = ""
         self.last_error = ""
         """The last thing that went wrong, in words."""
@@ -256,7 +256,7 @@ class Link:
         else:
             self.broker.release(PEER_FULL)
             self.client.release(OWN_FULL)
-        self.count_held()
+        self.report_buffered()
         self._host.budget.settle()
 
     # -- the broker's side ---------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class Link:
             self.core.receive_broker(data, now)
             self.pump()
             if self.core.held or self._held:
-                self.count_held()
+                self.report_buffered()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._broken(error)
         self.measured.responses.append(monotonic() - now)
@@ -486,7 +486,7 @@ class Link:
             "client_id": self.core.client_id,
         }
 
-    def count_held(self) -> None:
+    def report_buffered(self) -> None:
         """Tell the budget what this link holds now."""
         held = self.core.held
         if self.broker.holds & PEER_FULL and self.client.transport is not None:
@@ -495,7 +495,7 @@ class Link:
             held += max(0, self.client.transport.get_write_buffer_size() - WRITE_HIGH_WATER - RECEIVE_BYTES)
         if held != self._held:
             self._held = held
-            self.held_changed_at = monotonic()
+            self.buffered_changed_at = monotonic()
             self._host.budget.update(self, held)
             self._host.sessions.crowded = self._host.budget.over
 

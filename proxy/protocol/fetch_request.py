@@ -139,7 +139,7 @@ class FetchRequest:
         at, count = topics.blocks[0]
         return at, at + count * self.layout.request_entry
 
-    def again(self, frame: bytes) -> "FetchRequest":
+    def with_frame(self, frame: bytes) -> "FetchRequest":
         """Return the same fetch as another frame has it.
 
         Args:
@@ -158,7 +158,7 @@ class FetchRequest:
             self.tail,
         )
 
-    def patched(self, session_id: int, session_epoch: int) -> bytes:
+    def with_session(self, session_id: int, session_epoch: int) -> bytes:
         """Return the frame with another session id and epoch (v7 and later)."""
         at = self.body + self.layout.request_head - 8
         return b"".join((self.frame[:at], _SESSION.pack(session_id, session_epoch), self.frame[at + 8 :]))
@@ -333,19 +333,6 @@ def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[int, bool]:
     if at > len(frame):
         raise Truncated("forgotten topics", at)
     return at, bool(topics)
-
-
-def raised(listing: Listing) -> Listing:
-    """Return what a v4, v5 or v6 fetch lists, as v7 lists it: v4 gains log_start_offset -1 in each entry."""
-    target = LAYOUTS[SESSION_VERSION]
-    entries = listing.entries
-    if listing.layout.version == 4:
-        wide = np.full((len(entries), target.request_entry), 0xFF, np.uint8)
-        narrow = np.frombuffer(entries.tobytes(), np.uint8).reshape(-1, listing.layout.request_entry)
-        wide[:, :12] = narrow[:, :12]
-        wide[:, 20:] = narrow[:, 12:]
-        entries = wide.view(target.request_item).reshape(-1)
-    return Listing(target, listing.keys, listing.counts, entries)
 
 
 def build_fetch_request(

@@ -84,7 +84,7 @@ class FetchResponseWalk:
     Args:
         layout: the version of the request that it answers.
         isolation_level: that of the request; it tells what an entry without news looks like.
-        keep: collect `answered`, `runs` and `elements`; otherwise entries are only counted.
+        keep: collect `entries`, `runs` and `elements`; otherwise entries are only counted.
     """
 
     __slots__ = (
@@ -99,8 +99,8 @@ class FetchResponseWalk:
         "_skip",
         "_tail",
         "_topics_left",
-        "answered",
         "elements",
+        "entries",
         "error_code",
         "offset",
         "partitions",
@@ -134,7 +134,7 @@ class FetchResponseWalk:
         """Offset of the session id in the frame, 0 below v7."""
         self.partitions = 0
         self.record_bytes = 0
-        self.answered: list[PartitionResponse] = []
+        self.entries: list[PartitionResponse] = []
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
         """Topic elements as they stand in the response, if entries are kept: key, entries."""
@@ -153,7 +153,7 @@ class FetchResponseWalk:
         """Whether the response was walked to its end."""
         return self._at == _END and not self._skip
 
-    def hop(self, size: int) -> bool:
+    def skip_records(self, size: int) -> bool:
         """Go over the next `size` bytes if they lie within records; tell whether they do."""
         if self._skip <= size:
             return False
@@ -168,7 +168,7 @@ class FetchResponseWalk:
             ProtocolError: the bytes are no response of this version.
         """
         size = len(chunk)
-        if self.hop(size):
+        if self.skip_records(size):
             return
         at = self._skip
         self.offset += at
@@ -374,7 +374,7 @@ class FetchResponseWalk:
 
     def _entry_done(self) -> None:
         if self._open is not None:
-            self.answered.append(self._open)
+            self.entries.append(self._open)
             self._open = None
         self._at = _ENTRY_AT
         if not self._left:

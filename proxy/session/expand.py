@@ -7,7 +7,7 @@ did send, spliced in as they lie in the received chunks.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse, response_head, slices
+from proxy.protocol.primitives import Buffer
 from proxy.session.partitions import PartitionTable
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FOUND_BEFORE_READING: Final = frozenset(
     {

@@ -313,9 +313,9 @@ class FetchSessionHandler:
             rows = table.rows(run.key, run.entries.view(table.layout.response_fields)["partition"])
             if (rows < 0).any():
                 return None
-            table.take_run(run, rows)
+            table.apply_run(run, rows)
         seen: set[int] = set()
-        for entry in walk.answered:
+        for entry in walk.entries:
             row = table.row(entry.key, entry.partition)
             if row < 0 or row in seen:
                 return None
@@ -326,7 +326,7 @@ class FetchSessionHandler:
                 return SessionResult(
                     Action.REPEAT_FULL, f"topic gone or made anew (error {entry.error_code})"
                 )
-            table.take_entry(entry, row)
+            table.apply_entry(entry, row)
             if not entry.ends_empty or entry.error_code:
                 verdict.entries.append(entry)
                 verdict.rows.append(row)

@@ -180,14 +180,14 @@ class PartitionTable:
         self._described = 0
         self.refused.fill(0)
 
-    def take_run(self, run: EmptyRun, rows: Rows) -> None:
+    def apply_run(self, run: EmptyRun, rows: Rows) -> None:
         """Take what the broker said of the partitions in these rows, without news and without error."""
         self.cached_entries[rows] = run.entries
         self.known[rows] = True
         self._described = int(np.count_nonzero(self.known))
         self.refused[rows] = 0
 
-    def take_entry(self, entry: PartitionResponse, row: int) -> None:
+    def apply_entry(self, entry: PartitionResponse, row: int) -> None:
         """Take what the broker said of one partition; its records and errors are not kept."""
         known = bool(self.known[row])
         self.known[row] = described = not entry.error_code

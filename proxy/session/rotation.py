@@ -7,14 +7,13 @@ table is gathered or scattered. All of this is a shorter way to what `handler` a
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final
 
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import PartitionResponse, response_head, slices
+from proxy.protocol.primitives import Buffer
 from proxy.session.expand import FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _MAX_SUSPECTS: Final = 16
 """With more entries to be looked at one by one it is the columns' turn."""
@@ -100,7 +99,7 @@ class Rotation:
         )
         return len(content).to_bytes(4) + content
 
-    def take(self, altered: Sequence[tuple[int, bytes]]) -> None:
+    def apply(self, altered: Sequence[tuple[int, bytes]]) -> None:
         """Make the table hold what a fetch alters."""
         held, item = self.table.request_bytes, self.table.layout.request_entry
         for row, entry in altered:

@@ -248,8 +248,8 @@ def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metri
     responses = HistogramMetricFamily(
         "fetchgate_fetch_answer_bytes", "Size of fetch responses, whole frames.", labels=["side"]
     )
-    _fill(responses, "client", measured.answer_bytes_client)
-    _fill(responses, "broker", measured.answer_bytes_broker)
+    _fill(responses, "client", measured.response_bytes_client)
+    _fill(responses, "broker", measured.response_bytes_broker)
     yield responses
     partitions = HistogramMetricFamily(
         "fetchgate_fetch_request_partitions", "Partitions that a fetch request lists.", labels=["side"]

@@ -76,7 +76,7 @@ def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> 
         return None
     if not walk.done:
         return None
-    errors = tuple(entry.error_code for entry in walk.answered if entry.error_code)
+    errors = tuple(entry.error_code for entry in walk.entries if entry.error_code)
     return FetchSummary(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors)
 
 

@@ -22,7 +22,7 @@ from replay.capture.packets.segments import SEGMENTS
 
 _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
 """Spark has no unsigned numbers."""
-THIN: Final = pa.schema(
+STRIPPED: Final = pa.schema(
     [
         *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
         # Offset in the payload and length of each stretch cut, in turn, as int32; empty if there is none.
@@ -77,21 +77,21 @@ class _Walk(FetchResponseWalk):
         return at
 
 
-def thin(batch: pa.RecordBatch) -> pa.RecordBatch:
+def strip_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Cut the contents of records out of a batch of SEGMENTS."""
     payload = batch.column("payload")
     found = _Batch(*_bytes_of(payload))
     sides = _sides(batch)
     for row in _requests(found, sides):
         _look_into(found, row, sides)
-    columns = [batch.column(name).cast(THIN.field(name).type) for name in SEGMENTS.names]
+    columns = [batch.column(name).cast(STRIPPED.field(name).type) for name in SEGMENTS.names]
     cuts = pa.array([b""] * batch.num_rows, pa.binary())
     if found.spans:
         columns[-1], cuts = _without(found, batch.num_rows)
-    return pa.RecordBatch.from_arrays([*columns, cuts], schema=THIN)
+    return pa.RecordBatch.from_arrays([*columns, cuts], schema=STRIPPED)
 
 
-def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
+def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a thin batch as SEGMENTS, with zeros where contents were cut."""
     columns = [batch.column(name).cast(SEGMENTS.field(name).type) for name in SEGMENTS.names]
     lengths = pc.binary_length(batch.column("cuts"))

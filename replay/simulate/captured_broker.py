@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from proxy.core.in_flight import Buffer
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import FetchLayout, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import PartitionResponse, response_head
+from proxy.protocol.primitives import Buffer
 from proxy.session.partitions import PartitionTable
 from replay.simulate.captured_response import CapturedResponse
 

@@ -7,10 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from proxy.core.in_flight import Buffer
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, slices
-from proxy.protocol.primitives import Malformed
+from proxy.protocol.primitives import Buffer, Malformed
 from replay.capture.kafka.exchange import is_cut
 
 _ABORTED_SIZE: Final = 16
@@ -78,7 +77,7 @@ class CapturedResponse:
     @cached_property
     def changes(self) -> list[PartitionResponse]:
         """The entries that say more than where a partition's log begins and ends."""
-        return [entry for entry in self.walk.answered if not entry.ends_empty or entry.error_code]
+        return [entry for entry in self.walk.entries if not entry.ends_empty or entry.error_code]
 
     def quiet(self) -> Iterator[tuple[bytes, Entries]]:
         """Give the entries that say no more, by topic."""
@@ -86,7 +85,7 @@ class CapturedResponse:
         end = self.layout.empty_ends[1 if self.isolation_level else 0]
         for run in self.walk.runs:
             found.setdefault(run.key, []).append(run.entries.tobytes())
-        for entry in self.walk.answered:
+        for entry in self.walk.entries:
             if entry.ends_empty and not entry.error_code:
                 found.setdefault(entry.key, []).append(entry.fixed + end)
         for key, entries in found.items():

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from proxy.core.last_seen import Repeated
+from proxy.core.last_seen import LastSeen
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
@@ -35,7 +35,7 @@ class Engine:
     def __init__(self, policy: Policy) -> None:
         self._policy: AlwaysPolicy | GatewayPolicy = AlwaysPolicy() if policy == "always" else GatewayPolicy()
         self._unanswered: list[CapturedFetch] = []
-        self._repeated = Repeated()
+        self._repeated = LastSeen()
 
     def take(self, exchange: Exchange) -> list[Outcome]:
         """Take an exchange; return the outcomes of fetches that are settled by now."""

@@ -6,18 +6,18 @@ from functools import cache
 from typing import Final, Literal, TypeAlias
 
 from proxy.core.events import FetchKind, fetch_kind
-from proxy.core.last_seen import Repeated
+from proxy.core.last_seen import LastSeen
 from proxy.protocol.api import request_header
-from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION, FetchLayout
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, FetchLayout
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
     Listing,
     parse_fetch_request,
-    raised,
 )
 from proxy.protocol.fetch_response import response_head
 from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.versions import raise_listing
 from replay.capture.kafka.exchange import Exchange
 from replay.simulate.captured_broker import Element
 from replay.simulate.captured_response import CapturedResponse
@@ -154,10 +154,10 @@ class CapturedFetch:
         listing = self.request.listing
         if listing is None:
             raise RuntimeError("only a plain consumer's fetch has a listing")
-        return raised(listing) if listing.layout.version < SESSION_VERSION else listing
+        return raise_listing(listing)
 
 
-def read_fetch(outcome: Outcome, repeated: Repeated) -> CapturedFetch | None:
+def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
     """Read a fetch and its response into the outcome; None if there is nothing to go on with.
 
     Args:
@@ -289,5 +289,5 @@ def _answered(response: CapturedResponse) -> Iterator[tuple[bytes, int, int, int
         yield key, 0, layout.prefix_size(key, count) + end, 0
     for run in walk.runs:
         yield run.key, len(run.entries), len(run.entries) * layout.response_entry, 0
-    for entry in walk.answered:
+    for entry in walk.entries:
         yield entry.key, 1, entry.end - entry.start, entry.records

@@ -11,7 +11,6 @@ from typing import Final
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.in_flight import Buffer
 from proxy.core.responses import clamped
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import FetchLayout
@@ -22,7 +21,7 @@ from proxy.protocol.fetch_request import (
     parse_fetch_request,
 )
 from proxy.protocol.fetch_response import response_head
-from proxy.protocol.primitives import encode_count
+from proxy.protocol.primitives import Buffer, encode_count
 from proxy.session.handler import Delta, FetchSessionHandler
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker

@@ -9,7 +9,8 @@ from dpkt import dpkt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.capture.pcap import BROKER, CLIENT, MAX_SEGMENT, Buffer, Conversation, TcpPeer, file_header
+from proxy.capture.pcap import BROKER, CLIENT, MAX_SEGMENT, Conversation, TcpPeer, file_header
+from proxy.protocol.primitives import Buffer
 from tests.captured import ACK, FIN, PSH, RST, SYN, Packet, read, streams
 
 NOW = 1_795_215_250_123_456_789

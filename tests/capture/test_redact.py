@@ -16,14 +16,14 @@ from tests.playbook import request, response
 SECRET = b"\xc3SECRET\xc3"
 
 
-def _cut(cutter: Redactor, by: int, chunks: Iterable[bytes]) -> bytes:
+def _redacted(redactor: Redactor, by: int, chunks: Iterable[bytes]) -> bytes:
     """What a reader of the capture sees: zeros where bytes were left out."""
-    pieces: list[Piece] = [piece for chunk in chunks for piece in cutter.cut(by, chunk)]
+    pieces: list[Piece] = [piece for chunk in chunks for piece in redactor.redact(by, chunk)]
     return b"".join(bytes(kept) + bytes(cut) for kept, cut in pieces)
 
 
-def _whole(by: int, frame: bytes, cutter: Redactor | None = None) -> bytes:
-    return _cut(cutter or Redactor(), by, [frame])
+def _whole(by: int, frame: bytes, redactor: Redactor | None = None) -> bytes:
+    return _redacted(redactor or Redactor(), by, [frame])
 
 
 def _with_records(version: int) -> bytes:
@@ -36,11 +36,11 @@ def _with_records(version: int) -> bytes:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_fetch_response_is_without_its_records_and_else_as_it_was(version: int) -> None:
-    cutter, frame = Redactor(), _with_records(version)
+    redactor, frame = Redactor(), _with_records(version)
     asked = fetch(version, ("a", 0), correlation=1)
 
-    assert _whole(CLIENT, asked, cutter) == asked
-    assert _whole(BROKER, frame, cutter) == frame.replace(SECRET, bytes(len(SECRET)))
+    assert _whole(CLIENT, asked, redactor) == asked
+    assert _whole(BROKER, frame, redactor) == frame.replace(SECRET, bytes(len(SECRET)))
 
 
 @given(
@@ -54,24 +54,24 @@ def test_it_does_not_matter_how_the_bytes_come(
     entries = [entry(number, 5, records=some) for number, some in enumerate(records)]
     frames = [fetch_response(version, ("a", entries), ("b", entries), correlation_id=n) for n in (1, 2)]
     asked = [fetch(version, ("a", 0), correlation=n) for n in (1, 2)]
-    cutter, by_chunks = Redactor(), Redactor()
-    for some in (cutter, by_chunks):
-        _cut(some, CLIENT, asked)
+    redactor, by_chunks = Redactor(), Redactor()
+    for some in (redactor, by_chunks):
+        _redacted(some, CLIENT, asked)
     stream = b"".join(frames)
     at = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     chunks = [stream[start:end] for start, end in zip([0, *at], [*at, len(stream)], strict=True)]
 
-    assert _cut(by_chunks, BROKER, chunks) == _cut(cutter, BROKER, frames)
+    assert _redacted(by_chunks, BROKER, chunks) == _redacted(redactor, BROKER, frames)
 
 
 @pytest.mark.parametrize("exchange", live(), ids=str)
 def test_live_fetches_keep_all_but_their_records(exchange: LiveExchange) -> None:
-    cutter = Redactor()
+    redactor = Redactor()
     correlation = exchange.request[8:12]
 
-    assert _whole(CLIENT, exchange.request, cutter) == exchange.request
+    assert _whole(CLIENT, exchange.request, redactor) == exchange.request
     frame = correlation.join([exchange.response[:4], exchange.response[8:]])
-    seen = _cut(cutter, BROKER, [frame[n : n + 7] for n in range(0, len(frame), 7)])
+    seen = _redacted(redactor, BROKER, [frame[n : n + 7] for n in range(0, len(frame), 7)])
     expected = frame
     for topic in wire.decode_response(frame[4:], exchange.version).topics:
         for data in topic.partitions:
@@ -82,31 +82,31 @@ def test_live_fetches_keep_all_but_their_records(exchange: LiveExchange) -> None
 
 @pytest.mark.parametrize("version", [0, 3, 19])
 def test_a_response_of_a_version_that_is_not_understood_has_its_head_alone(version: int) -> None:
-    cutter, frame = Redactor(), response(1, SECRET * 9)
-    _whole(CLIENT, request(ApiKey.FETCH, version, 1), cutter)
+    redactor, frame = Redactor(), response(1, SECRET * 9)
+    _whole(CLIENT, request(ApiKey.FETCH, version, 1), redactor)
 
-    assert _whole(BROKER, frame, cutter) == frame[:8] + bytes(len(frame) - 8)
+    assert _whole(BROKER, frame, redactor) == frame[:8] + bytes(len(frame) - 8)
 
 
 def test_from_where_a_response_is_not_understood_it_is_left_out() -> None:
-    cutter = Redactor()
-    _whole(CLIENT, fetch(12, ("a", 0), correlation=1), cutter)
+    redactor = Redactor()
+    _whole(CLIENT, fetch(12, ("a", 0), correlation=1), redactor)
     frame = fetch_response(12, ("a", [entry(0, 5)]))
     bad = framed(frame[4:] + SECRET)  # bytes after the end of the response
 
-    assert SECRET not in _cut(cutter, BROKER, [bad[:30], bad[30:]])
+    assert SECRET not in _redacted(redactor, BROKER, [bad[:30], bad[30:]])
     following = response(2, b"kept")
-    _whole(CLIENT, request(ApiKey.METADATA, 1, 2), cutter)
-    assert _whole(BROKER, following, cutter) == following
+    _whole(CLIENT, request(ApiKey.METADATA, 1, 2), redactor)
+    assert _whole(BROKER, following, redactor) == following
 
 
 @pytest.mark.parametrize("api_key", sorted(KEPT - {ApiKey.FETCH, ApiKey.SASL_HANDSHAKE}))
 def test_bodies_that_hold_no_records_stay(api_key: ApiKey) -> None:
-    cutter = Redactor()
+    redactor = Redactor()
     asked, answered = request(api_key, 1, 7, b"body" * 9), response(7, b"body" * 9)
 
-    assert _whole(CLIENT, asked, cutter) == asked
-    assert _whole(BROKER, answered, cutter) == answered
+    assert _whole(CLIENT, asked, redactor) == asked
+    assert _whole(BROKER, answered, redactor) == answered
 
 
 @pytest.mark.parametrize(
@@ -122,20 +122,20 @@ def test_bodies_that_hold_no_records_stay(api_key: ApiKey) -> None:
     ],
 )
 def test_other_bodies_are_left_out_and_headers_stay(api_key: int) -> None:
-    cutter = Redactor()
+    redactor = Redactor()
     asked, answered = request(api_key, 1, 7, SECRET, client=b"who"), response(7, SECRET)
 
     chunks = [asked[:3], asked[3:13], asked[13:16], asked[16:20], asked[20:]]
-    assert _cut(cutter, CLIENT, chunks) == asked[: -len(SECRET)] + bytes(len(SECRET))
-    assert _whole(BROKER, answered, cutter) == answered[:8] + bytes(len(SECRET))
+    assert _redacted(redactor, CLIENT, chunks) == asked[: -len(SECRET)] + bytes(len(SECRET))
+    assert _whole(BROKER, answered, redactor) == answered[:8] + bytes(len(SECRET))
 
 
 def test_requests_that_are_never_answered_take_no_memory() -> None:
-    cutter = Redactor()
+    redactor = Redactor()
     for correlation in range(1_000):
-        _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, SECRET), cutter)
+        _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, SECRET), redactor)
 
-    assert not cutter._streams[CLIENT]._asked
+    assert not redactor._streams[CLIENT]._asked
 
 
 def test_a_response_that_nothing_asked_for_is_left_out() -> None:
@@ -145,18 +145,18 @@ def test_a_response_that_nothing_asked_for_is_left_out() -> None:
 
 
 def test_tokens_after_sasl_handshake_v0_are_left_out() -> None:
-    cutter = Redactor()
+    redactor = Redactor()
     handshake, shaken = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\5PLAIN"), response(1, b"\0\0\0\0\0\0")
     token = framed(b"\0user\0" + SECRET)
 
-    assert _cut(cutter, CLIENT, [handshake + token, token]) == handshake + bytes(2 * len(token))
-    assert _cut(cutter, BROKER, [shaken, token]) == shaken + bytes(len(token))
+    assert _redacted(redactor, CLIENT, [handshake + token, token]) == handshake + bytes(2 * len(token))
+    assert _redacted(redactor, BROKER, [shaken, token]) == shaken + bytes(len(token))
 
 
 @pytest.mark.parametrize("by", [CLIENT, BROKER])
 @pytest.mark.parametrize("first", [b"\x60\x82\x02\x00", b"\xff\xff\xff\xff", b"\0\0\0\3"])
 def test_what_is_no_frame_is_left_out_but_for_its_length(by: int, first: bytes) -> None:
-    assert _cut(Redactor(), by, [first + SECRET, SECRET]) == first + bytes(2 * len(SECRET))
+    assert _redacted(Redactor(), by, [first + SECRET, SECRET]) == first + bytes(2 * len(SECRET))
 
 
 def test_a_request_without_a_client_id() -> None:
@@ -168,13 +168,15 @@ def test_a_request_without_a_client_id() -> None:
 def test_the_shortest_request_there_is_stays() -> None:
     frame = framed(b"\0\7\0\0\0\0\0\1")  # ControlledShutdown v0 has header v0
 
-    assert _cut(Redactor(), CLIENT, [frame[:5], frame[5:] + frame]) == frame + frame
+    assert _redacted(Redactor(), CLIENT, [frame[:5], frame[5:] + frame]) == frame + frame
 
 
 def test_pieces_are_few() -> None:
-    cutter = Redactor()
-    _whole(CLIENT, fetch(12, ("a", 0), correlation=1), cutter)
+    redactor = Redactor()
+    _whole(CLIENT, fetch(12, ("a", 0), correlation=1), redactor)
 
     frame = _with_records(12)
 
-    assert len(cutter.cut(BROKER, frame + frame)) == 4  # one for each stretch left out, the second frame one
+    assert (
+        len(redactor.redact(BROKER, frame + frame)) == 4
+    )  # one for each stretch left out, the second frame one

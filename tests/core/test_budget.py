@@ -4,7 +4,7 @@ from proxy.core.budget import STALL_SECONDS, Budget, RequestBudget
 class Holder:
     def __init__(self, budget: Budget, name: str) -> None:
         self.name = name
-        self.held_changed_at = 0.0
+        self.buffered_changed_at = 0.0
         self.can_go_on = True
         self.waits = False
         self.held = 0
@@ -17,7 +17,7 @@ class Holder:
         assert waits is not self.waits, "told twice"
         self.waits = waits
 
-    def count_held(self) -> None:
+    def report_buffered(self) -> None:
         pass
 
     def holds(self, held: int) -> None:
@@ -113,7 +113,7 @@ def test_one_that_lies_still_while_others_wait_is_named() -> None:
     a.holds(200)
     b.holds(10)
     c.holds(10)
-    b.held_changed_at = c.held_changed_at = 5.0
+    b.buffered_changed_at = c.buffered_changed_at = 5.0
 
     assert budget.stalled(STALL_SECONDS - 0.1) is None
     assert budget.stalled(STALL_SECONDS) is a
@@ -131,7 +131,7 @@ def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
     budget, a, b, _ = _three()
     a.holds(100)
     b.holds(10)
-    a.held_changed_at = STALL_SECONDS
+    a.buffered_changed_at = STALL_SECONDS
 
     assert budget.stalled(STALL_SECONDS) is None
 
@@ -141,10 +141,10 @@ def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
 
 def test_what_is_collected_has_a_limit_of_its_own() -> None:
     request_budget = RequestBudget(100)
-    assert request_budget.take(60)
-    assert not request_budget.take(41)
+    assert request_budget.reserve(60)
+    assert not request_budget.reserve(41)
     assert request_budget.total == 60
-    assert request_budget.take(40)
-    request_budget.give_back(60)
-    assert request_budget.take(60)
+    assert request_budget.reserve(40)
+    request_budget.release(60)
+    assert request_budget.reserve(60)
     assert repr(request_budget) == "<Collecting 100 of 100>"

@@ -69,7 +69,7 @@ def test_times_and_sizes_of_a_session() -> None:
     assert measured.broker_fetch.total == pytest.approx(9.0)
     assert placed(measured.partitions_client) == {5: 4}
     assert placed(measured.partitions_broker) == {5: 3, 0: 1}
-    assert measured.answer_bytes_broker.count == measured.answer_bytes_client.count == 4
+    assert measured.response_bytes_broker.count == measured.response_bytes_client.count == 4
     assert placed(measured.broker_other) == {0.0005: 1}, "ApiVersions"
 
 
@@ -95,9 +95,9 @@ def test_sizes_add_up_to_what_is_counted(version: int) -> None:
 
     measured, tally = measured_of(play), play.connection.tally
 
-    assert measured.answer_bytes_client.total == tally.client.fetch_response_bytes
-    assert measured.answer_bytes_broker.total == tally.broker.fetch_response_bytes
-    assert measured.answer_bytes_client.count == sum(tally.client.fetches)
+    assert measured.response_bytes_client.total == tally.client.fetch_response_bytes
+    assert measured.response_bytes_broker.total == tally.broker.fetch_response_bytes
+    assert measured.response_bytes_client.count == sum(tally.client.fetches)
     assert measured.partitions_client.total == tally.client.partitions_requested
     assert measured.partitions_broker.total == tally.broker.partitions_requested
     assert placed(measured.added_repeat) == {0.25: 1}, "the first of the two tries"
@@ -107,11 +107,11 @@ def test_a_close_is_the_gateways_own() -> None:
     play = Playbook().established(16, T).close()
     closing = play.takes_broker()
     correlation = int.from_bytes(closing[8:12])
-    before = measured_of(play).answer_bytes_client.count
+    before = measured_of(play).response_bytes_client.count
     play.broker(fetch_response(16, correlation_id=correlation)).nothing()
     measured = measured_of(play)
-    assert measured.answer_bytes_client.count == before
-    assert measured.answer_bytes_broker.count == before + 1
+    assert measured.response_bytes_client.count == before
+    assert measured.response_bytes_broker.count == before + 1
     assert placed(measured.partitions_broker) == {5: 3, 0: 1}
 
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.last_seen import Repeated
+from proxy.core.last_seen import LastSeen
 from proxy.protocol.fetch_request import FetchRequest
 from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, parsed, walked
 from tests.model.wire import NodeEndpoint, node_endpoints_tag
 
 
-def noted(frame: bytes) -> Repeated:
-    repeated = Repeated()
+def noted(frame: bytes) -> LastSeen:
+    repeated = LastSeen()
     repeated.note_request(parsed(frame))
     return repeated
 
@@ -110,13 +110,13 @@ def test_a_fetch_whose_entries_are_in_no_one_place_is_not_kept(frame: bytes) -> 
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert Repeated().request(fetch(16, ("t", 0))) is None
-    assert Repeated().response(fetch_response(16, ("t", [entry(0, 5)])), 16) == -1
-    assert Repeated().empty(fetch_response(16)) is None
+    assert LastSeen().request(fetch(16, ("t", 0))) is None
+    assert LastSeen().response(fetch_response(16, ("t", [entry(0, 5)])), 16) == -1
+    assert LastSeen().empty(fetch_response(16)) is None
 
 
 def test_an_empty_response_is_walked_once() -> None:
-    repeated = Repeated()
+    repeated = LastSeen()
     frame = fetch_response(16, session_id=7)
     walk = walked(frame, 16)
     repeated.note_empty(frame, walk)
@@ -134,13 +134,13 @@ def test_an_empty_response_is_walked_once() -> None:
     ],
 )
 def test_a_response_that_says_something_is_no_empty_one(frame: bytes) -> None:
-    repeated = Repeated()
+    repeated = LastSeen()
     repeated.note_empty(frame, walked(frame, 16))
     assert repeated.empty(frame) is None
 
 
-def answered(frame: bytes, version: int = 16) -> Repeated:
-    repeated = Repeated()
+def answered(frame: bytes, version: int = 16) -> LastSeen:
+    repeated = LastSeen()
     repeated.note_response(frame, version, walked(frame, version))
     return repeated
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.core.requests import READ_WITHIN, describe_length, named, shown, wants_response
+from proxy.core.requests import READ_WITHIN, describe_length, printable, read_client_names, wants_response
 from proxy.protocol.api_versions import ClientSoftware
 from proxy.protocol.primitives import ProtocolError
 from tests.playbook import request
@@ -43,15 +43,18 @@ def test_lengths_that_no_broker_takes(data: bytes, length: int, reason: str) -> 
 
 
 def test_a_client_names_itself_and_from_3_on_its_software() -> None:
-    assert named(request(18, 2, 1), 2) == ("c", None)
+    assert read_client_names(request(18, 2, 1), 2) == ("c", None)
     software = b"\0" + b"\x05java" + b"\x064.3.0" + b"\0"
-    assert named(request(18, 3, 1, software), 3) == ("c", ClientSoftware(name="java", version="4.3.0"))
+    assert read_client_names(request(18, 3, 1, software), 3) == (
+        "c",
+        ClientSoftware(name="java", version="4.3.0"),
+    )
     with pytest.raises(ProtocolError):
-        named(request(18, 3, 1, software[:-3]), 3)
+        read_client_names(request(18, 3, 1, software[:-3]), 3)
 
 
 def test_names_are_shown_without_what_a_terminal_obeys() -> None:
-    assert shown(None) == ""
-    assert shown("größe".encode()) == "größe"
-    assert shown(b"\x1b[2J\xff") == "\ufffd[2J\ufffd"
-    assert shown(b"a" * 300) == "a" * 256
+    assert printable(None) == ""
+    assert printable("größe".encode()) == "größe"
+    assert printable(b"\x1b[2J\xff") == "\ufffd[2J\ufffd"
+    assert printable(b"a" * 300) == "a" * 256

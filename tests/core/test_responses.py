@@ -4,10 +4,10 @@ import pytest
 
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Event, Passthrough
-from proxy.core.in_flight import Buffer, Disposition, InFlightRequest
+from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.responses import Rewriting, clamped, readdressed
 from proxy.protocol.addresses import Resolve
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import Buffer, ProtocolError
 from tests.playbook import api_versions, response
 
 METADATA = 3

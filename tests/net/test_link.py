@@ -275,9 +275,9 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
             await other_reader.readexactly(1)
             second = _by_port(gate, other_writer)
             cast("Wire", first.core).held = 800
-            first.count_held()
+            first.report_buffered()
             cast("Wire", second.core).held = 300
-            second.count_held()
+            second.report_buffered()
             assert (first.broker_holds, second.broker_holds) == (0, BUDGET)
 
             writer.write(b"a")
@@ -288,7 +288,7 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
                     await other_reader.readexactly(1)
 
             cast("Wire", first.core).held = 0
-            first.count_held()
+            first.report_buffered()
             assert await other_reader.readexactly(1) == b"b"
             assert gate.budget.total == 300
         assert gate.budget.total == 0

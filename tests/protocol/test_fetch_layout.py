@@ -58,7 +58,7 @@ def test_an_entry_without_news_ends_as_the_layout_says(version: int, isolation: 
     walk = walked(frame, version, isolation)
     (run,) = walk.runs
     fields = run.entries.view(layout.response_fields)
-    assert walk.answered == []
+    assert walk.entries == []
     assert fields["partition"].tolist() == [5] * 4
     assert fields["error"].tolist() == [0] * 4
     assert fields["high_watermark"].tolist() == [12] * 4

@@ -19,7 +19,6 @@ from proxy.protocol.fetch_request import (
     _TopicsWalk,
     build_fetch_request,
     parse_fetch_request,
-    raised,
 )
 from proxy.protocol.primitives import Malformed, ProtocolError, Truncated
 from tests.frames import (
@@ -129,7 +128,7 @@ def test_live_requests_are_read_and_rebuilt(exchange: LiveExchange) -> None:
     assert view.partitions == len(told(decoded))
     if exchange.version >= 7:
         assert rebuilt(view, decoded) == exchange.request
-        assert view.patched(view.session_id, view.session_epoch) == exchange.request
+        assert view.with_session(view.session_id, view.session_epoch) == exchange.request
 
 
 # --- generated ------------------------------------------------------------------------------------
@@ -218,21 +217,6 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
         assert (view.session_id, view.session_epoch) == (request.session_id, request.session_epoch)
         if version >= 7:
             assert rebuilt(view, request) == framed(wire.encode_request(merged(request)))
-
-    check()
-
-
-@pytest.mark.parametrize("version", [4, 5, 6])
-def test_raised_to_v7_says_the_same(version: int) -> None:
-    @settings(max_examples=15, deadline=None)
-    @given(requests(version))
-    def check(request: wire.FetchRequest) -> None:
-        view = parsed(framed(wire.encode_request(request)))
-        assert view.listing is not None
-        listing = raised(view.listing)
-        frame = build_fetch_request(view, LAYOUTS[7], (5, 6), listing.topics())
-        expected = replace(merged(request), version=7, session_id=5, session_epoch=6)
-        assert frame == framed(wire.encode_request(expected))
 
     check()
 

@@ -34,7 +34,7 @@ def found(walk: FetchResponseWalk, frame: bytes) -> Found:
     """What a walk found of a frame."""
     layout = walk._layout
     end = b"\0" if layout.flexible else b""
-    single = [(one.key, one.partition, one.error_code, frame[one.start : one.end]) for one in walk.answered]
+    single = [(one.key, one.partition, one.error_code, frame[one.start : one.end]) for one in walk.entries]
     runs = [
         (run.key, int.from_bytes(item.tobytes()[:4], signed=True), int(fields["error"]), item.tobytes())
         for run in walk.runs
@@ -80,7 +80,7 @@ def test_bodies_of_the_schemas(version: int) -> None:
     assert (walk.throttle_time_ms, walk.error_code) == (0, 0)
     assert walk.session_id == (77 if version >= 7 else 0)
     assert (walk.partitions, walk.record_bytes) == (2, 3)
-    good, bad = walk.answered
+    good, bad = walk.entries
     assert (good.partition, good.error_code, good.ends_empty) == (0, 0, False)
     assert (bad.partition, bad.error_code) == (3, 6)
     fixed = "00000000 0000 0000000000000064 0000000000000063" + ("0000000000000001" if version >= 5 else "")
@@ -193,7 +193,7 @@ def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> No
         for chunk in chunks:
             counted.feed(chunk)
         assert (counted.partitions, counted.record_bytes) == (whole.partitions, whole.record_bytes)
-        assert (counted.answered, counted.runs, counted.done) == ([], [], True)
+        assert (counted.entries, counted.runs, counted.done) == ([], [], True)
 
     check()
 
@@ -213,16 +213,16 @@ def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
         changes.append(entry(1, 5, tags=(wire.diverging_epoch_tag(1, 2),)))
     for one in changes:
         walk = walked(fetch_response(version, ("t", [entry(0, 5)] * 5 + [one] + [entry(2, 5)] * 5)), version)
-        (told_apart,) = (found for found in walk.answered if found.partition == 1)
+        (told_apart,) = (found for found in walk.entries if found.partition == 1)
         assert told_apart.ends_empty is bool(one.error_code)
         assert [len(run.entries) for run in walk.runs][:1] == [5]
-        assert {found.ends_empty for found in walk.answered if found.partition != 1} <= {True}
+        assert {found.ends_empty for found in walk.entries if found.partition != 1} <= {True}
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])
 def test_null_records_are_no_records(version: int) -> None:
     walk = walked(fetch_response(version, ("t", [entry(0, error=76, records=None)])), version)
-    assert (walk.done, walk.record_bytes, walk.answered[0].ends_empty) == (True, 0, False)
+    assert (walk.done, walk.record_bytes, walk.entries[0].ends_empty) == (True, 0, False)
 
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
@@ -301,7 +301,7 @@ def test_hostile_counts_allocate_nothing(version: int) -> None:
         walk = walked(frame, version)
         assert not walk.done
         assert len(walk._tail) < 100
-        assert (walk.answered, walk.runs) == ([], [])
+        assert (walk.entries, walk.runs) == ([], [])
 
 
 def test_an_entry_that_never_ends_is_refused() -> None:

@@ -322,8 +322,8 @@ def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.Mon
                 (other,) = gate.links - {link}
                 gate.budget.update(link, 200)
                 gate.budget.update(other, 1)
-                link.held_changed_at = -STALL_SECONDS
-                monkeypatch.setattr(type(link), "count_held", lambda _: None)
+                link.buffered_changed_at = -STALL_SECONDS
+                monkeypatch.setattr(type(link), "report_buffered", lambda _: None)
                 assert await _closed(reader)
 
     run(scene())

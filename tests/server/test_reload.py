@@ -141,14 +141,14 @@ def test_memory_that_a_lower_limit_makes_short_holds_brokers_back(tmp_path: Path
     file.write_text("")
 
     class Holder:
-        held_changed_at = 0.0
+        buffered_changed_at = 0.0
         can_go_on = True
         waits = False
 
         def wait_for_budget(self, waits: bool) -> None:
             self.waits = waits
 
-        def count_held(self) -> None:
+        def report_buffered(self) -> None:
             pass
 
     async def scene() -> None:

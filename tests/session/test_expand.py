@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.fetch_request import raised
+from proxy.protocol.versions import raise_listing
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import Action, FetchSessionHandler
 from tests.frames import VERSIONS, LiveExchange, entry, fetch, fetch_response, framed, live, parsed, walked
@@ -45,7 +45,7 @@ class Session:
     def establish(self, *, hw: int = 5) -> "Session":
         listing = parsed(fetch(self.version, *self.wants, isolation_level=self.isolation)).listing
         assert listing is not None
-        listing = raised(listing) if self.version < 7 else listing
+        listing = raise_listing(listing)
         assert self.handler.learn_listing(listing, self.isolation)
         self.handler.ask_full()
         elements = [(name, [self.told(index, hw)]) for name, index in self.wants]
@@ -64,7 +64,7 @@ class Session:
         """The client lists `wants`, the broker answers `elements`: what the client gets."""
         listing = parsed(fetch(self.version, *wants, isolation_level=self.isolation)).listing
         assert listing is not None
-        listing = raised(listing) if self.version < 7 else listing
+        listing = raise_listing(listing)
         delta = self.handler.compare(listing)
         assert delta is not None
         assert self.handler.apply(listing, delta)
@@ -322,7 +322,7 @@ def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
     version = exchange.version
     request = parsed(exchange.request)
     assert request.listing is not None
-    listing = raised(request.listing) if version < 7 else request.listing
+    listing = raise_listing(request.listing)
     spoken = max(version, 7)
     decoded = wire.decode_response(exchange.response[4:], version)
     response = framed(wire.encode_response(replace(decoded, version=spoken, session_id=77)))

@@ -93,7 +93,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         answered = PartitionResponse(
             name, key[1], error, 0, 0, fixed, ends_empty=True, records=0, redirects=False
         )
-        self.table.take_entry(answered, self.table.row(name, key[1]))
+        self.table.apply_entry(answered, self.table.row(name, key[1]))
         if error:
             self.told.pop(key, None)
         else:

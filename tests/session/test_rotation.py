@@ -126,7 +126,7 @@ def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list
             assert fast.by_columns(request) == told
         else:
             assert rotation.delta(frame, altered, fast.handler.ask_incremental()) == told
-            rotation.take(altered)
+            rotation.apply(altered)
         records = {number % count: size for number, size in changes.items()}
         data = [entry(number, 5 + size, records=bytes(size)) for number, size in records.items()]
         elements = [("t", data)] if data else []

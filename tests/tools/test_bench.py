@@ -142,7 +142,7 @@ class TestFrames:
         walk.feed(frame)
         assert walk.done
         assert (walk.session_id, walk.partitions, walk.record_bytes) == (9, 3, 200)
-        assert [entry.ends_empty for entry in walk.answered] == [True, False, True]
+        assert [entry.ends_empty for entry in walk.entries] == [True, False, True]
 
     def test_a_list_that_turns_splits_a_topic(self) -> None:
         assert rotated([(TOPIC, [0, 1, 2]), (OTHER, [0])], 1) == [(TOPIC, [1, 2]), (OTHER, [0]), (TOPIC, [0])]

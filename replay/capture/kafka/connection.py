@@ -105,9 +105,9 @@ class CapturedConnection:
         end.last_time = end_time
         return True
 
-    def take(self) -> list[Exchange]:
+    def drain(self) -> list[Exchange]:
         """Return the exchanges that have become complete."""
-        return self._pairing.take()
+        return self._pairing.drain()
 
     def finish(self) -> tuple[list[Exchange], ConnectionEnd]:
         """End it; return what is left."""

@@ -73,7 +73,7 @@ class Connections:
                 yield from self._finish(connection)
                 connection = self._start(key)
                 connection.row(payload, *row)
-            yield from connection.take()
+            yield from connection.drain()
 
     def end(self) -> Iterator[Event]:
         """Nothing more will come."""

@@ -54,7 +54,7 @@ class Keep:
 
 
 class Pairing:
-    """Takes requests and responses of one connection; `take` gives the exchanges that are complete."""
+    """Takes requests and responses of one connection; `drain` returns the exchanges that are complete."""
 
     def __init__(self, end: ConnectionEnd, on_client: Callable[[Framing], None], keep: Keep) -> None:
         self.end = end
@@ -84,7 +84,7 @@ class Pairing:
         self._opaque_after: Exchange | None = None
         self._client_text = ""
 
-    def take(self) -> list[Exchange]:
+    def drain(self) -> list[Exchange]:
         """Return what has become complete."""
         if not self._out or not (self.confirmed or self._number >= _CONFIRMED_BY):
             return []
@@ -107,20 +107,20 @@ class Pairing:
         self._waiting.clear()
         self._early.clear()
 
-    # What `framing.Conversation` asks for.
+    # What `framing.FrameOwner` asks for.
 
     def requests_found(self, framing: Framing) -> None:
-        """See `framing.Conversation`."""
+        """See `framing.FrameOwner`."""
         if self.client is None:
             self.client = framing
             self.on_client(framing)
 
     def wants_request(self, api_key: int) -> bool:
-        """See `framing.Conversation`."""
+        """See `framing.FrameOwner`."""
         return self._keeps_all or api_key in READ
 
     def wants_response(self, correlation_id: int) -> bool | None:
-        """See `framing.Conversation`."""
+        """See `framing.FrameOwner`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id:
             return waiting[0].api_key in self._read
@@ -129,11 +129,11 @@ class Pairing:
         )
 
     def awaited(self) -> Iterator[int]:
-        """See `framing.Conversation`."""
+        """See `framing.FrameOwner`."""
         return (one.correlation_id for one in self._waiting if one.answer_due)
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """See `framing.Conversation`."""
+        """See `framing.FrameOwner`."""
         request = next((one for one in self._waiting if one.correlation_id == correlation_id), None)
         if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
             return None
@@ -143,7 +143,7 @@ class Pairing:
         )
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
-        """See `framing.Conversation`."""
+        """See `framing.FrameOwner`."""
         _, api_key, version, correlation_id = REQUEST_START.unpack_from(frame)
         exchange = Exchange(
             connection=self.end.connection,
@@ -173,7 +173,7 @@ class Pairing:
     def response_seen(
         self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
     ) -> None:
-        """See `framing.Conversation`."""
+        """See `framing.FrameOwner`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id and not self._is_ambiguous():
             request = waiting.popleft()

@@ -21,7 +21,7 @@ from replay.capture.packets import segments
 from replay.capture.packets.tcp import Filter
 from replay.measure.report import GROUPED, SUMMED
 from replay.measure.rows import RowFilter, file_rows, rows
-from replay.measure.strip_records import THIN, restored, thin
+from replay.measure.strip_records import STRIPPED, restore_records, strip_records
 from replay.measure.table import EXCHANGES, EXCHANGES_RAW, exchanges
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
@@ -42,7 +42,7 @@ def from_captures(
     """
     pickled = [pickle.dumps(share) for share in shares]
     ids = spark.range(0, len(shares), 1, len(shares))
-    found = ids.mapInArrow(partial(_read, pickled, keep), from_arrow_schema(THIN))
+    found = ids.mapInArrow(partial(_read, pickled, keep), from_arrow_schema(STRIPPED))
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
     return _grouped(spread, partial(_measure, keep.ports, choice), choice)
 
@@ -81,11 +81,11 @@ def _read(pickled: list[bytes], keep: Filter, ids: Iterable[pa.RecordBatch]) -> 
     for batch in ids:
         for number in batch.column(0).to_pylist():
             for found in segments.read(pickle.loads(pickled[number]), keep):  # noqa: S301 - pickled above
-                yield thin(found)
+                yield strip_records(found)
 
 
 def _measure(ports: frozenset[int], choice: RowFilter, key: Key, batches: Batches) -> Batches:
-    own = map(restored, batches)
+    own = map(restore_records, batches)
     if not key[0].as_py():
         for batch in own:
             details = [payload.decode() for payload in batch.column("payload").to_pylist()]

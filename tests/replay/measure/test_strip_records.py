@@ -10,7 +10,7 @@ import pytest
 
 from replay.capture.files.sources import expand, plan
 from replay.capture.packets.segments import SEGMENTS, read
-from replay.measure.strip_records import THIN, restored, thin
+from replay.measure.strip_records import STRIPPED, restore_records, strip_records
 
 CAPTURES = Path(__file__).parents[3] / "captures"
 RECORDS = bytes(range(1, 251)) * 20
@@ -67,14 +67,14 @@ def payloads(rows: pa.RecordBatch) -> list[bytes]:
 def test_contents_are_cut_and_become_zeros() -> None:
     whole = response(RECORDS, b"", RECORDS[:3000])
     rows = batch((True, request()), (False, whole))
-    thinned = thin(rows)
+    thinned = strip_records(rows)
 
-    assert thinned.schema == THIN
+    assert thinned.schema == STRIPPED
     assert payloads(thinned) == [request(), whole.replace(RECORDS, b"").replace(RECORDS[:3000], b"")]
     zeros = whole.replace(RECORDS, bytes(len(RECORDS))).replace(RECORDS[:3000], bytes(3000))
-    assert payloads(restored(thinned)) == [request(), zeros]
-    assert restored(thinned).schema == SEGMENTS
-    assert restored(thinned).drop_columns("payload") == rows.drop_columns("payload")
+    assert payloads(restore_records(thinned)) == [request(), zeros]
+    assert restore_records(thinned).schema == SEGMENTS
+    assert restore_records(thinned).drop_columns("payload") == rows.drop_columns("payload")
 
 
 @pytest.mark.parametrize("at", [1, 50, 61, 62, 63, 64, 500, 5000, 5060, 5061, 5062, 5063, 5064, 5065])
@@ -82,13 +82,13 @@ def test_a_response_over_several_rows_is_one(at: int) -> None:
     whole = response(RECORDS, RECORDS)
     parts = (whole[:at], whole[at:]) if at > 50 else (whole[:4500], whole[4500:])
     rows = batch((True, request()), *((False, part) for part in parts))
-    thinned = thin(rows)
+    thinned = strip_records(rows)
 
     sizes = sum(map(len, payloads(thinned)[1:]))
     assert sizes == (len(whole) - 2 * len(RECORDS) if len(parts[0]) >= 4096 else len(whole))
-    joined = b"".join(payloads(restored(thinned))[1:])
+    joined = b"".join(payloads(restore_records(thinned))[1:])
     assert joined in {whole, whole.replace(RECORDS, bytes(len(RECORDS)))}
-    assert list(map(len, payloads(restored(thinned)))) == list(map(len, payloads(rows)))
+    assert list(map(len, payloads(restore_records(thinned)))) == list(map(len, payloads(rows)))
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_a_response_over_several_rows_is_one(at: int) -> None:
     ],
 )
 def test_what_is_not_certain_stays(rows: pa.RecordBatch) -> None:
-    assert payloads(thin(rows)) == payloads(rows)
-    assert restored(thin(rows)) == rows
+    assert payloads(strip_records(rows)) == payloads(rows)
+    assert restore_records(strip_records(rows)) == rows
 
 
 def captured() -> Iterator[pa.RecordBatch]:
@@ -124,16 +124,19 @@ def captured() -> Iterator[pa.RecordBatch]:
 def test_of_real_captures_only_bytes_of_records_are_replaced() -> None:
     cut = 0
     for rows in captured():
-        again = restored(thin(rows))
+        again = restore_records(strip_records(rows))
         assert again.drop_columns("payload") == rows.drop_columns("payload")
         for before, after in zip(payloads(rows), payloads(again), strict=True):
             assert len(before) == len(after)
             assert all(new in {old, 0} for old, new in zip(before, after, strict=True))
-        cut += sum(pc.binary_length(thin(rows).column("cuts")).to_pylist())
+        cut += sum(pc.binary_length(strip_records(rows).column("cuts")).to_pylist())
     assert cut
 
 
 def test_a_slice_of_a_batch_is_read_as_what_it_is() -> None:
     rows = batch((True, b"x" * 100), (True, request()), (False, response(RECORDS)), (True, b"y" * 9))
 
-    assert payloads(restored(thin(rows.slice(1, 2)))) == payloads(restored(thin(rows)))[1:3]
+    assert (
+        payloads(restore_records(strip_records(rows.slice(1, 2))))
+        == payloads(restore_records(strip_records(rows)))[1:3]
+    )

@@ -2,8 +2,7 @@
 
 import pytest
 
-from proxy.core.in_flight import Buffer
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import Buffer, ProtocolError
 from replay.capture.kafka.exchange import CUT
 from replay.simulate.captured_response import CapturedResponse, joined
 from tests.frames import VERSIONS, entry, fetch_response, topic_id
