@@ -1,9 +1,11 @@
 """One client and the broker connection that is its own: bytes from either side in, bytes out. Sans-IO.
 
-What is not understood passes byte for byte; only frames are told apart. The core never raises for a peer's
+What is not understood is forwarded byte for byte; only frames are told apart. The core never raises for a
+peer's
 fault: `Connection.fault` says why the connection has to end.
 """
 
+from enum import Enum
 from struct import Struct
 from typing import Final
 
@@ -27,6 +29,7 @@ from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
 
 MAX_REQUEST_BYTES: Final = 104_857_600
@@ -34,17 +37,38 @@ MAX_REQUEST_BYTES: Final = 104_857_600
 MAX_IN_FLIGHT: Final = 1024
 """Unanswered requests of one client; at more it is not read."""
 _MAX_FETCH_REQUEST: Final = 1 << 20
-"""A fetch request beyond this passes unread: some 31,000 partitions."""
+"""A fetch request beyond this is forwarded unread: some 31,000 partitions."""
 _HEAD = Struct(">ihhi")  # length, api_key, api_version, correlation_id
 _HEAD_SIZE: Final = 12
-_ANSWER_HEAD_SIZE: Final = 8
+_RESPONSE_HEAD_SIZE: Final = 8
 _MIN_LENGTH: Final = 10
 """No request is shorter: a header is 10 bytes at least, and the one that is 8 (ControlledShutdown v0, v0) is
 followed by 4. PostgreSQL asks for encryption with a length of 8."""
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 _GSSAPI_TOKEN: Final = 0x60
 _FETCH: Final = int(ApiKey.FETCH)
-"""For what is asked on every fetch: a member is looked up slowly."""
+"""For what is compared on every fetch: a member is looked up slowly."""
+
+
+class Stage(Enum):
+    """How far a connection has come; it only goes on. `Connection.fault` ends it at any stage."""
+
+    NEW = "new"
+    """No whole request has come."""
+    OPEN = "open"
+    CLOSING = "closing"
+    """No more is taken from the client; what is in flight is finished."""
+
+
+class Stream(Enum):
+    """What is told apart in the bytes of a connection; it only goes on."""
+
+    FRAMES = "frames"
+    OPAQUE = "opaque"
+    """The client's bytes are forwarded as they come: SASL tokens without Kafka's framing. What was asked
+    before is still answered in frames."""
+    WIRE = "wire"
+    """It is not Kafka: all is forwarded, and with it the end of what either side sends."""
 
 
 class Connection:
@@ -54,43 +78,41 @@ class Connection:
         sessions: the switch and the slots that all connections of the process share.
         resolve: where brokers are told to be; None leaves addresses as they are.
         max_request_bytes: the longest frame taken from the client.
-        foreign: the client may speak something else than Kafka, or Kafka inside TLS; it passes then.
-        collecting: room for fetches until they are whole, for all connections of the process; None: any.
+        foreign: the client may speak something else than Kafka, or Kafka inside TLS; it is forwarded then.
+        request_budget: room for fetches until they are whole, for all connections of the process; None: any.
         measured: what connections to this broker share; None: it is measured for nobody.
     """
 
     __slots__ = (
-        "_begun",
-        "_broker_left",
-        "_broker_parts",
-        "_client_left",
-        "_client_need",
-        "_client_part",
-        "_closing",
+        "_delayed",
         "_fetches",
         "_foreign",
-        "_half",
+        "_forwarding_left",
         "_header",
         "_header_version",
         "_max_request_bytes",
         "_meter",
         "_now",
-        "_opaque",
+        "_partial",
         "_probed",
         "_request_budget",
+        "_request_need",
+        "_request_part",
+        "_reserved",
+        "_response_left",
+        "_response_part",
         "_responses",
         "_rewriting",
-        "_room",
-        "_waiting",
         "client_id",
         "events",
         "fault",
         "software_name",
         "software_version",
+        "stage",
+        "stream",
         "tally",
         "to_broker",
         "to_client",
-        "wire",
     )
 
     def __init__(
@@ -108,31 +130,37 @@ class Connection:
         self.software_name = ""
         self.software_version = ""
         self.fault: Fault | None = None
-        """Set when the connection has to end; what `take_client` gives is still due."""
-        self.wire = False
-        """It is not Kafka: all passes, and with it the end of what either side says."""
+        """Set when the connection has to end; what `take_client` returns is still due."""
+        self.stage = Stage.NEW
+        self.stream = Stream.FRAMES
         self.events: list[Event] = []
-        """What has happened and is not taken yet."""
+        """What has happened and was not reported yet."""
         self.to_client: list[Buffer] = []
         self.to_broker: list[Buffer] = []
-        """Bytes that are due and not taken yet."""
+        """Bytes that are due and were not taken yet."""
         self._foreign = foreign
+        """It may still turn out to be no Kafka: no request was answered yet."""
         self._max_request_bytes = max_request_bytes
         self._responses = ResponseQueue()
-        self._client_part = bytearray()
-        self._client_need = 0
+        self._request_part = bytearray()
+        """The beginning of a request, until there is enough of it."""
+        self._request_need = 0
         self._request_budget = request_budget
-        self._room = 0
-        self._client_left = 0
-        self._broker_parts = b""
-        self._broker_left = 0
-        self._opaque = False
-        self._closing = False
+        self._reserved = 0
+        """Bytes that it takes of the request budget."""
+        self._forwarding_left = 0
+        """Bytes still to come of a request that is forwarded while it comes."""
+        self._response_part = b""
+        self._response_left = 0
+        """Bytes still to come of the response that is coming in."""
         self._probed = False
-        self._begun = False
-        self._half: InFlightRequest | None = None
-        self._waiting: list[tuple[InFlightRequest, bytes]] = []
+        """The gateway itself has asked what the broker can."""
+        self._partial: InFlightRequest | None = None
+        """The request that is forwarded while it comes, if it will be answered."""
+        self._delayed: list[tuple[InFlightRequest, bytes]] = []
+        """What the gateway sends on its own account, until the end of that request."""
         self._header = b""
+        """The header of the last fetch, behind its correlation id."""
         self._header_version = -1
         self._now = 0.0
         self._meter = Meter(measured or Measured(), self.tally)
@@ -151,51 +179,62 @@ class Connection:
     @property
     def reads_client(self) -> bool:
         """Whether more is wanted from the client now."""
-        if self._closing:
+        if self.stage is _CLOSING:
             return False
-        # What goes to the broker on our own account waits for the end of a frame that is being passed.
+        # What goes to the broker on our own account waits for the end of a frame that is being forwarded.
         responses = self._responses
-        return self._client_left > 0 or (not responses.repeating and len(responses.owed) < MAX_IN_FLIGHT)
+        return self._forwarding_left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
 
     @property
     def done(self) -> bool:
         """Whether, after `close_session`, nothing is in flight any more."""
-        if not self._closing:
+        if self.stage is not Stage.CLOSING:
             return False
         # A request of which the end never came is not answered.
         expected = self._responses.expected
-        return not expected or (bool(self._client_left) and expected[0] is self._half)
+        return not expected or (bool(self._forwarding_left) and expected[0] is self._partial)
 
     @property
     def begun(self) -> bool:
-        """Whether a first request has come, or what comes instead passes unread.
+        """Whether a first request has come, or what comes instead is forwarded unread.
 
-        Half a request is none, but so much of a large one that passes as it comes that nobody let it drip.
+        A partial request does not count, unless more than READ_WITHIN bytes of a forwarded one have arrived.
         """
-        large = self._client_left > 0 and self.tally.client.bytes_in > READ_WITHIN
-        return self._begun or large or self.wire
+        large = self._forwarding_left > 0 and self.tally.client.bytes_in > READ_WITHIN
+        return self.stage is not Stage.NEW or large or self.wire
+
+    @property
+    def wire(self) -> bool:
+        """Whether it is not Kafka: all is forwarded, and with it the end of what either side sends."""
+        return self.stream is Stream.WIRE
 
     @property
     def busy(self) -> bool:
-        """Whether the client waits for a response; to half a request it waits for none.
+        """Whether the client waits for a response. A partial request has none to wait for.
 
-        On a wire it may wait as long as it likes: whose turn it is can't be told once both sides have spoken.
+        On a wire it may wait as long as it likes: whose turn it is can't be known once both sides have
+        spoken.
         """
         if self.wire:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
-        if self._client_left:
-            return len(self._responses.expected) > (self._half is not None)
+        if self._forwarding_left:
+            return len(self._responses.expected) > (self._partial is not None)
         return bool(self._responses.owed)
 
     @property
     def held(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
-        return self._responses.held
+        return self._responses.buffered
 
     @property
     def fetch_version(self) -> int:
         """The version of the last fetch, -1 before."""
         return self._fetches.version
+
+    @property
+    def decided(self) -> Reason | None:
+        """Why the last fetch was forwarded as it came; None: it went through the session."""
+        return self._fetches.decided
 
     @property
     def session_table(self) -> PartitionTable | None:
@@ -245,18 +284,18 @@ class Connection:
     def close_session(self, now: float) -> None:
         """Take no more from the client; finish what is in flight, then close the session at the broker."""
         self._now = now
-        if not self._closing:
-            self._closing = True
-            self._fetches.close(silently=bool(self._client_left))
+        if self.stage is not Stage.CLOSING:
+            self.stage = Stage.CLOSING
+            self._fetches.close(silently=bool(self._forwarding_left))
 
     def client_ended(self) -> None:
-        """Note that the client says no more: what could have been the beginning of a request is none."""
-        if self._foreign and self._client_part:
+        """Note that the client sends no more: what could have been the beginning of a request is none."""
+        if self._foreign and self._request_part:
             self._be_wire()
 
     def broker_ended(self) -> None:
-        """Note that the broker says no more: what could have been the beginning of a response is none."""
-        if self._foreign and self._broker_parts:
+        """Note that the broker sends no more: what could have been the beginning of a response is none."""
+        if self._foreign and self._response_part:
             self._be_wire()
 
     def ended(self) -> None:
@@ -264,11 +303,11 @@ class Connection:
         self._fetches.end()
         # What is kept goes now: this object is part of a cycle, which may wait long for its collection.
         self._collected()
-        self._client_part = bytearray()
-        self._broker_parts = b""
-        self.to_client, self.to_broker, self._waiting = [], [], []
+        self._request_part = bytearray()
+        self._response_part = b""
+        self.to_client, self.to_broker, self._delayed = [], [], []
         self._responses.clear()
-        self._half = None
+        self._partial = None
 
     # From the client
 
@@ -276,16 +315,17 @@ class Connection:
         """Take bytes from the client."""
         self._now = now
         self.tally.client.bytes_in += len(data)
-        if self.fault is not None or self._closing:
+        if self.fault is not None or self.stage is _CLOSING:
             return
-        if self._client_left:
-            data = self._client_passes(data)
-        if self._client_part:
-            self._client_part += data
-            if len(self._client_part) < self._client_need:
+        if self._forwarding_left:
+            data = self._forward_rest(data)
+        if self._request_part:
+            self._request_part += data
+            if len(self._request_part) < self._request_need:
                 return
             data = self._collected()
-        if len(data) >= _HEAD_SIZE and len(data) == 4 + int.from_bytes(data[:4]) and not self._opaque:
+        framed = self.stream is _FRAMES
+        if framed and len(data) >= _HEAD_SIZE and len(data) == 4 + int.from_bytes(data[:4]):
             self._client_frame(data)  # as nearly every read: one frame
             return
         at = 0
@@ -294,47 +334,48 @@ class Connection:
 
     def _client_piece(self, data: bytes, at: int) -> int:
         """Take the frame that begins at an offset, or what there is of it; return how many bytes that is."""
+        framed = self.stream is _FRAMES
         end = at + 4 + int.from_bytes(data[at : at + 4]) if len(data) - at >= 4 else len(data)
-        if self._opaque or end > len(data):
+        if not framed or end > len(data):
             end = len(data)
         piece = data if at == 0 and end == len(data) else data[at:end]
-        if self._opaque:
+        if not framed:
             self.to_broker.append(piece)
         elif not self._client_frame(piece):
-            self._client_part += piece
+            self._request_part += piece
         return len(piece)
 
     def _collect(self, data: bytes, size: int, version: int) -> int:
-        """Have a fetch kept until it is whole, or there is twice as much of it; without room it passes."""
+        """Keep a fetch until it is whole, or twice as large; without room it is forwarded as it comes."""
         need = min(size, 2 * len(data))
         if self._request_budget is not None:
             if not self._request_budget.reserve(need):
                 return self._other(data, size, _FETCH, version)
-            self._room = need
-        self._client_need = need
+            self._reserved = need
+        self._request_need = need
         return 0
 
     def _collected(self) -> bytes:
         """Hand over what was kept of a request."""
-        data = bytes(self._client_part)
-        self._client_part.clear()
-        if self._room and self._request_budget is not None:
-            self._request_budget.release(self._room)
-            self._room = 0
+        data = bytes(self._request_part)
+        self._request_part.clear()
+        if self._reserved and self._request_budget is not None:
+            self._request_budget.release(self._reserved)
+            self._reserved = 0
         return data
 
-    def _client_passes(self, data: bytes) -> bytes:
-        """Pass on the rest of a frame that is not looked into; return what follows it."""
-        left = self._client_left
-        self._client_left = max(left - len(data), 0)
+    def _forward_rest(self, data: bytes) -> bytes:
+        """Forward the rest of a frame that is not read; return what follows it."""
+        left = self._forwarding_left
+        self._forwarding_left = max(left - len(data), 0)
         self.to_broker.append(data[:left])
-        if not self._client_left:
-            self._begun = True
-            if self._half is not None:
-                self._half.sent_at = self._now
-            waiting, self._waiting = self._waiting, []
-            for exchange, frame in waiting:
-                self._put(exchange, frame)
+        if not self._forwarding_left:
+            self.stage = Stage.OPEN
+            if self._partial is not None:
+                self._partial.sent_at = self._now
+            delayed, self._delayed = self._delayed, []
+            for request, frame in delayed:
+                self._send(request, frame)
         return data[left:]
 
     def _client_frame(self, data: bytes) -> int:
@@ -342,7 +383,7 @@ class Connection:
         if len(data) < _HEAD_SIZE:
             if self._short_garbage(data):
                 return len(data)
-            self._client_need = _HEAD_SIZE
+            self._request_need = _HEAD_SIZE
             return 0
         length: int
         length, api_key, version, _ = _HEAD.unpack_from(data)
@@ -355,47 +396,46 @@ class Connection:
         return self._other(data, size, api_key, version)
 
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
-        """Take a request that passes as it is; what becomes of its response depends on it."""
+        """Take a request that is forwarded as it is; what becomes of its response depends on it."""
         answered = True
         if api_key == ApiKey.PRODUCE:
             wants = wants_response(data, size)
             if wants is None:
-                self._client_need = min(size, 2 * len(data))
+                self._request_need = min(size, 2 * len(data))
                 return 0
             answered = wants
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
-                self._client_need = size
+                self._request_need = size
                 return 0
             self._name(data[:size], version)
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS]:
                 self._refuse(data[8:12])
                 return size
         elif api_key == ApiKey.FETCH:
-            self._fetches.count_unread(size, version, "not looked into")
-        exchange = InFlightRequest(
-            api_key, version, data[8:12], self._rewriting.disposition(api_key, version)
-        )
+            self._fetches.count_unread(size, version, Reason.NOT_READ)
+        request = InFlightRequest(api_key, version, data[8:12], self._rewriting.disposition(api_key, version))
         responses = self._responses
         if answered:
-            responses.owed.append(exchange)
-            responses.expected.append(exchange)
-            exchange.sent_at = self._now
+            responses.owed.append(request)
+            responses.expected.append(request)
+            request.sent_at = self._now
         self._begin_frame(data, size)
-        self._half = exchange if answered and self._client_left else None
-        if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and not self._begun:
+        self._partial = request if answered and self._forwarding_left else None
+        if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and self.stage is Stage.NEW:
             # 0.9 clients begin with a bare GSSAPI token.
-            self._go_opaque("GSSAPI token")
+            self._stop_framing(Stream.OPAQUE, Reason.GSSAPI)
             responses.clear()
         elif api_key == ApiKey.SASL_HANDSHAKE and version == 0:
-            # From here on tokens travel without Kafka's framing, in both directions, until the broker is
-            # satisfied.
-            self._go_opaque("SASL handshake v0")
-        self._begun = self._begun or not self._client_left
+            # KIP-43: from here on tokens travel without Kafka's framing, in both directions, until the broker
+            # is satisfied.
+            self._stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+        if not self._forwarding_left:
+            self.stage = Stage.OPEN
         return min(size, len(data))
 
     def _short_garbage(self, data: bytes) -> bool:
-        """Whether the first few bytes already tell that no frame will come of them."""
+        """Whether the first few bytes already show that no frame will come of them."""
         length = int.from_bytes(data[:4], signed=True)
         if len(data) >= 4 and not _MIN_LENGTH <= length <= self._max_request_bytes:
             self._unread("client", describe_length(data, length, self._max_request_bytes), data)
@@ -403,50 +443,48 @@ class Connection:
         return False
 
     def _begin_frame(self, data: bytes, size: int) -> None:
-        """Pass on a frame, or its beginning."""
+        """Forward a frame, or its beginning."""
         self.to_broker.append(data if len(data) <= size else data[:size])
-        self._client_left = max(size - len(data), 0)
+        self._forwarding_left = max(size - len(data), 0)
 
     def _fetch(self, data: bytes, size: int, version: int) -> int:
         if len(data) < size:
             return self._collect(data, size, version)
         frame = data if len(data) == size else data[:size]
-        self._begun = True
-        exchange = InFlightRequest(_FETCH, version, frame[8:12], Disposition.WALKED)
+        self.stage = _OPEN
+        request = InFlightRequest(_FETCH, version, frame[8:12], _WALKED)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, _HEAD_SIZE):
             try:
                 _, _, _, client_id, body = request_header(frame, 4)
             except ProtocolError:
-                exchange.disposition = Disposition.PASSED
-                self._responses.owed.append(exchange)
-                self._fetches.count_unread(size, version, "not understood")
-                self._send(exchange, frame)
+                request.disposition = Disposition.PASSED
+                self._responses.owed.append(request)
+                self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
+                self._send(request, frame)
                 return size
             self._header, self._header_version = frame[_HEAD_SIZE:body], version
             self.client_id = self.client_id or printable(client_id)
             if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
-        self._responses.owed.append(exchange)
+        self._responses.owed.append(request)
         body = _HEAD_SIZE + len(self._header)
-        self._fetches.request(exchange, frame, body, self.client_id, self._now)
+        self._fetches.request(request, frame, body, self.client_id, self._now)
         return size
 
     def _probe(self, client_id: bytes | None) -> None:
         """Ask the broker what it can, since the client did not. Quotas go by client id: it is kept."""
         self._probed = True
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
-        self._put(InFlightRequest(ApiKey.API_VERSIONS, 0, frame[8:12], Disposition.OURS), frame)
+        self._send(InFlightRequest(ApiKey.API_VERSIONS, 0, frame[8:12], Disposition.OURS), frame)
 
-    def _send(self, exchange: InFlightRequest, frame: bytes) -> None:
-        if self._client_left:
-            self._waiting.append((exchange, frame))
-        else:
-            self._put(exchange, frame)
-
-    def _put(self, exchange: InFlightRequest, frame: bytes) -> None:
-        exchange.sent_at = self._now
-        self._responses.expected.append(exchange)
+    def _send(self, request: InFlightRequest, frame: bytes) -> None:
+        """Send a frame to the broker, or once the request has ended that is being forwarded."""
+        if self._forwarding_left:
+            self._delayed.append((request, frame))
+            return
+        request.sent_at = self._now
+        self._responses.expected.append(request)
         self.to_broker.append(frame)
 
     def _name(self, frame: bytes, version: int) -> None:
@@ -468,42 +506,43 @@ class Connection:
     def _refuse(self, correlation_id: bytes) -> None:
         """Answer an ApiVersions request of which the gateway could not clamp the response.
 
-        It does as a broker without that version does: the client asks again with one that both know.
+        It answers as a broker without that version does (KIP-35): the client asks again with one that both
+        know.
         """
-        exchange = InFlightRequest(ApiKey.API_VERSIONS, 0, correlation_id, Disposition.OURS)
-        self._responses.owed.append(exchange)
-        self.to_client += self._responses.in_turn(exchange, [api_versions.refusal(correlation_id)])
-        self.to_client += self._responses.ended(exchange)
+        request = InFlightRequest(ApiKey.API_VERSIONS, 0, correlation_id, Disposition.OURS)
+        self._responses.owed.append(request)
+        self.to_client += self._responses.in_turn(request, [api_versions.refusal(correlation_id)])
+        self.to_client += self._responses.ended(request)
 
-    def _go_opaque(self, reason: str) -> None:
-        self._opaque = True
+    def _stop_framing(self, stream: Stream, reason: Reason) -> None:
+        """Forward the client's bytes as they come from now on."""
+        self.stream = stream
         self.tally.passthrough[reason] += 1
         self.events.append(Passthrough(reason=reason))
 
     def _unread(self, side: str, reason: str, data: bytes = b"") -> None:
-        """End the connection for what no Kafka peer says; while it may be foreign, let all of it pass."""
+        """End the connection for what no Kafka peer sends; while it may be no Kafka, forward all of it."""
         if not self._foreign:
             self._fail(side, reason)
             return
         self._be_wire(data)
 
     def _be_wire(self, data: bytes = b"") -> None:
-        """Let all of it pass: it is not Kafka.
+        """Forward everything: it is not Kafka.
 
         Args:
-            data: what the client has just said.
+            data: what the client has just sent.
         """
         self._foreign = False
-        self.wire = True
         self._responses.clear()
-        self._half = None
-        self._go_opaque("TLS" if data.startswith(TLS_HANDSHAKE) else "not Kafka")
+        self._partial = None
+        self._stop_framing(Stream.WIRE, Reason.TLS if data.startswith(TLS_HANDSHAKE) else Reason.NOT_KAFKA)
         # One of the two has waited for the rest of what is no frame.
         if said := self._collected() + data:
             self.to_broker.append(said)
-        if self._broker_parts:
-            self.to_client.append(self._broker_parts)
-        self._broker_parts = b""
+        if self._response_part:
+            self.to_client.append(self._response_part)
+        self._response_part = b""
 
     def _fail(self, side: str, reason: str) -> None:
         self.fault = Fault(side=side, reason=reason)
@@ -515,41 +554,41 @@ class Connection:
         """Take bytes from the broker."""
         self._now = now
         self.tally.broker.bytes_in += len(data)
-        if self.fault is not None or (self._broker_left > len(data) and self._records_pass(data)):
+        if self.fault is not None or (self._response_left > len(data) and self._forward_records(data)):
             return
-        if self._broker_parts:
-            data = self._broker_parts + data
-            self._broker_parts = b""
+        if self._response_part:
+            data = self._response_part + data
+            self._response_part = b""
         expected = self._responses.expected
         at = 0
         while at < len(data):
-            if not self._broker_left:
-                if not expected and self._opaque:
+            if not self._response_left:
+                if not expected and self.stream is not _FRAMES:
                     self.to_client.append(data[at:])
                     return
-                if len(data) - at < _ANSWER_HEAD_SIZE and (expected or not self._foreign):
-                    self._broker_parts = data[at:]
+                if len(data) - at < _RESPONSE_HEAD_SIZE and (expected or not self._foreign):
+                    self._response_part = data[at:]
                     return
-                if not self._response_begins(data[at : at + _ANSWER_HEAD_SIZE]):
-                    if self._opaque:
+                if not self._response_begins(data[at : at + _RESPONSE_HEAD_SIZE]):
+                    if self.stream is not _FRAMES:
                         self.to_client.append(data[at:])
                     return
-            left = self._broker_left
+            left = self._response_left
             chunk = data if at == 0 and len(data) <= left else data[at : at + left]
-            self._broker_left = left - len(chunk)
-            self._response(expected[0], chunk, last=not self._broker_left)
+            self._response_left = left - len(chunk)
+            self._response(expected[0], chunk, last=not self._response_left)
             at += len(chunk)
 
-    def _records_pass(self, data: bytes) -> bool:
-        """Pass on bytes that lie within the records of a response: most of what a catching-up client gets."""
-        exchange, owed = self._responses.expected[0], self._responses.owed
-        walk, size = exchange.walk, len(data)
-        passes = exchange.passed_on and not exchange.chunks and owed and owed[0] is exchange
+    def _forward_records(self, data: bytes) -> bool:
+        """Forward bytes that lie within the records of a response: most of what a catching-up client gets."""
+        request, owed = self._responses.expected[0], self._responses.owed
+        walk, size = request.walk, len(data)
+        passes = request.forwarded and not request.chunks and owed and owed[0] is request
         if walk is None or not passes or not walk.skip_records(size):
             return False
-        exchange.received += size
-        exchange.passed_on += size
-        self._broker_left -= size
+        request.received += size
+        request.forwarded += size
+        self._response_left -= size
         self.tally.client.fetch_response_bytes += size
         self.tally.broker.fetch_response_bytes += size
         self.to_client.append(data)
@@ -568,64 +607,66 @@ class Connection:
             self._unread("broker", f"a response to request {got} where {asked} is due")
         else:
             self._foreign = False
-            self._broker_left = 4 + length
+            self._response_left = 4 + length
             self._meter.began = self._now
             return True
         return False
 
-    def _response(self, exchange: InFlightRequest, chunk: bytes, *, last: bool) -> None:
+    def _response(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the next bytes of a response."""
-        exchange.received += len(chunk)
-        held = exchange.held
-        disposition = exchange.disposition
+        request.received += len(chunk)
+        held = request.buffered
+        disposition = request.disposition
         pieces: list[Buffer]
         if disposition in _FETCHED:
-            pieces = self._fetches.receive(exchange, chunk, last=last, now=self._now)
+            pieces = self._fetches.receive(request, chunk, last=last, now=self._now)
         elif disposition is _PASSED:
             pieces = [chunk]
-            if exchange.api_key == _FETCH:
+            if request.api_key == _FETCH:
                 self.tally.broker.fetch_response_bytes += len(chunk)
                 self.tally.client.fetch_response_bytes += len(chunk)
         elif disposition is Disposition.REWRITTEN:
-            pieces = self._rewriting.receive(exchange, chunk, left=self._broker_left)
+            pieces = self._rewriting.receive(request, chunk, left=self._response_left)
         else:
             pieces = []
-            self._take_ours(exchange, chunk, last=last)
-        self._responses.held += exchange.held - held
+            self._receive_ours(request, chunk, last=last)
+        self._responses.buffered += request.buffered - held
         if pieces:
-            self.to_client += self._responses.in_turn(exchange, pieces)
+            self.to_client += self._responses.in_turn(request, pieces)
         if last:
-            self._end_response(exchange)
+            self._end_response(request)
 
-    def _take_ours(self, exchange: InFlightRequest, chunk: bytes, *, last: bool) -> None:
+    def _receive_ours(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the response to what the gateway itself asked."""
-        if exchange.api_key == ApiKey.FETCH:
+        if request.api_key == ApiKey.FETCH:
             self.tally.broker.fetch_response_bytes += len(chunk)
         else:
-            self._rewriting.learn(exchange, chunk, last=last)
+            self._rewriting.learn(request, chunk, last=last)
 
-    def _end_response(self, exchange: InFlightRequest) -> None:
-        """End a response: have it again, or let it and what waited for it go."""
+    def _end_response(self, request: InFlightRequest) -> None:
+        """End a response: send its request again, or let it and what waited for it leave."""
         responses = self._responses
         responses.expected.popleft()
-        repeat, exchange.repeat = exchange.repeat, None
-        if exchange.api_key == _FETCH:
-            self._meter.note_fetch(exchange, self._now, again=repeat is not None)
+        resend, request.resend = request.resend, None
+        if request.api_key == _FETCH:
+            self._meter.note_fetch(request, self._now, again=resend is not None)
         else:
-            self._meter.note_other(exchange)
-        if repeat is not None:
-            if exchange.attempts == 1:
-                responses.repeating += 1
-            repeat()
+            self._meter.note_other(request)
+        if resend is not None:
+            if request.attempts == 1:
+                responses.resending += 1
+            resend()
             return
-        if exchange.attempts:
-            responses.repeating -= 1
-        if waited := responses.ended(exchange):
+        if request.attempts:
+            responses.resending -= 1
+        if waited := responses.ended(request):
             self.to_client += waited
 
 
+# Looked up on every read: members as globals, and a tuple, for hashing a member takes a call, comparing none.
+_OPEN: Final = Stage.OPEN
+_CLOSING: Final = Stage.CLOSING
+_FRAMES: Final = Stream.FRAMES
+_WALKED: Final = Disposition.WALKED
 _PASSED: Final = Disposition.PASSED
-_FETCHED: Final = (
-    Disposition.WALKED,
-    Disposition.EXPANDED,
-)  # hashing a member takes a call, comparing it none
+_FETCHED: Final = (_WALKED, Disposition.EXPANDED)

@@ -1,20 +1,12 @@
-"""Which fetches may go through the session, and why the others pass as they are. Sans-IO."""
+"""Who gets a session, and when: what a client and its broker allow, and law 6. Sans-IO."""
 
 from typing import Final
 
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
+from proxy.session.decision import Reason
 from proxy.session.handler import FetchSessionHandler
-
-ONE_PARTITION: Final = "one partition"
-NATIVE: Final = "native session"
-_BUSY: Final = "session busy"
-_CATCHING_UP: Final = "catching up"
-_MEMORY: Final = "memory"
-_RESTING: Final = "resting"
-PASSING_REASONS: Final = frozenset({_BUSY, _CATCHING_UP, _MEMORY, _RESTING})
-"""Reasons that pass by themselves: the session stays."""
-_FENCING_VERSION: Final = 9
+from proxy.session.state import IDLE
 
 WINDOW_SECONDS: Final = 10.0
 """Within each such window the sum must not be negative."""
@@ -24,7 +16,12 @@ ALIKE_FETCHES: Final = 2
 
 
 class Savings:
-    """The running sum of one connection, and what follows from it."""
+    """The running sum of what sessions saved one connection, and when they rest.
+
+    A request can be judged before it goes, a response can't. So what sessions cost is added up against what
+    the full forms would have cost, window by window, and a session that costs more rests (law 6 of
+    docs/design.md).
+    """
 
     __slots__ = ("_alike", "_balance", "_rest", "_rests_until", "_window_ends")
 
@@ -44,7 +41,7 @@ class Savings:
         return self._alike >= ALIKE_FETCHES
 
     def resting(self, now: float) -> bool:
-        """Whether sessions cost more than they saved of late, and fetches go without for a while."""
+        """Whether sessions cost more than they saved recently, and fetches go without for a while."""
         return now < self._rests_until
 
     def settle(self, saved: int, now: float) -> bool:
@@ -76,10 +73,10 @@ class SessionLimits:
     """The switch for sessions and the broker slots that one gateway takes, shared by its connections.
 
     Args:
-        max_sessions: slots that may be held at brokers at one time.
+        max_sessions: slots that may be used at brokers at one time.
         on: whether fetches are turned into sessions at all.
-        off_for: client ids whose fetches pass as they are.
-        slots: those that each process of the gateway holds or asks for; all see the same.
+        off_for: client ids whose fetches are forwarded as they come.
+        slots: those that each process of the gateway uses or asks for; all see the same.
         own: the place in `slots` of this process, which alone changes it.
     """
 
@@ -104,25 +101,24 @@ class SessionLimits:
         self._own = own
 
     def __repr__(self) -> str:
-        return f"<Sessions held={self.held}/{self.max_sessions} on={self.on}>"
+        return f"<SessionLimits used={self.used}/{self.max_sessions} on={self.on}>"
 
     @property
-    def held(self) -> int:
-        """Give the slots that the gateway holds or asks for."""
+    def used(self) -> int:
+        """Return the slots that the gateway has or asks for."""
         return sum(self._slots)
 
     def allowed(self, client_id: str) -> bool:
         """Whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
 
-    def take(self) -> bool:
-        """Take a slot if one is left.
+    def reserve(self) -> bool:
+        """Reserve a slot if one is left.
 
-        It is taken first and then seen whether it is one too many: of two processes that ask for the last one
-        at the same time both may go without, never both have it.
+        Increment, then check: processes that race for the last slot may both be refused, never both granted.
         """
         self._slots[self._own] += 1
-        if self.held <= self.max_sessions:
+        if self.used <= self.max_sessions:
             return True
         self.release()
         return False
@@ -132,6 +128,10 @@ class SessionLimits:
         self._slots[self._own] -= 1
 
 
+_FENCING_VERSION: Final = 9
+"""The first version whose entries carry a leader epoch (KIP-320)."""
+
+
 class Eligibility:
     """What one connection has shown of itself and of its broker.
 
@@ -139,83 +139,76 @@ class Eligibility:
         sessions: the switch of the process.
     """
 
-    __slots__ = ("_native", "_sessions", "features", "floods", "given", "large", "never", "off", "savings")
+    __slots__ = ("_native", "_sessions", "features", "floods", "given", "large", "never", "savings")
 
     def __init__(self, sessions: SessionLimits) -> None:
         self._sessions = sessions
         self._native = False
         self.savings = Savings()
         self.features: Features | None = None
-        """What the broker's ApiVersions told; None until then."""
+        """What the broker's ApiVersions response said; None until then."""
         self.floods = False
         """The client asks for a session with each fetch and uses none."""
         self.given = 0
         """The session that the broker gave for a (0, 0) of the client's own."""
         self.large = False
         """The last response was large: the client is catching up."""
-        self.never = ""
+        self.never: Reason | None = None
         """Why no fetch of this connection may go through a session any more."""
-        self.off = False
-        """The last fetch was kept out by the switch, or for good: a session held is to be closed."""
 
-    def unfit(
-        self, request: FetchRequest, client_id: str, handler: FetchSessionHandler, *, busy: bool, now: float
-    ) -> str:
-        """Return why a fetch does not go through the session, or nothing.
+    def observe(self, fetch: FetchRequest) -> bool:
+        """Note what a fetch shows of its client.
 
-        Args:
-            request: the fetch.
-            client_id: whose it is.
-            handler: the connection's session; it takes over one that a flooding client left behind.
-            busy: a fetch of the session is outstanding.
-            now: the time, in seconds.
+        Returns:
+            Whether it shows, for the first time, that the client floods with (0, 0). The first one is
+            forwarded, for a native client begins so too. If the broker gave it an id and the next fetch is
+            (0, 0) all the same, no session was meant (Sarama before 1.26.2): the id given is to be adopted,
+            so that no session stays behind.
         """
-        self.off = False
-        if self._is_native(request) or (request.session_epoch == 0 and not self._flooding(handler)):
-            return NATIVE
-        if off := self.never or ("" if self._sessions.allowed(client_id) else "sessions off"):
-            self.off = True
-            return off
-        if request.not_plain:
-            return request.not_plain
-        if request.partitions < 2 and not (handler.established and request.partitions):
-            return ONE_PARTITION
-        return self._unfit_broker(request) or self._unfit_now(busy=busy, now=now)
-
-    def _is_native(self, request: FetchRequest) -> bool:
-        """Whether the client was ever seen to use sessions; kafka-go says with (-1, -1) that it does not."""
-        session_id, epoch = request.session_id, request.session_epoch
+        session_id, epoch = fetch.session_id, fetch.session_epoch
+        # kafka-go says with (-1, -1) that it has no sessions (fetch-semantics 6.1).
         if session_id > 0 or epoch > 0 or epoch < SESSIONLESS_EPOCH or (session_id < 0 and epoch == 0):
             self._native = True
-        return self._native
+        if epoch != 0 or self._native or self.floods or not self.given:
+            return False
+        self.floods = True
+        return True
 
-    def _flooding(self, handler: FetchSessionHandler) -> bool:
-        """Whether (0, 0) comes from a client that asks for a session each time and uses none.
+    def against(
+        self, fetch: FetchRequest, client_id: str, handler: FetchSessionHandler, now: float
+    ) -> Reason | None:
+        """Return what speaks against the session for a fetch, if anything does. It changes nothing.
 
-        The first one passes, for a native client begins so too. If the broker gave it an id and the next
-        fetch is (0, 0) all the same, it was not meant; the id is taken over, so that no session stays behind.
+        Args:
+            fetch: the fetch, which was observed.
+            client_id: whose it is.
+            handler: the connection's session.
+            now: the time, in seconds.
         """
-        if not self.floods and self.given:
-            self.floods = True
-            handler.session_id = self.given
-        return self.floods
-
-    def _unfit_broker(self, request: FetchRequest) -> str:
+        if self._native or (fetch.session_epoch == 0 and not self.floods):
+            return Reason.NATIVE
+        if self.never is not None:
+            return self.never
+        if not self._sessions.allowed(client_id):
+            return Reason.SESSIONS_OFF
+        if fetch.not_plain:
+            return Reason(fetch.not_plain)
+        if fetch.partitions < 2 and not (handler.established and fetch.partitions):
+            return Reason.ONE_PARTITION
         features = self.features
         if features is None:
-            return "broker not known yet"
+            return Reason.BROKER_NOT_KNOWN
         if not features.has_sessions:
-            return "broker without sessions"
-        return "" if features.keeps_leader_epoch or not _fences(request) else "leader epochs"
-
-    def _unfit_now(self, *, busy: bool, now: float) -> str:
-        if busy:
-            return _BUSY
+            return Reason.NO_SESSIONS
+        if not features.keeps_leader_epoch and _fences(fetch):
+            return Reason.LEADER_EPOCHS
+        if handler.state not in IDLE:
+            return Reason.BUSY
         if self.large:
-            return _CATCHING_UP
+            return Reason.CATCHING_UP
         if self._sessions.crowded:
-            return _MEMORY
-        return _RESTING if self.savings.resting(now) else ""
+            return Reason.MEMORY
+        return Reason.RESTING if self.savings.resting(now) else None
 
 
 def _fences(request: FetchRequest) -> bool:

@@ -178,34 +178,34 @@ class Meter:
         self.began = 0.0
         """When the first byte of the response came that is coming in, in seconds."""
 
-    def note_fetch(self, exchange: InFlightRequest, now: float, *, again: bool) -> None:
+    def note_fetch(self, request: InFlightRequest, now: float, *, again: bool) -> None:
         """Note a fetch whose response has come whole.
 
         Args:
-            exchange: the fetch.
+            request: the fetch.
             now: in seconds.
             again: the response was none for the client; the fetch is sent once more.
         """
-        tally, request, waiting = self._tally, exchange.request, self._measured.fetches
+        tally, fetch, waiting = self._tally, request.fetch, self._measured.fetches
         came, told = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes
-        ours = again or exchange.disposition is Disposition.OURS
+        ours = again or request.disposition is Disposition.OURS
         waiting += (
-            self.began - exchange.sent_at,
+            self.began - request.sent_at,
             came - self._came,
             _NOT_COUNTED if ours else told - self._told,
-            exchange.sent_partitions,
-            _NOT_COUNTED if ours or request is None else request.partitions,
+            request.sent_partitions,
+            _NOT_COUNTED if ours or fetch is None else fetch.partitions,
         )
         self._came, self._told = came, told
         if again:
-            self._measured.added_repeat.note(now - exchange.sent_at)
+            self._measured.added_repeat.note(now - request.sent_at)
         if len(waiting) >= 5 * _TOGETHER:
             self._measured.settle()
 
-    def note_other(self, exchange: InFlightRequest) -> None:
+    def note_other(self, request: InFlightRequest) -> None:
         """Note any other request whose response has come."""
-        if exchange.api_key not in _WAIT_FOR_OTHERS:
+        if request.api_key not in _WAIT_FOR_OTHERS:
             waiting = self._measured.others
-            waiting.append(self.began - exchange.sent_at)
+            waiting.append(self.began - request.sent_at)
             if len(waiting) >= _TOGETHER:
                 self._measured.settle()

@@ -23,11 +23,11 @@ class Disposition(Enum):
     PASSED = "passed"
     """Every byte goes on as it comes."""
     REWRITTEN = "rewritten"
-    """It is held until it is whole, for it carries addresses or version ranges."""
+    """It is kept until it is whole, for it carries addresses or version ranges."""
     WALKED = "walked"
     """A fetch response that goes on while it is walked."""
     EXPANDED = "expanded"
-    """A fetch response that is held until it is whole, then completed from the session."""
+    """A fetch response that is kept until it is whole, then completed from the session."""
     OURS = "ours"
     """The gateway asked; the client does not see it."""
 
@@ -39,23 +39,23 @@ class InFlightRequest:
         "_listing",
         "answered",
         "api_key",
-        "asks_session",
         "attempts",
+        "buffered",
         "chunks",
         "correlation_id",
         "disposition",
+        "fetch",
         "first",
-        "held",
+        "forwarded",
         "out",
-        "passed_on",
         "received",
-        "repeat",
-        "request",
+        "resend",
         "rows",
         "sent",
         "sent_at",
         "sent_partitions",
         "session_id",
+        "through_session",
         "understood",
         "version",
         "walk",
@@ -71,21 +71,21 @@ class InFlightRequest:
         self.out: list[Buffer] = []
         """Response bytes that wait for earlier responses to go first."""
         self.chunks: list[bytes] = []
-        """The frame as received, as far as it is held."""
-        self.held = 0
+        """The frame as received, as far as it is buffered."""
+        self.buffered = 0
         """Bytes that `chunks` and `out` keep."""
         self.received = 0
         """Bytes of the frame that have come."""
-        self.passed_on = 0
+        self.forwarded = 0
         """Bytes of a walked frame that have gone to the client."""
-        self.request: FetchRequest | None = None
+        self.fetch: FetchRequest | None = None
         """A fetch that was understood."""
         self._listing: Listing | None = None
         self.rows: Rows | None = None
         """The session's row of each entry of `listing`, where that was found out."""
         self.first = -1
         """The session's row of the first entry of a fetch that the session's rotation knows, else -1."""
-        self.asks_session = False
+        self.through_session = False
         """It goes through the session: full with epoch 0, or incremental."""
         self.session_id = 0
         """The session that it named, 0 for none."""
@@ -99,24 +99,24 @@ class InFlightRequest:
         self.sent_partitions = -1
         """How many partitions that frame lists; -1: that was not looked for."""
         self.attempts = 0
-        """How often it was repeated."""
-        self.repeat: Callable[[], None] | None = None
-        """Asks once more, when the response under way has ended: that answer is not for the client."""
+        """How often it was sent again."""
+        self.resend: Callable[[], None] | None = None
+        """Sends the fetch once more, when the response under way has ended: that one is not for the
+        client."""
 
     @property
     def listing(self) -> Listing | None:
         """What a plain consumer's fetch lists, as the session has it (v4 to v6 as v7)."""
-        if self._listing is None and self.request is not None and self.request.listing is not None:
-            self._listing = raise_listing(self.request.listing)
+        if self._listing is None and self.fetch is not None and self.fetch.listing is not None:
+            self._listing = raise_listing(self.fetch.listing)
         return self._listing
 
-    def let_go(self) -> None:
+    def drop_chunks(self) -> None:
         """Keep no more of the frame."""
         self.chunks = []
-        self.held = 0
+        self.buffered = 0
 
     def __repr__(self) -> str:
-
         state = f"{self.disposition.value} received={self.received}"
         return f"<InFlightRequest key={self.api_key} v{self.version} {state}>"
 
@@ -124,36 +124,36 @@ class InFlightRequest:
 class ResponseQueue:
     """The responses of one connection that are still to come or to leave."""
 
-    __slots__ = ("expected", "held", "owed", "repeating")
+    __slots__ = ("buffered", "expected", "owed", "resending")
 
     def __init__(self) -> None:
         self.expected: deque[InFlightRequest] = deque()
         """What the broker will answer, in its order."""
         self.owed: deque[InFlightRequest] = deque()
         """What the client will be answered, in its order."""
-        self.repeating = 0
-        """Fetches that are asked once more; what follows them waits."""
-        self.held = 0
+        self.resending = 0
+        """Fetches that are sent once more; what follows them waits."""
+        self.buffered = 0
         """Bytes of responses kept until they are whole or their turn comes."""
 
-    def in_turn(self, exchange: InFlightRequest, pieces: list[Buffer]) -> list[Buffer]:
+    def in_turn(self, request: InFlightRequest, pieces: list[Buffer]) -> list[Buffer]:
         """Return the next bytes of a response if it is its turn to leave; keep them otherwise."""
-        if self.owed and self.owed[0] is exchange:
+        if self.owed and self.owed[0] is request:
             return pieces
-        exchange.out += pieces
-        self.held += sum(map(len, pieces))
+        request.out += pieces
+        self.buffered += sum(map(len, pieces))
         return []
 
-    def ended(self, exchange: InFlightRequest) -> list[Buffer]:
+    def ended(self, request: InFlightRequest) -> list[Buffer]:
         """Note that a response is whole; return what of later ones has waited for it."""
-        exchange.answered = True
+        request.answered = True
         owed = self.owed
         waited: list[Buffer] = []
         while owed and owed[0].answered:
             owed.popleft()
             if owed and owed[0].out:
                 waited += owed[0].out
-                self.held -= sum(map(len, owed[0].out))
+                self.buffered -= sum(map(len, owed[0].out))
                 owed[0].out = []
         return waited
 
@@ -161,4 +161,4 @@ class ResponseQueue:
         """Expect, owe and keep nothing any more."""
         self.expected.clear()
         self.owed.clear()
-        self.held = 0
+        self.buffered = 0

@@ -1,4 +1,9 @@
-"""Responses held until they are whole, for brokers' addresses or versions stand in them. Sans-IO."""
+"""How responses leave that no session completes: forwarded while they are walked, or rewritten. Sans-IO.
+
+`Forwarding`: of a fetch response nothing is kept but what is still to be understood: the top-level fields,
+and at v16 and later the body's tags, in which brokers' addresses stand (KIP-951). `Rewriting`: a response in
+which addresses or version ranges stand is kept until it is whole.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,18 +20,21 @@ from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uva
 
 _HEAD_SIZE: Final = 8
 """Length and correlation id: an ApiVersions response header has no more at any version."""
-_MAX_HELD_ANSWER: Final = 1 << 28
-"""A response that is larger passes unread."""
-_MAX_PROBE_ANSWER: Final = 1 << 16
+_MAX_KEPT: Final = 1 << 28
+"""A response that is larger (bytes) is forwarded unread."""
+_MAX_PROBE_RESPONSE: Final = 1 << 16
+_ENDPOINTS_VERSION: Final = 16
+_UNSEEN_TAG: Final = b"\x7f"
+"""A tag that no schema has; readers skip it."""
 
 
 class Rewriting:
-    """How responses pass in which addresses or versions stand.
+    """Puts addresses or versions into responses.
 
     Args:
         resolve: where brokers are told to be; None leaves addresses as they are.
-        eligibility: is told what the broker can.
-        events: where it is told that a response was not understood.
+        eligibility: takes what the broker can.
+        events: where it is reported that a response was not understood.
     """
 
     __slots__ = ("_eligibility", "_events", "_resolve")
@@ -37,7 +45,7 @@ class Rewriting:
         self._events = events
 
     def disposition(self, api_key: int, version: int) -> Disposition:
-        """Tell what becomes of the response to a request that passes as it is."""
+        """Say what becomes of the response to a request that is forwarded as it is."""
         if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION:
             return Disposition.WALKED  # KIP-951: there may be addresses in it
         if api_key == ApiKey.API_VERSIONS:
@@ -46,40 +54,40 @@ class Rewriting:
             return Disposition.REWRITTEN
         return Disposition.PASSED
 
-    def receive(self, exchange: InFlightRequest, chunk: bytes, *, left: int) -> list[Buffer]:
-        """Hold a response until it is whole, then put our addresses or version ranges into it.
+    def receive(self, request: InFlightRequest, chunk: bytes, *, left: int) -> list[Buffer]:
+        """Keep a response until it is whole, then put our addresses or version ranges into it.
 
         Args:
-            exchange: what it answers.
+            request: what it is the response to.
             chunk: its next bytes.
             left: how many are still to come.
         """
-        if exchange.received + left > _MAX_HELD_ANSWER:
-            exchange.disposition = Disposition.PASSED
-            pieces: list[Buffer] = [*exchange.chunks, chunk]
-            exchange.let_go()
+        if request.received + left > _MAX_KEPT:
+            request.disposition = Disposition.PASSED
+            pieces: list[Buffer] = [*request.chunks, chunk]
+            request.drop_chunks()
             return pieces
-        exchange.chunks.append(chunk)
-        exchange.held += len(chunk)
+        request.chunks.append(chunk)
+        request.buffered += len(chunk)
         if left:
             return []
-        frame = b"".join(exchange.chunks)
-        exchange.let_go()
-        if exchange.api_key == ApiKey.API_VERSIONS:
-            pieces, self._eligibility.features = clamped(frame, exchange.version)
+        frame = b"".join(request.chunks)
+        request.drop_chunks()
+        if request.api_key == ApiKey.API_VERSIONS:
+            pieces, self._eligibility.features = clamped(frame, request.version)
             return pieces
         try:
-            return readdressed(frame, exchange.api_key, exchange.version, self._resolve)
+            return readdressed(frame, request.api_key, request.version, self._resolve)
         except ProtocolError:
             self._events.append(Passthrough(reason="a response with addresses was not understood"))
             return [frame]
 
-    def learn(self, exchange: InFlightRequest, chunk: bytes, *, last: bool) -> None:
+    def learn(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the next bytes of the response to our own question what the broker can."""
-        if exchange.received <= _MAX_PROBE_ANSWER:
-            exchange.chunks.append(chunk)
+        if request.received <= _MAX_PROBE_RESPONSE:
+            request.chunks.append(chunk)
             if last:
-                _, self._eligibility.features = clamped(b"".join(exchange.chunks), exchange.version)
+                _, self._eligibility.features = clamped(b"".join(request.chunks), request.version)
 
 
 def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Features | None]:
@@ -101,7 +109,7 @@ def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | Non
 
     Args:
         frame: the whole frame.
-        api_key: what the response responses, one of `addresses.REWRITTEN`.
+        api_key: what it is the response to, one of `addresses.REWRITTEN`.
         version: that of the request.
         resolve: where brokers are told to be.
 
@@ -124,13 +132,8 @@ def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
     """Resolve a broker to no address at all."""
 
 
-_ENDPOINTS_VERSION: Final = 16
-_UNSEEN_TAG: Final = b"\x7f"
-"""A tag that no schema has; readers skip it."""
-
-
-class Passing:
-    """How walked responses pass.
+class Forwarding:
+    """Forwards walked fetch responses.
 
     Args:
         resolve: where brokers are told to be; None leaves addresses as they are.
@@ -142,64 +145,64 @@ class Passing:
         self._resolve = resolve
 
     def receive(
-        self, exchange: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, last: bool
+        self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
         """Walk over the next bytes of a response; return what of it can go to the client now.
 
-        A response that says that the session failed is not for the client. One that is not understood goes on
-        as it came.
+        A response that says that the session failed is not for the client. One that is not understood is
+        forwarded as it came.
         """
-        if exchange.understood:
+        if request.understood:
             try:
                 walk.feed(chunk)
             except ProtocolError:
-                exchange.understood = False
-        if not exchange.understood or (last and not walk.done):
-            return self._up_to(exchange, walk, chunk, exchange.received)
-        if exchange.asks_session and walk.error_code:
-            exchange.let_go()
+                request.understood = False
+        if not request.understood or (last and not walk.done):
+            return self._up_to(request, walk, chunk, request.received)
+        if request.through_session and walk.error_code:
+            request.drop_chunks()
             return []
-        tagged = self._resolve is not None and exchange.version >= _ENDPOINTS_VERSION
+        tagged = self._resolve is not None and request.version >= _ENDPOINTS_VERSION
         if last:
-            if not (walk.tags or exchange.passed_on or exchange.chunks or exchange.asks_session):
-                exchange.passed_on = exchange.received
+            if not (walk.tags or request.forwarded or request.chunks or request.through_session):
+                request.forwarded = request.received
                 return [chunk]  # as nearly all of them: whole, and as it is
-            return self._end(exchange, walk, chunk, tagged=tagged)
+            return self._end(request, walk, chunk, tagged=tagged)
         if not walk.head_known:
             safe = 0
         elif tagged:
             safe = walk.tags_at if walk.tags_at >= 0 else walk.offset
         else:
-            safe = exchange.received
-        return self._up_to(exchange, walk, chunk, safe)
+            safe = request.received
+        return self._up_to(request, walk, chunk, safe)
 
-    def _all(self, exchange: InFlightRequest, chunk: bytes) -> list[Buffer]:
-        pieces: list[Buffer] = [*exchange.chunks, chunk]
-        exchange.passed_on = exchange.received
-        exchange.let_go()
+    def _all(self, request: InFlightRequest, chunk: bytes) -> list[Buffer]:
+        pieces: list[Buffer] = [*request.chunks, chunk]
+        request.forwarded = request.received
+        request.drop_chunks()
         return pieces
 
     def _up_to(
-        self, exchange: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, safe: int
+        self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, safe: int
     ) -> list[Buffer]:
-        """Pass on what lies before the offset `safe` of the frame, keep the rest."""
-        start = exchange.passed_on
-        if safe >= exchange.received:
-            pieces = self._all(exchange, chunk)
+        """Forward what lies before the offset `safe` of the frame, keep the rest."""
+        start = request.forwarded
+        if safe >= request.received:
+            pieces = self._all(request, chunk)
         else:
-            exchange.chunks.append(chunk)
-            pieces = list[Buffer](slices(exchange.chunks, 0, safe - start)) if safe > start else []
-            rest = b"".join(slices(exchange.chunks, max(safe - start, 0), exchange.received - start))
-            exchange.chunks = [rest]
-            exchange.held = len(rest)
-            exchange.passed_on = max(safe, start)
-        return self._without_session(exchange, walk, pieces) if start == 0 and pieces else pieces
+            request.chunks.append(chunk)
+            pieces = list[Buffer](slices(request.chunks, 0, safe - start)) if safe > start else []
+            rest = b"".join(slices(request.chunks, max(safe - start, 0), request.received - start))
+            request.chunks = [rest]
+            request.buffered = len(rest)
+            request.forwarded = max(safe, start)
+        return self._without_session(request, walk, pieces) if start == 0 and pieces else pieces
 
     def _without_session(
-        self, exchange: InFlightRequest, walk: FetchResponseWalk, pieces: list[Buffer]
+        self, request: InFlightRequest, walk: FetchResponseWalk, pieces: list[Buffer]
     ) -> list[Buffer]:
         """Take the session's id, which is the gateway's own, out of the first bytes of a response."""
-        if not exchange.asks_session or not walk.session_id or not walk.session_id_at:
+        if not request.through_session or not walk.session_id or not walk.session_id_at:
             return pieces
         at = walk.session_id_at
         first = memoryview(pieces[0])
@@ -209,25 +212,25 @@ class Passing:
         return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
 
     def _end(
-        self, exchange: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
+        self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
-        """Pass on the last bytes, their addresses rewritten."""
-        start = exchange.passed_on
+        """Forward the last bytes, their addresses rewritten."""
+        start = request.forwarded
         if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
-            return self._up_to(exchange, walk, chunk, exchange.received)
-        pieces = self._up_to(exchange, walk, chunk, walk.tags_at)
-        old = exchange.chunks[0]
-        new = rewritten_tags(old, walk.tags, exchange.version, self._resolve)
+            return self._up_to(request, walk, chunk, request.received)
+        pieces = self._up_to(request, walk, chunk, walk.tags_at)
+        old = request.chunks[0]
+        new = rewritten_tags(old, walk.tags, request.version, self._resolve)
         if start and len(new) != len(old):
             # The frame's length has gone to the client already. A hint without an address is an ordinary
             # reason to ask for Metadata.
             new = _hidden_endpoints(old, walk.tags)
         elif not start:
-            size = exchange.received - 4 + len(new) - len(old)
+            size = request.received - 4 + len(new) - len(old)
             if len(pieces[0]) < 4:
                 pieces = [b"".join(pieces)]
             pieces[:1] = [size.to_bytes(4), memoryview(pieces[0])[4:]]
-        exchange.let_go()
+        request.drop_chunks()
         return [*pieces, new]
 
 

@@ -44,7 +44,7 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
     of their own: what `resolve` is told for that key is not where a broker is.
 
     Args:
-        api_key: what the response responses, one of `REWRITTEN`.
+        api_key: what it is the response to, one of `REWRITTEN`.
         version: the version of the request that it answers.
         body: the response without its header, whole.
         resolve: where the client is to find a broker.

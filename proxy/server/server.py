@@ -317,7 +317,7 @@ class Server(Service):
             problems=problems,
             sessions_on=self.sessions.on,
             sessions_off_for=self.sessions.off_for,
-            slots_held=self.sessions.held,
+            slots_held=self.sessions.used,
             max_sessions=self.sessions.max_sessions,
             held_bytes=self.budget.total,
             max_inflight_bytes=self.budget.limit,

@@ -1,96 +1,52 @@
 """KIP-227's FetchSessionHandler: the requesting half of a fetch session, for one connection to one broker.
 
-A session is a pair (id, epoch) and the partitions that both ends believe to be in it. The next request
-carries the *next* pair; what a response does to it is Kafka's own table (FetchSessionHandler.java,
-handleResponse):
+A session is a pair (id, epoch) and the partitions that both ends believe to be in it; the next request
+carries the *next* pair. This module owns all of it: pair, partitions, state. What moves it stands in the two
+tables of `proxy.session.state`.
 
-    next         response                                    next becomes        the response
-    any          70                                        (0, 0)              is to be had again
-    any          another error (71, 106, -1 ...)           (same id, 0) [1]    is to be had again
-    full         nothing in it, throttled                  (0, 0)              is handed on empty
-    full         other partitions than asked for           (0, 0)              is handed on
-    full         right, id 0                               (0, 0)              is handed on
-    full         right, id n                               (n, 1)              is handed on
-    incremental  nothing in it, throttled                  (id, epoch + 1) [2] is handed on empty
-    incremental  a partition outside the session           (same id, 0)        is to be had again
-    incremental  right, id 0                               (0, 0)              is expanded
-    incremental  right, an id                              (id, epoch + 1)     is expanded
-    -            the connection ends                       (0, 0)
-
-[1] (0, 0) if the request carried epoch 0 already, or an id of which a broker from 3.8 on can't tell the
-shard: there each further try with that id fails the same way. [2] (same id, 0) if it carries id 0: a throttle
-masks session errors, and behind a masked 71 the session lives on.
-
-Where a response can't be completed from what the broker said in this session, nothing is invented: it is to
-be had again, in full.
+Where a response can't be completed from what the broker said in this session, nothing is invented: the fetch
+is sent again in full.
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 import numpy as np
 
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
-from proxy.protocol.fetch_request import FetchRequest, Listing
+from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
+from proxy.session.decision import Delta, Incremental, Reason, Rotated
 from proxy.session.partitions import PartitionTable, is_rotation
 from proxy.session.rotation import Rotation
+from proxy.session.state import (
+    AFTER_FULL,
+    AFTER_INCREMENTAL,
+    IDLE,
+    TRANSITIONS,
+    Action,
+    NextPair,
+    Says,
+    SessionEvent,
+    SessionState,
+)
 
 MAX_EPOCH: Final = 0x7FFF_FFFF
 UNSHARDED_ID: Final = 2_147_483_640
-"""Ids from here on are in no shard of a broker from 3.8 on; it answers them with -1 at every epoch."""
-
-
-class Action(Enum):
-    """What is to be done with a response."""
-
-    EXPAND = "expand"
-    """Complete it from the table."""
-    EMPTY = "empty"
-    """The broker threw the read away to throttle: hand it on as it is."""
-    COMPLETE = "complete"
-    """A full response: it is complete as it is."""
-    REPEAT_FULL = "repeat full"
-    """Have it again with a full fetch at the next (id, epoch)."""
-    REPEAT_SESSIONLESS = "repeat sessionless"
-    """Have it again with (0, -1), which can't fail for a session's sake."""
-
-
-@dataclass(slots=True, eq=False)
-class Delta:
-    """What a fetch changes in the session."""
-
-    rows: Rows
-    """The row of each entry of the fetch, -1 where the table has none."""
-    added: Rows
-    """Positions of entries that the session does not have."""
-    altered: Rows
-    """Positions of entries whose bytes differ from those last sent, topics together."""
-    forgotten: Rows
-    """Rows that the fetch no longer lists."""
-    topics: list[tuple[bytes, bytes]]
-    """Added, then altered entries as topic elements."""
-    forgotten_topics: list[tuple[bytes, bytes]]
-    turned: bool
-    """The fetch lists what the one before did, in its order, beginning anywhere."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of entries, topic keys and forgotten partitions on the wire, lengths and tags apart."""
-        listed = sum(len(key) + len(block) for key, block in self.topics)
-        return listed + sum(len(key) + len(block) for key, block in self.forgotten_topics)
+"""Ids from here on are in no shard of a broker from 3.8 on; it answers them with -1 at every epoch
+(fetch-semantics 2.2, case 96)."""
 
 
 @dataclass(slots=True, eq=False)
 class SessionResult:
     """What a response means."""
 
-    use: Action
+    action: Action
     reason: str = ""
+    """Why it is of no use, in words."""
     entries: list[PartitionResponse] = field(default_factory=list)
-    """The entries that are told as the broker sent them; all others are as the table has them."""
+    """The entries that are sent on as the broker sent them; all others are as the table has them."""
     rows: list[int] = field(default_factory=list)
     """The row of each of `entries`."""
 
@@ -98,16 +54,18 @@ class SessionResult:
 class FetchSessionHandler:
     """Builds the fetches of one session and judges their responses. At most one fetch is outstanding."""
 
-    __slots__ = ("_asked_full", "epoch", "session_id", "table")
+    __slots__ = ("epoch", "rotation", "session_id", "state", "table")
 
     def __init__(self) -> None:
+        self.state = SessionState.NONE
         self.session_id = 0
         """Id that the next request carries; 0 without a session."""
         self.epoch = 0
         """Epoch that the next request carries; 0 asks for a new session."""
         self.table: PartitionTable | None = None
         """What the session holds; before there is one, what the last fetch listed."""
-        self._asked_full = False
+        self.rotation: Rotation | None = None
+        """The short way for a list that only turns, while the client's does."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -117,6 +75,49 @@ class FetchSessionHandler:
     def established(self) -> bool:
         """Whether there is a session to continue."""
         return self.epoch > 0
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether the response to a fetch of the session is still to come."""
+        return self.state not in IDLE
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The (session id, epoch) that the next request carries."""
+        return self.session_id, self.epoch
+
+    # What a fetch would be
+
+    def rotated(self, fetch: FetchRequest) -> Rotated | None:
+        """Return the incremental form of a fetch, found the short way; None if the rotation can't find it."""
+        rotation, frame = self.rotation, fetch.frame
+        if rotation is None or rotation.table is not self.table or rotation.topics is not fetch.topics:
+            return None
+        first = rotation.first(frame)
+        if first < 0 or not self.epoch or (altered := rotation.altered(frame, first)) is None:
+            return None
+        delta = rotation.delta(frame, altered, (self.session_id, self.epoch))
+        return Rotated(delta, first, altered) if len(delta) < len(frame) else None
+
+    def incremental(self, fetch: FetchRequest, listing: Listing) -> Incremental | Reason:
+        """Return the incremental form of a fetch, or why it has none.
+
+        Args:
+            fetch: the fetch.
+            listing: what it lists, in the session's version.
+        """
+        delta = self.compare(listing)
+        if delta is None:
+            return Reason.TOO_SPARSE
+        frame = build_fetch_request(fetch, listing.layout, self.pair, delta.topics, delta.forgotten_topics)
+        return Incremental(frame, listing, delta) if len(frame) < len(fetch.frame) else Reason.NOT_SMALLER
+
+    def fits(self, listing: Listing, isolation_level: int) -> bool:
+        """Whether the table can go on with a fetch; else the session must be made anew."""
+        table = self.table
+        return table is None or (
+            table.layout is listing.layout and table.isolation_level == isolation_level and not table.bloated
+        )
 
     def compare(self, listing: Listing) -> Delta | None:
         """Tell what a fetch would change, and change nothing.
@@ -164,17 +165,48 @@ class FetchSessionHandler:
         self.table = table
         return True
 
+    def learn(self, listing: Listing, isolation_level: int) -> bool | None:
+        """Keep what a fetch lists before there is a session.
+
+        Returns:
+            Whether an incremental form would have halved it; None if it can't be kept, see `learn_listing`.
+        """
+        self.rotation = None  # the table takes what this fetch lists, and rows may be others' then
+        delta = self.compare(listing)
+        if (delta is None or not self.apply(listing, delta)) and not self.learn_listing(
+            listing, isolation_level
+        ):
+            return None
+        return delta is not None and 2 * delta.size < len(listing) * listing.layout.request_entry
+
+    # What is sent
+
     def ask_full(self) -> tuple[int, int]:
         """Return the (id, epoch) of a full fetch for what the table has; it is outstanding from now on."""
-        self._held().forget_responses()
+        table = self._require_table()
+        self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
+        table.forget_responses()
+        # (id, 0) has the broker drop the old session and make another; (0, 0) makes one
+        # (KIP-227; fetch-semantics 2.2, case 15).
         self.epoch = 0
-        self._asked_full = True
-        return self.session_id, 0
+        return self.pair
 
-    def ask_incremental(self) -> tuple[int, int]:
-        """Return the (id, epoch) that an incremental fetch carries now."""
-        self._asked_full = False
-        return self.session_id, self.epoch
+    def ask(self, fetch: FetchRequest, decision: Incremental | Rotated) -> bool:
+        """Make the table hold what an incremental fetch changes; the fetch is outstanding from now on.
+
+        Returns:
+            False, with nothing changed, if the table can't hold what is added.
+        """
+        following = TRANSITIONS[self.state, _ASK_INCREMENTAL]
+        if type(decision) is Rotated:
+            if self.rotation is not None:
+                self.rotation.apply(decision.altered)
+        elif not self.apply(decision.listing, decision.delta):
+            return False
+        else:
+            self.rotation = self.find_rotation(fetch, decision.delta)
+        self.state = following
+        return True
 
     def apply(self, listing: Listing, delta: Delta) -> bool:
         """Make the table hold what a fetch lists.
@@ -182,7 +214,7 @@ class FetchSessionHandler:
         Returns:
             False, with nothing changed, if the table can't take what is added.
         """
-        table = self._held()
+        table = self._require_table()
         if len(delta.added) and not table.add(listing, delta.added):
             return False
         if len(delta.added):
@@ -195,12 +227,12 @@ class FetchSessionHandler:
             table.place(delta.rows)
         return True
 
-    def rotation(self, request: FetchRequest, delta: Delta) -> Rotation | None:
+    def find_rotation(self, request: FetchRequest, delta: Delta) -> Rotation | None:
         """Return what knows the next fetches by, if they go on like this one, which has been applied.
 
         Once a circle was seen twice, the table's rows are brought into its order.
         """
-        table = self._held()
+        table = self._require_table()
         if request.block is None or request.layout is not table.layout or len(delta.rows) != table.size:
             return None
         if not is_rotation(delta.rows):
@@ -211,126 +243,120 @@ class FetchSessionHandler:
         return Rotation(request, table)
 
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> SessionResult:
-        """Take the response to the outstanding fetch, walked to its end; see the table above.
+        """Take the response to the outstanding fetch, walked to its end; see `proxy.session.state`.
 
         Args:
             walk: the response.
             empties: the broker throttles by throwing the read away, so that an empty throttled response says
                 nothing of any partition (from Kafka 2.0 on).
         """
+        full, table = self.state is _REQUESTED, self.table
+        result = SessionResult(_COMPLETE)
+        if table is None:
+            raise RuntimeError("no fetch was asked")
+        # KIP-219: brokers from 2.0 on throw the read away, so it says nothing of any partition
+        # (fetch-semantics 2.8, cases 48 and 55).
         if walk.error_code:
-            return self._failed(walk.error_code)
-        if not walk.partitions and walk.throttle_time_ms > 0 and empties:
-            self._throttled(walk.session_id)
-            return SessionResult(Action.EMPTY)
-        if self._asked_full:
-            return self._full(walk)
-        return self._incremental(walk)
+            says = _ERRORS.get(walk.error_code, Says.OTHER_ERROR)
+            result.reason = f"error {walk.error_code}"
+        elif not walk.partitions and walk.throttle_time_ms > 0 and empties:
+            says = Says.THROTTLED if walk.session_id else Says.THROTTLED_WITHOUT_ID
+        elif misfit := self._apply_response(table, walk, result, full=full):
+            says = Says.MISFIT
+            result = SessionResult(_COMPLETE, misfit)
+        elif walk.session_id > 0 or (walk.session_id and not full):
+            says = _ID
+        else:
+            says = Says.NO_ID
+        pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
+        if pair is _NEXT:
+            self.state = TRANSITIONS[self.state, _CONTINUE]
+            self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+        elif pair is NextPair.FIRST:
+            self.state = TRANSITIONS[self.state, _CONTINUE]
+            self.session_id, self.epoch = walk.session_id, 1
+        else:
+            self._lose(pair, walk.error_code)
+        return result
 
     def drop(self) -> None:
         """Forget the session and what it held; the broker has or will have lost it."""
+        self.state = SessionState.NONE
         self.session_id = self.epoch = 0
-        self.table = None
+        self.table = self.rotation = None
 
     def renew(self, session_id: int = 0) -> None:
         """Leave the session; the next full fetch names its id, and so has the broker drop it.
 
         Args:
-            session_id: a session that the broker made but that can't be used; 0: the one held.
+            session_id: a session that the broker made but that can't be used; 0: the one of the handler.
         """
+        self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         self.session_id = session_id or self.session_id
         self.epoch = 0
         self.table = None
 
-    def _held(self) -> PartitionTable:
+    def adopt(self, session_id: int) -> None:
+        """Name a session in the next full fetch that the client left behind, so that the broker drops it."""
+        self.session_id = session_id
+
+    def close(self) -> int:
+        """Close the session; return its id, for the (id, -1) that tells the broker.
+
+        What the session holds is kept while a response is outstanding that is completed from it.
+        """
+        session_id = self.session_id
+        self.state = TRANSITIONS[self.state, SessionEvent.CLOSE]
+        if self.state is SessionState.NONE:
+            self.drop()
+        return session_id
+
+    def _lose(self, pair: NextPair, error_code: int) -> None:
+        """Go on without the session, and with the pair that its last response leads to."""
+        self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
+        self.epoch = 0
+        # Such an id would fail with -1 for ever (fetch-semantics 2.2, case 96).
+        if pair is not NextPair.RENEW or (error_code and self.session_id >= UNSHARDED_ID):
+            self.session_id = 0
+        if pair is NextPair.FORGET:
+            self.table = None
+
+    def _require_table(self) -> PartitionTable:
         if self.table is None:
             raise RuntimeError("no fetch was asked")
         return self.table
 
-    def _failed(self, code: int) -> SessionResult:
-        lost = (
-            code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-            or self._asked_full
-            or self.session_id >= UNSHARDED_ID
-        )
-        self.epoch = 0
-        if lost:
-            self.session_id = 0
-        # Whatever it was, without a session the broker tells the client's own truth; 70, 71 and 106 are
-        # cured by a new one.
-        use = (
-            Action.REPEAT_SESSIONLESS
-            if self._asked_full or code not in _SESSION_ERRORS
-            else Action.REPEAT_FULL
-        )
-        return SessionResult(use, f"error {code}")
-
-    def _throttled(self, answered_id: int) -> None:
-        if self._asked_full:
-            self.drop()
-        elif answered_id:
-            self._advance()
-        else:
-            self.epoch = 0
-
-    def _advance(self) -> None:
-        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
-
-    def _full(self, walk: FetchResponseWalk) -> SessionResult:
-        table = self._held()
-        verdict = self._take_response(table, walk)
-        if verdict is None or walk.partitions != table.size or table.unmentioned:
-            self.drop()
-            return SessionResult(Action.COMPLETE, "other partitions than asked for")
-        self.session_id = max(walk.session_id, 0)
-        self.epoch = 1 if self.session_id else 0
-        return verdict
-
-    def _incremental(self, walk: FetchResponseWalk) -> SessionResult:
-        table = self._held()
-        verdict = self._take_response(table, walk)
-        if verdict is None:
-            verdict = SessionResult(Action.REPEAT_FULL, "a partition outside the session")
-        elif (
-            verdict.use is Action.EXPAND
-            and len(unknown := table.unknown())
-            and not set(unknown.tolist()) <= set(verdict.rows)
-        ):
-            verdict = SessionResult(Action.REPEAT_FULL, "a partition that the broker has not described")
-        if verdict.use is Action.REPEAT_FULL:
-            self.epoch = 0
-        elif walk.session_id:
-            self._advance()
-        else:
-            self.session_id = self.epoch = 0
-        return verdict
-
-    def _take_response(self, table: PartitionTable, walk: FetchResponseWalk) -> SessionResult | None:
-        """Take what a response says of partitions; None if it names one outside the session, or one twice."""
-        full = self._asked_full
-        verdict = SessionResult(Action.COMPLETE if full else Action.EXPAND)
+    def _apply_response(
+        self, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult, *, full: bool
+    ) -> str:
+        """Have the table take what a response says of partitions; return why it does not fit, or nothing."""
+        misfit = "other partitions than asked for" if full else "a partition outside the session"
         for run in walk.runs:
             rows = table.rows(run.key, run.entries.view(table.layout.response_fields)["partition"])
             if (rows < 0).any():
-                return None
+                return misfit
             table.apply_run(run, rows)
         seen: set[int] = set()
         for entry in walk.entries:
             row = table.row(entry.key, entry.partition)
             if row < 0 or row in seen:
-                return None
+                return misfit
             seen.add(row)
             if full:
                 table.refused[row] = entry.error_code
             elif entry.error_code and self._names_stuck(table, entry, row):
-                return SessionResult(
-                    Action.REPEAT_FULL, f"topic gone or made anew (error {entry.error_code})"
-                )
+                return f"topic gone or made anew (error {entry.error_code})"
             table.apply_entry(entry, row)
             if not entry.ends_empty or entry.error_code:
-                verdict.entries.append(entry)
-                verdict.rows.append(row)
-        return verdict
+                result.entries.append(entry)
+                result.rows.append(row)
+        if full:
+            return misfit if walk.partitions != table.size or table.unmentioned else ""
+        # An unchanged partition is not in the response, but each was described once in this session.
+        unknown = table.unknown()
+        if len(unknown) and not set(unknown.tolist()) <= set(result.rows):
+            return "a partition that the broker has not described"
+        return ""
 
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
         """Whether a session says 3 or 103 where a full fetch may say 100: it keeps a topic's name for good.
@@ -341,15 +367,21 @@ class FetchSessionHandler:
         return stuck and int(table.refused[row]) != entry.error_code
 
 
+# A member of an enum is looked up slowly: those that every fetch needs are globals.
+_REQUESTED: Final = SessionState.REQUESTED
+_ASK_INCREMENTAL: Final = SessionEvent.ASK_INCREMENTAL
+_CONTINUE: Final = SessionEvent.CONTINUE
+_ID: Final = Says.ID
+_NEXT: Final = NextPair.NEXT
+_COMPLETE: Final = Action.COMPLETE
+
 _FEW: Final = 256
 _NONE: Final[Rows] = np.zeros(0, np.intp)
-_SESSION_ERRORS: Final = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    }
-)
+_ERRORS: Final[dict[int, Says]] = {
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: Says.ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH: Says.SESSION_ERROR,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: Says.SESSION_ERROR,
+}
 _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
 
 

@@ -22,7 +22,8 @@ from proxy.protocol.fetch_request import (
 )
 from proxy.protocol.fetch_response import response_head
 from proxy.protocol.primitives import Buffer, encode_count
-from proxy.session.handler import Delta, FetchSessionHandler
+from proxy.session.decision import Delta, Reason
+from proxy.session.handler import FetchSessionHandler
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker
 from replay.simulate.captured_response import CapturedResponse, joined
@@ -38,7 +39,6 @@ from replay.simulate.outcome import (
     share_whole,
 )
 
-NATIVE: Final = "native session"
 _NO_SLOT_LIMIT: Final = 1 << 30
 _SECOND: Final = 1_000_000_000
 _CLIENT_ID: Final = 12
@@ -68,7 +68,6 @@ class GatewayPolicy:
         self._broker = CapturedBroker()
         self._open: deque[CapturedFetch] = deque()
         self._asked: deque[_Asked] = deque()
-        self._passed: dict[str, int] = {}
         self._header = (b"none", b"")
         """Of the last fetch: key and version, and what stands behind the correlation id."""
 
@@ -94,8 +93,9 @@ class GatewayPolicy:
         self._header = exchange.request[4:8], exchange.request[_CLIENT_ID : fetch.request.body]
         self._open.append(fetch)
         self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
-        outcome.reason = self._reason()
-        outcome.eligible = fetch.listed and outcome.reason != NATIVE
+        reason = self._connection.decided
+        outcome.reason = reason.value if reason is not None else ""
+        outcome.eligible = fetch.listed and reason is not Reason.NATIVE
         self._forward(outcome)
         if outcome.eligible and outcome.session_kind is None:  # the core gave the connection up
             outcome.eligible, outcome.reason = False, NOT_UNDERSTOOD
@@ -112,15 +112,6 @@ class GatewayPolicy:
         settled += self._settle(None)
         settled += [fetch.outcome for fetch in self._open]
         return settled, closing if closing.closes else None
-
-    def _reason(self) -> str:
-        """Return why the core sent the last fetch as it came, or nothing."""
-        passed = self._connection.tally.passthrough
-        for reason, count in passed.items():
-            if self._passed.get(reason) != count:
-                self._passed[reason] = count
-                return reason
-        return ""
 
     def _forward(self, outcome: Outcome) -> None:
         """Take what the core sends, and count it for the fetch that made it send."""
@@ -257,7 +248,7 @@ class AlwaysPolicy:
         if response is None:
             outcome.reason = UNPAIRED
         elif not fetch.listed or response.walk.session_id:
-            outcome.reason = NATIVE
+            outcome.reason = Reason.NATIVE.value
         elif response.walk.error_code:
             outcome.reason = f"error {response.walk.error_code}"
         else:

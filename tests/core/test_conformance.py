@@ -288,7 +288,7 @@ def test_a_new_connection_begins_in_full() -> None:
     client.connect()
     client.established(*all_of())
     assert client.connection.session_id not in old
-    assert client.sessions.held == 1
+    assert client.sessions.used == 1
 
 
 # --- 76 to 83 -------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
     assert set(client.broker.cache.sessions) == before
     assert client.connection.session_id == 0
     assert sum(client.connection.tally.broker.fetches) == 20
-    assert client.sessions.held == 0
+    assert client.sessions.used == 0
 
 
 def many(count: int) -> list[CachedPartition]:

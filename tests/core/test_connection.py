@@ -549,9 +549,9 @@ def test_a_session_is_closed_at_the_broker(version: int) -> None:
     play = Playbook().established(version, T)
     play.events()
     play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))
-    assert (play.connection.done, play.sessions.held) == (False, 0)
+    assert (play.connection.done, play.sessions.used) == (False, 0)
     play.broker(fetch_response(max(version, 7), correlation_id=3)).nothing()
-    assert (play.connection.done, play.sessions.held) == (True, 0)
+    assert (play.connection.done, play.sessions.used) == (True, 0)
     assert play.events() == [SessionClosed(session_id=SESSION_ID, reason="the connection ends")]
 
 
@@ -578,7 +578,7 @@ def test_closing_with_a_fetch_parked() -> None:
     )
     assert not play.connection.done
     play.broker(fetch_response(16, correlation_id=3)).nothing()
-    assert (play.connection.done, play.sessions.held) == (True, 0)
+    assert (play.connection.done, play.sessions.used) == (True, 0)
 
 
 def test_closing_while_a_session_is_asked_for() -> None:
@@ -593,7 +593,7 @@ def test_closing_while_a_session_is_asked_for() -> None:
     )
     play.to_broker(asks(16, [], (78, -1), correlation=3))
     play.broker(fetch_response(16, correlation_id=3)).nothing()
-    assert (play.connection.done, play.sessions.held) == (True, 0)
+    assert (play.connection.done, play.sessions.used) == (True, 0)
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
@@ -606,7 +606,7 @@ def test_closing_with_a_fetch_parked_that_fails(code: int) -> None:
     play.broker(fetch_response(16, correlation_id=3)).nothing()
     assert not play.connection.done
     play.broker(full(16, T, correlation_id=9)).to_client(full(16, T, correlation_id=9))
-    assert (play.connection.done, play.sessions.held) == (True, 0)
+    assert (play.connection.done, play.sessions.used) == (True, 0)
 
 
 def test_closing_with_a_full_fetch_parked_that_fails() -> None:
@@ -617,7 +617,7 @@ def test_closing_with_a_full_fetch_parked_that_fails() -> None:
     play.close().nothing()
     play.broker(fetch_response(16, error_code=70, correlation_id=3)).to_broker(fetch(16, *T, correlation=3))
     play.broker(full(16, T, hw=6, correlation_id=3)).to_client(full(16, T, hw=6, correlation_id=3))
-    assert (play.connection.done, play.sessions.held) == (True, 0)
+    assert (play.connection.done, play.sessions.used) == (True, 0)
 
 
 def test_closing_in_the_middle_of_a_request_says_nothing() -> None:
@@ -657,10 +657,10 @@ def test_closing_in_the_middle_of_a_fetch_that_has_not_been_sent() -> None:
 
 def test_a_connection_that_is_gone_gives_its_slot_back() -> None:
     play = Playbook().established(16, T)
-    assert play.sessions.held == 1
+    assert play.sessions.used == 1
     play.connection.ended()
     play.connection.ended()
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
 
 
 def test_it_tells_how_it_is() -> None:

@@ -7,7 +7,9 @@ import pytest
 from proxy.core.eligibility import WINDOW_SECONDS, Eligibility, SessionLimits
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import FetchRequest
+from proxy.session.decision import FOR_GOOD, Reason
 from proxy.session.handler import FetchSessionHandler
+from proxy.session.state import SessionState
 from tests.frames import fetch, parsed
 
 NEW = Features(fetch_max=18, offset_fetch_max=10, find_coordinator_max=6)
@@ -25,71 +27,93 @@ def record(features: Features | None = NEW, **switch: Any) -> Eligibility:
     return found
 
 
-def unfit(found: Eligibility, request: FetchRequest, *, busy: bool = False, now: float = 0.0) -> str:
-    return found.unfit(request, "c", FetchSessionHandler(), busy=busy, now=now)
+def against(
+    found: Eligibility,
+    request: FetchRequest,
+    handler: FetchSessionHandler | None = None,
+    *,
+    busy: bool = False,
+    now: float = 0.0,
+) -> Reason | None:
+    handler = handler or FetchSessionHandler()
+    if busy:
+        handler.state = SessionState.FETCHING
+    found.observe(request)
+    return found.against(request, "c", handler, now)
 
 
 def test_a_plain_fetch_may() -> None:
-    assert unfit(record(), plain()) == ""
-    assert unfit(record(), plain(session=(-1, -1))) == ""
-    assert unfit(record(OF_2_4), plain(11)) == ""
+    assert against(record(), plain()) is None
+    assert against(record(), plain(session=(-1, -1))) is None
+    assert against(record(OF_2_4), plain(11)) is None
 
 
 @pytest.mark.parametrize("session", [(5, 1), (5, -1), (5, 0), (0, 1), (0, -2), (-5, 0), (-1, 3)])
 def test_native_once_is_native_for_good(session: tuple[int, int]) -> None:
     found = record()
-    assert unfit(found, plain(session=session)) == "native session"
-    assert unfit(found, plain()) == "native session"
+    assert against(found, plain(session=session)) is Reason.NATIVE
+    assert against(found, plain()) is Reason.NATIVE
 
 
 def test_0_0_is_native_until_a_session_goes_unused() -> None:
-    found, handler = record(), FetchSessionHandler()
+    found, flood = record(), plain(session=(0, 0))
     for _ in range(2):
-        assert found.unfit(plain(session=(0, 0)), "c", handler, busy=False, now=0.0) == "native session"
+        assert not found.observe(flood)
+        assert found.against(flood, "c", FetchSessionHandler(), 0.0) is Reason.NATIVE
     found.given = 31
-    assert found.unfit(plain(session=(0, 0)), "c", handler, busy=False, now=0.0) == ""
-    assert (found.floods, handler.session_id) == (True, 31)
+    assert found.observe(flood)
+    assert found.against(flood, "c", FetchSessionHandler(), 0.0) is None
+    assert (found.floods, found.observe(flood)) == (True, False)
+
+
+def test_asking_what_speaks_against_a_fetch_changes_nothing() -> None:
+    found, handler = record(), FetchSessionHandler()
+    found.given = 31
+    for request in (plain(session=(0, 0)), plain(session=(5, 1)), plain()):
+        found.against(request, "c", handler, 0.0)
+        assert (found.floods, handler.session_id, handler.state) == (False, 0, SessionState.NONE)
+    assert found.against(plain(), "c", handler, 0.0) is None
 
 
 def test_the_switch_for_all_for_one_and_for_good() -> None:
     for found in (record(on=False), record(off_for=frozenset({"c"}))):
-        assert (unfit(found, plain()), found.off) == ("sessions off", True)
-        assert found.unfit(plain(session=(5, 1)), "c", FetchSessionHandler(), busy=False, now=0.0)
-        assert not found.off
+        assert against(found, plain()) is Reason.SESSIONS_OFF
+        assert against(found, plain(session=(5, 1))) is Reason.NATIVE
     found = record()
-    found.never = "errors"
-    assert (unfit(found, plain()), found.off) == ("errors", True)
+    found.never = Reason.UNCACHED_ERRORS
+    assert against(found, plain()) is Reason.UNCACHED_ERRORS
+    assert set(FOR_GOOD) == {Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS}
 
 
 def test_more_than_a_consumers_fetch() -> None:
-    assert unfit(record(), plain(11, replica_id=1)) == "not a consumer"
-    assert unfit(record(), plain(16, tags=((1, bytes(13)),))) == "tags"
+    assert against(record(), plain(11, replica_id=1)) is Reason.NOT_A_CONSUMER
+    assert against(record(), plain(16, tags=((1, bytes(13)),))) is Reason.TAGS
 
 
 def test_one_partition_only_beside_a_session() -> None:
     found, handler = record(), FetchSessionHandler()
     one = parsed(fetch(16, ("t", 0)))
-    assert unfit(found, one) == "one partition"
+    assert against(found, one) is Reason.ONE_PARTITION
     handler.session_id, handler.epoch = 5, 1
-    assert found.unfit(one, "c", handler, busy=False, now=0.0) == ""
-    assert found.unfit(parsed(fetch(16)), "c", handler, busy=False, now=0.0) == "one partition"
+    assert against(found, one, handler) is None
+    assert against(found, parsed(fetch(16)), handler) is Reason.ONE_PARTITION
 
 
 def test_what_the_broker_lacks() -> None:
-    assert unfit(record(None), plain()) == "broker not known yet"
-    assert unfit(record(OF_1_0), plain(6)) == "broker without sessions"
+    assert against(record(None), plain()) is Reason.BROKER_NOT_KNOWN
+    assert against(record(OF_1_0), plain(6)) is Reason.NO_SESSIONS
     fenced: dict[str, Any] = {"values": {"current_leader_epoch": 0}}
-    assert unfit(record(OF_2_4), plain(10, **fenced)) == "leader epochs"
-    assert unfit(record(NEW), plain(10, **fenced)) == ""
-    assert unfit(record(OF_2_4), plain(8)) == ""
+    assert against(record(OF_2_4), plain(10, **fenced)) is Reason.LEADER_EPOCHS
+    assert against(record(NEW), plain(10, **fenced)) is None
+    assert against(record(OF_2_4), plain(8)) is None
 
 
 def test_not_now() -> None:
     found = record()
-    assert unfit(found, plain(), busy=True) == "session busy"
+    assert against(found, plain(), busy=True) is Reason.BUSY
     found.large = True
-    assert unfit(found, plain()) == "catching up"
+    assert against(found, plain()) is Reason.CATCHING_UP
     found.large = False
     found.savings.settle(-1, 0.0)
-    assert unfit(found, plain()) == "resting"
-    assert unfit(found, plain(), now=WINDOW_SECONDS) == ""
+    assert against(found, plain()) is Reason.RESTING
+    assert against(found, plain(), now=WINDOW_SECONDS) is None

@@ -105,7 +105,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
             self.gate.connection.receive_client(b"".join(map(framed, frames)), self.now)
         self.gate.close(self.now)
         assert set(self.broker.cache.sessions) <= self.others, "a session was left behind"
-        assert self.sessions.held == 0
+        assert self.sessions.used == 0
         if not self.leaves_midway:
             self.gate.check_tally()
 

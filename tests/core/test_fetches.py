@@ -8,7 +8,8 @@ import pytest
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, SessionMade
 from proxy.protocol.fetch_request import Listing
-from proxy.session.handler import Delta, FetchSessionHandler
+from proxy.session.decision import Delta
+from proxy.session.handler import FetchSessionHandler
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
@@ -195,7 +196,7 @@ def test_another_isolation_makes_another_session() -> None:
     passes(play, 16, T, 11, **committed)
     play.client(fetch(16, *T, correlation=12, **committed))
     play.to_broker(asks(16, T, (SESSION_ID, 0), correlation=12, **committed))
-    assert play.sessions.held == 1
+    assert play.sessions.used == 1
 
 
 @pytest.mark.parametrize("version", [12, 17])

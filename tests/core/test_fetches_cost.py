@@ -29,7 +29,7 @@ def test_sessions_off_and_on_again_at_run_time(by_client: bool) -> None:
     play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
     play.broker(fetch_response(16, correlation_id=3)).nothing()
     play.broker(full(16, T, correlation_id=10)).to_client(full(16, T, correlation_id=10))
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
     assert play.events(SessionClosed) == [SessionClosed(session_id=SESSION_ID, reason="sessions off")]
     passes(play, 16, T, 11)
     play.sessions.on, play.sessions.off_for = True, frozenset()
@@ -64,7 +64,7 @@ def test_slots_are_shared_and_bounded() -> None:
         passes(second, 16, T, number)
     assert second.connection.tally.passthrough["no slot left"] >= 1
     first.close().takes_broker()
-    assert sessions.held == 0
+    assert sessions.used == 0
     second.client(fetch(16, *T, correlation=9)).to_broker(asks(16, T, (0, 0), correlation=9))
 
 
@@ -75,9 +75,9 @@ def test_a_repaired_session_holds_one_slot(code: int) -> None:
         play.client(fetch(16, *T, correlation=4)).takes_broker()
         play.broker(fetch_response(16, error_code=code, correlation_id=4)).takes_broker()
         play.broker(full(16, T, session_id=90 + number, correlation_id=4)).takes_client()
-        assert play.sessions.held == 1
+        assert play.sessions.used == 1
     play.connection.ended()
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
 
 
 def test_no_slots_at_all() -> None:
@@ -93,7 +93,7 @@ def test_lists_that_churn_get_no_session() -> None:
     play = Playbook().knows()
     for number in range(1, 8):
         passes(play, 16, [(f"t{number}", 0), (f"u{number}", 1)], number)
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
 
 
 def test_a_delta_not_smaller_than_the_fetch_goes_sessionless() -> None:
@@ -131,7 +131,7 @@ def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
     play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
     play.broker(fetch_response(16, correlation_id=3), full(16, [], correlation_id=17))
     play.to_client(full(16, [], correlation_id=17))
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
 
 
 def test_a_client_of_which_all_is_busy_does_not_make_and_close_sessions_over_and_over() -> None:
@@ -142,7 +142,7 @@ def test_a_client_of_which_all_is_busy_does_not_make_and_close_sessions_over_and
     asked = fetch(16, *((name, index, 17) for name, index, *_ in T), correlation=17)
     play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
     play.broker(fetch_response(16, correlation_id=3), full(16, T, correlation_id=17)).takes_client()
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
     for number in range(18, 30):
         passes(play, 16, T, number)
     assert play.connection.tally.passthrough["resting"] == 12

@@ -16,7 +16,7 @@ def test_one_partition_takes_no_slot(version: int) -> None:
     play = Playbook().knows()
     for number in range(1, 8):
         passes(play, version, [("t", 0)], number)
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
     assert play.connection.tally.passthrough["one partition"] == 7
 
 
@@ -153,7 +153,7 @@ def test_native_sessions_pass_as_they_are(version: int) -> None:
         play.exchange(asked, full(version, wants, session_id=5, correlation_id=number))
     play.close().nothing()
     assert play.connection.done
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
@@ -185,7 +185,7 @@ def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> Non
     assert sorted(sent) == sorted(told)
     play.broker(*(told[frame] for frame in sent))
     play.to_client(full(16, T, correlation_id=9))
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
     passes(play, 16, T, 10)
 
 
@@ -233,7 +233,7 @@ def test_a_flood_of_fetches_of_one_partition() -> None:
         play.client(fetch(11, *one, session=(0, 0), correlation=number))
         play.to_broker(fetch(11, *one, correlation=number))
         play.broker(full(11, one, correlation_id=number)).to_client(full(11, one, correlation_id=number))
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
 
 
 def test_a_refused_session_is_asked_for_again() -> None:

@@ -29,7 +29,7 @@ def test_session_errors_are_not_for_the_client(version: int, code: int) -> None:
     ]
     assert play.connection.tally.session_errors == {code: 1}
     play.client(fetch(version, *HOT, correlation=5)).to_broker(asks(version, [], (78, 1), correlation=5))
-    assert play.sessions.held == 1
+    assert play.sessions.used == 1
 
 
 @pytest.mark.parametrize("second", [70, 71, 106, -1])
@@ -43,7 +43,7 @@ def test_a_second_failure_goes_without_a_session(second: int) -> None:
         fetch(16, *T, correlation=4)
     )
     play.broker(full(16, T, hw=6, correlation_id=4)).to_client(full(16, T, hw=6, correlation_id=4))
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
 
 
@@ -53,7 +53,7 @@ def test_a_slot_is_given_back_after_a_response_that_repeats_the_last() -> None:
     play.broker(fetch_response(16, error_code=71, correlation_id=4)).takes_broker()
     play.broker(fetch_response(16, error_code=71, correlation_id=4)).takes_broker()
     play.broker(full(16, T, correlation_id=4)).to_client(full(16, T, correlation_id=4))
-    assert play.sessions.held == 0
+    assert play.sessions.used == 0
 
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
@@ -86,7 +86,7 @@ def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
     for number in (3, 4, 5):
         play.client(fetch(16, *T, correlation=number)).to_broker(asks(16, T, (0, 0), correlation=number))
         play.broker(full(16, T, correlation_id=number)).to_client(full(16, T, correlation_id=number))
-        assert play.sessions.held == 0
+        assert play.sessions.used == 0
     assert play.events(SessionRefused, SessionMade) == [SessionRefused()]
 
 
@@ -188,7 +188,7 @@ def test_a_throttled_request_for_a_session() -> None:
     play.client(fetch(16, *T, correlation=3)).to_broker(asks(16, T, (0, 0), correlation=3))
     told = fetch_response(16, throttle_time_ms=300, correlation_id=3)
     play.broker(told).to_client(told)
-    assert (play.connection.session_id, play.sessions.held) == (0, 0)
+    assert (play.connection.session_id, play.sessions.used) == (0, 0)
 
 
 def test_a_masked_session_error() -> None:

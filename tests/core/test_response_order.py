@@ -18,7 +18,7 @@ def test_the_first_leaves_as_it_comes() -> None:
     assert responses.in_turn(first, [b"b", b"c"]) == [b"b", b"c"]
     assert responses.ended(first) == []
     assert responses.in_turn(second, [b"d"]) == [b"d"]
-    assert responses.held == 0
+    assert responses.buffered == 0
 
 
 def test_a_later_one_waits_for_those_before_it() -> None:
@@ -26,12 +26,12 @@ def test_a_later_one_waits_for_those_before_it() -> None:
     assert responses.in_turn(third, [b"three"]) == []
     assert responses.in_turn(second, [b"tw"]) == []
     assert responses.ended(third) == []
-    assert responses.held == 7
+    assert responses.buffered == 7
     assert responses.ended(first) == [b"tw"]
-    assert responses.held == 5
+    assert responses.buffered == 5
     assert responses.in_turn(second, [b"o"]) == [b"o"]
     assert responses.ended(second) == [b"three"]
-    assert (responses.held, list(responses.owed)) == (0, [])
+    assert (responses.buffered, list(responses.owed)) == (0, [])
 
 
 def test_what_nobody_is_owed_goes_nowhere() -> None:
@@ -47,4 +47,4 @@ def test_cleared_it_expects_owes_and_keeps_nothing() -> None:
     responses.clear()
     assert not responses.expected
     assert not responses.owed
-    assert responses.held == 0
+    assert responses.buffered == 0

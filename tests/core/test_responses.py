@@ -66,35 +66,35 @@ class Scene:
         self.events: list[Event] = []
         self.rewriting = Rewriting(resolve, self.eligibility, self.events)
 
-    def receive(self, exchange: InFlightRequest, frame: bytes, chunk: int) -> bytes:
+    def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:
         got: list[Buffer] = []
         for at in range(0, len(frame), chunk):
             piece = frame[at : at + chunk]
-            exchange.received += len(piece)
-            got += self.rewriting.receive(exchange, piece, left=len(frame) - exchange.received)
-        assert (exchange.held, exchange.chunks) == (0, [])
+            request.received += len(piece)
+            got += self.rewriting.receive(request, piece, left=len(frame) - request.received)
+        assert (request.buffered, request.chunks) == (0, [])
         return b"".join(got)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
 def test_a_response_is_held_until_it_is_whole(chunk: int) -> None:
-    scene, exchange = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    assert scene.receive(exchange, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
+    scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
+    assert scene.receive(request, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
     assert scene.events == []
 
 
 @pytest.mark.parametrize("chunk", [3, 1000])
 def test_a_response_that_is_not_understood_passes_and_is_told(chunk: int) -> None:
-    scene, exchange = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    assert scene.receive(exchange, response(7, b"nonsense"), chunk) == response(7, b"nonsense")
+    scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
+    assert scene.receive(request, response(7, b"nonsense"), chunk) == response(7, b"nonsense")
     assert scene.events == [Passthrough(reason="a response with addresses was not understood")]
 
 
 def test_a_response_too_large_to_be_held_passes() -> None:
-    scene, exchange = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    exchange.received = 8
-    assert scene.rewriting.receive(exchange, b"\x20\0\0\0head", left=1 << 29) == [b"\x20\0\0\0head"]
-    assert exchange.disposition is Disposition.PASSED
+    scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
+    request.received = 8
+    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29) == [b"\x20\0\0\0head"]
+    assert request.disposition is Disposition.PASSED
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_what_becomes_of_a_response(
 
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_what_the_broker_can_is_learned_from_what_the_gateway_asked(chunk: int) -> None:
-    scene, exchange = Scene(), InFlightRequest(18, 0, b"\0\0\0\0", Disposition.OURS)
+    scene, request = Scene(), InFlightRequest(18, 0, b"\0\0\0\0", Disposition.OURS)
     _, told = api_versions("4.3")
     for at in range(0, len(told), chunk):
         piece = told[at : at + chunk]
-        exchange.received += len(piece)
-        scene.rewriting.learn(exchange, piece, last=exchange.received == len(told))
+        request.received += len(piece)
+        scene.rewriting.learn(request, piece, last=request.received == len(told))
     assert scene.eligibility.features == clamped(told, 0)[1]

@@ -86,14 +86,14 @@ def test_within_a_window_no_more_is_lost_than_by_one_exchange(steps: list[tuple[
 
 def test_slots_are_bounded() -> None:
     sessions = SessionLimits(max_sessions=2)
-    assert [sessions.take() for _ in range(3)] == [True, True, False]
+    assert [sessions.reserve() for _ in range(3)] == [True, True, False]
     sessions.release()
-    assert (sessions.held, sessions.take(), sessions.take()) == (1, True, False)
-    assert repr(sessions) == "<Sessions held=2/2 on=True>"
+    assert (sessions.used, sessions.reserve(), sessions.reserve()) == (1, True, False)
+    assert repr(sessions) == "<SessionLimits used=2/2 on=True>"
 
 
 def test_no_slots_is_no_sessions() -> None:
-    assert not SessionLimits(max_sessions=0).take()
+    assert not SessionLimits(max_sessions=0).reserve()
 
 
 def test_the_switch_for_all_and_by_client_id() -> None:

@@ -36,7 +36,7 @@ def test_a_client_cannot_tell_at_any_version(live: Live) -> None:
 
         through.close()
         assert counts.entries > counts.steps
-        assert through.sessions.held == 0
+        assert through.sessions.used == 0
         incremental += through.connection.tally.broker.fetches[1]
     assert incremental > STEPS // 8 or last < 7
 

@@ -254,7 +254,7 @@ def test_a_connection_cut_at_any_byte_of_a_request_leaves_nothing_behind() -> No
                     await writer.drain()
             await until(lambda: not gate.links)
             await until(lambda: not cluster.open)
-            assert gate.sessions.held == 0
+            assert gate.sessions.used == 0
             assert gate.budget.total == 0
 
     run(scene())

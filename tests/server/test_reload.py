@@ -123,15 +123,15 @@ def test_a_lower_limit_leaves_sessions_that_stand_and_gives_no_more(tmp_path: Pa
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             options = _reloader(gate, cluster.address, file)
-            assert gate.sessions.take()
-            assert gate.sessions.take()
+            assert gate.sessions.reserve()
+            assert gate.sessions.reserve()
             file.write_text("max_sessions = 1\n")
             options.reload()
-            assert gate.sessions.held == 2
+            assert gate.sessions.used == 2
             gate.sessions.release()
-            assert not gate.sessions.take()
+            assert not gate.sessions.reserve()
             gate.sessions.release()
-            assert gate.sessions.take()
+            assert gate.sessions.reserve()
 
     run(scene())
 

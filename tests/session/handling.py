@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.fetch_request import Listing
-from proxy.session.handler import Action, Delta, FetchSessionHandler, SessionResult
+from proxy.protocol.fetch_request import FetchRequest, Listing
+from proxy.session.decision import Delta, Incremental
+from proxy.session.handler import FetchSessionHandler, SessionResult
+from proxy.session.state import Action
 from tests.frames import Want, entry, fetch, fetch_response, parsed, walked, wire_key
 
 T = [("t", 0), ("t", 1), ("u", 0)]
@@ -35,18 +37,23 @@ def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchS
     """A handler whose session was made; every partition has high watermark 5."""
     handler = asked(version, *wants)
     elements = [(name, [entry(index, 5)]) for name, index, *_ in wants or T]
-    verdict = give(handler, version, *elements, session_id=session_id)
-    assert verdict.use is Action.COMPLETE
+    result = give(handler, version, *elements, session_id=session_id)
+    assert result.action is Action.COMPLETE
     return handler
 
 
 def again(handler: FetchSessionHandler, version: int = 16, *wants: Want) -> Delta:
     """The next incremental fetch is outstanding."""
-    what = listing(version, *(wants or T))
+    return send(handler, parsed(fetch(version, *(wants or T))))
+
+
+def send(handler: FetchSessionHandler, request: FetchRequest) -> Delta:
+    """This incremental fetch is outstanding."""
+    what = request.listing
+    assert what is not None
     delta = handler.compare(what)
     assert delta is not None
-    assert handler.apply(what, delta)
-    handler.ask_incremental()
+    assert handler.ask(request, Incremental(b"", what, delta))
     return delta
 
 

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.versions import raise_listing
+from proxy.session.decision import Incremental
 from proxy.session.expand import Expansion, expand
-from proxy.session.handler import Action, FetchSessionHandler
+from proxy.session.handler import FetchSessionHandler
+from proxy.session.state import Action
 from tests.frames import VERSIONS, LiveExchange, entry, fetch, fetch_response, framed, live, parsed, walked
 from tests.model import wire
+from tests.session.handling import send
 
 CORRELATION = b"\0\0\0\1"
 
@@ -50,7 +53,7 @@ class Session:
         self.handler.ask_full()
         elements = [(name, [self.told(index, hw)]) for name, index in self.wants]
         full = fetch_response(self.spoken, *elements, session_id=77)
-        assert self.handler.handle(walked(full, self.spoken, self.isolation)).use is Action.COMPLETE
+        assert self.handler.handle(walked(full, self.spoken, self.isolation)).action is Action.COMPLETE
         return self
 
     def expanded(
@@ -62,24 +65,23 @@ class Session:
         tags: bytes = b"",
     ) -> bytes:
         """The client lists `wants`, the broker answers `elements`: what the client gets."""
-        listing = parsed(fetch(self.version, *wants, isolation_level=self.isolation)).listing
-        assert listing is not None
-        listing = raise_listing(listing)
+        request = parsed(fetch(self.version, *wants, isolation_level=self.isolation))
+        assert request.listing is not None
+        listing = raise_listing(request.listing)
         delta = self.handler.compare(listing)
         assert delta is not None
-        assert self.handler.apply(listing, delta)
-        self.handler.ask_incremental()
+        assert self.handler.ask(request, Incremental(b"", listing, delta))
         response = fetch_response(self.spoken, *elements, session_id=77, throttle_time_ms=throttle)
-        verdict = self.handler.handle(walked(response, self.spoken, self.isolation))
-        assert verdict.use is Action.EXPAND
+        result = self.handler.handle(walked(response, self.spoken, self.isolation))
+        assert result.action is Action.EXPAND
         assert self.handler.table is not None
         what = Expansion(
             layout=LAYOUTS[self.version],
             listing=listing,
             table=self.handler.table,
             rows=delta.rows,
-            entries=verdict.entries,
-            entry_rows=verdict.rows,
+            entries=result.entries,
+            entry_rows=result.rows,
             chunks=[response[at : at + chunk] for at in range(0, len(response), chunk)],
             correlation_id=CORRELATION,
             throttle_time_ms=throttle,
@@ -147,13 +149,12 @@ def test_records_in_many_chunks(version: int) -> None:
 
 def test_records_are_not_copied() -> None:
     session = Session(16, WANTS).establish()
-    listing = parsed(fetch(16, *WANTS)).listing
+    request = parsed(fetch(16, *WANTS))
+    listing = request.listing
     assert listing is not None
-    delta = session.handler.compare(listing)
-    assert delta is not None
+    delta = send(session.handler, request)
     response = fetch_response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=77)
-    session.handler.ask_incremental()
-    verdict = session.handler.handle(walked(response, 16))
+    result = session.handler.handle(walked(response, 16))
     assert session.handler.table is not None
     pieces, _ = expand(
         Expansion(
@@ -161,8 +162,8 @@ def test_records_are_not_copied() -> None:
             listing=listing,
             table=session.handler.table,
             rows=delta.rows,
-            entries=verdict.entries,
-            entry_rows=verdict.rows,
+            entries=result.entries,
+            entry_rows=result.rows,
             chunks=[response],
             correlation_id=CORRELATION,
             throttle_time_ms=0,
@@ -329,16 +330,16 @@ def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
     handler = FetchSessionHandler()
     assert handler.learn_listing(listing, request.isolation_level)
     handler.ask_full()
-    verdict = handler.handle(walked(response, spoken, request.isolation_level))
-    assert (verdict.use, verdict.reason) == (Action.COMPLETE, "")
+    result = handler.handle(walked(response, spoken, request.isolation_level))
+    assert (result.action, result.reason) == (Action.COMPLETE, "")
     assert handler.table is not None
     what = Expansion(
         layout=LAYOUTS[version],
         listing=listing,
         table=handler.table,
         rows=handler.table.locate(listing),
-        entries=verdict.entries,
-        entry_rows=verdict.rows,
+        entries=result.entries,
+        entry_rows=result.rows,
         chunks=[response],
         correlation_id=response[4:8],
         throttle_time_ms=decoded.throttle_time_ms,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.session.handler import MAX_EPOCH, UNSHARDED_ID, Action
+from proxy.session.handler import MAX_EPOCH, UNSHARDED_ID
+from proxy.session.state import Action
 from tests.frames import entry, fetch_response, walked, wire_key
 from tests.session.handling import NEWS, Kept, T, again, asked, established, give, high_watermark, state
 
@@ -27,7 +28,7 @@ def test_a_full_response_without_an_id_and_each_next_fetch_asks_again() -> None:
     handler = asked()
     elements = [("t", [entry(0), entry(1)]), ("u", [entry(0)])]
     for _ in range(3):
-        assert give(handler, 16, *elements, session_id=0).use is Action.COMPLETE
+        assert give(handler, 16, *elements, session_id=0).action is Action.COMPLETE
         assert (*state(handler), handler.established) == (0, 0, False)
         assert handler.ask_full() == (0, 0)
 
@@ -39,8 +40,8 @@ def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
     handler.epoch = 0
     assert handler.ask_full() == (77, 0)
     kept = Kept.of(handler)
-    verdict = give(handler, 16, *NEWS, error_code=code, session_id=77)
-    assert (verdict.use, verdict.reason) == (Action.REPEAT_SESSIONLESS, f"error {code}")
+    result = give(handler, 16, *NEWS, error_code=code, session_id=77)
+    assert (result.action, result.reason) == (Action.RESEND_SESSIONLESS, f"error {code}")
     assert state(handler) == (0, 0)
     assert Kept.of(handler) == kept
 
@@ -48,8 +49,8 @@ def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
 def test_a_full_response_thrown_away_by_a_quota() -> None:
     """Case 55."""
     handler = asked()
-    verdict = give(handler, 16, throttle_time_ms=100)
-    assert (verdict.use, verdict.reason) == (Action.EMPTY, "")
+    result = give(handler, 16, throttle_time_ms=100)
+    assert (result.action, result.reason) == (Action.EMPTY, "")
     assert (*state(handler), handler.table) == (0, 0, None)
 
 
@@ -69,21 +70,21 @@ def test_a_full_response_thrown_away_by_a_quota() -> None:
 def test_a_full_response_with_other_partitions(version: int, elements: Any) -> None:
     """Case 53: it is the broker's own response and goes on; there is no session after it."""
     handler = asked(version)
-    verdict = give(handler, version, *elements, session_id=77)
-    assert (verdict.use, verdict.reason) == (Action.COMPLETE, "other partitions than asked for")
-    assert (verdict.entries, verdict.rows) == ([], [])
+    result = give(handler, version, *elements, session_id=77)
+    assert (result.action, result.reason) == (Action.UNUSABLE, "other partitions than asked for")
+    assert (result.entries, result.rows) == ([], [])
     assert (*state(handler), handler.table) == (0, 0, None)
 
 
 def test_a_full_response_tells_which_entries_are_more_than_an_image() -> None:
     handler = asked()
     told = [entry(0, 9, records=b"abc"), entry(1, error=6)]
-    verdict = give(handler, 16, ("t", told), ("u", [entry(0, 7)]), session_id=77)
-    assert [(one.key, one.partition) for one in verdict.entries] == [
+    result = give(handler, 16, ("t", told), ("u", [entry(0, 7)]), session_id=77)
+    assert [(one.key, one.partition) for one in result.entries] == [
         (wire_key(16, "t"), 0),
         (wire_key(16, "t"), 1),
     ]
-    assert verdict.rows == [0, 1]
+    assert result.rows == [0, 1]
     assert high_watermark(handler, "t", 0) == 9
     assert handler.table is not None
     assert handler.table.known[:3].tolist() == [True, False, True]
@@ -96,10 +97,10 @@ def test_a_full_response_tells_which_entries_are_more_than_an_image() -> None:
 def test_an_incremental_response_advances_the_epoch_and_fills_in() -> None:
     handler = established()
     again(handler)
-    verdict = give(handler, 16, ("t", [entry(1, 6, records=b"r")]), session_id=77)
-    assert (verdict.use, verdict.reason) == (Action.EXPAND, "")
-    assert [(one.key, one.partition) for one in verdict.entries] == [(wire_key(16, "t"), 1)]
-    assert verdict.rows == [1]
+    result = give(handler, 16, ("t", [entry(1, 6, records=b"r")]), session_id=77)
+    assert (result.action, result.reason) == (Action.EXPAND, "")
+    assert [(one.key, one.partition) for one in result.entries] == [(wire_key(16, "t"), 1)]
+    assert result.rows == [1]
     assert state(handler) == (77, 2)
     assert [high_watermark(handler, *key) for key in T] == [5, 6, 5]
 
@@ -107,7 +108,7 @@ def test_an_incremental_response_advances_the_epoch_and_fills_in() -> None:
 def test_a_response_with_nothing_in_it() -> None:
     handler = established()
     again(handler)
-    assert give(handler, 16, session_id=77).use is Action.EXPAND
+    assert give(handler, 16, session_id=77).action is Action.EXPAND
     assert state(handler) == (77, 2)
 
 
@@ -123,10 +124,10 @@ def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
 def test_epochs_begin_with_one_and_go_round() -> None:
     """Case 17."""
     handler = established()
-    assert handler.ask_incremental() == (77, 1)
+    assert handler.pair == (77, 1)
     handler.epoch = MAX_EPOCH
     again(handler)
-    assert give(handler, 16, session_id=77).use is Action.EXPAND
+    assert give(handler, 16, session_id=77).action is Action.EXPAND
     assert state(handler) == (77, 1)
 
 
@@ -134,8 +135,8 @@ def test_an_incremental_response_without_an_id() -> None:
     """Case 54: the session is gone, but its entries are good."""
     handler = established()
     again(handler)
-    verdict = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
-    assert (verdict.use, state(handler)) == (Action.EXPAND, (0, 0))
+    result = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
+    assert (result.action, state(handler)) == (Action.EXPAND, (0, 0))
     assert high_watermark(handler, "t", 0) == 8
 
 
@@ -146,8 +147,8 @@ def test_a_partition_outside_the_session(elements: Any) -> None:
     """Case 54."""
     handler = established()
     again(handler)
-    verdict = give(handler, 16, *elements, session_id=77)
-    assert (verdict.use, verdict.reason) == (Action.REPEAT_FULL, "a partition outside the session")
+    result = give(handler, 16, *elements, session_id=77)
+    assert (result.action, result.reason) == (Action.RESEND_FULL, "a partition outside the session")
     assert state(handler) == (77, 0)
 
 
@@ -156,8 +157,8 @@ def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
     handler = established()
     again(handler)
     kept = Kept.of(handler)
-    verdict = give(handler, 16, *NEWS, error_code=70)
-    assert (verdict.use, verdict.reason) == (Action.REPEAT_FULL, "error 70")
+    result = give(handler, 16, *NEWS, error_code=70)
+    assert (result.action, result.reason) == (Action.RESEND_FULL, "error 70")
     assert state(handler) == (0, 0)
     assert Kept.of(handler) == kept
 
@@ -168,7 +169,7 @@ def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
     handler = established()
     again(handler)
     kept = Kept.of(handler)
-    assert give(handler, 16, *NEWS, error_code=code).use is Action.REPEAT_FULL
+    assert give(handler, 16, *NEWS, error_code=code).action is Action.RESEND_FULL
     assert state(handler) == (77, 0)
     assert Kept.of(handler) == kept
 
@@ -179,7 +180,7 @@ def test_another_error_asks_without_a_session(code: int) -> None:
     handler = established()
     again(handler)
     kept = Kept.of(handler)
-    assert give(handler, 16, *NEWS, error_code=code, session_id=77).use is Action.REPEAT_SESSIONLESS
+    assert give(handler, 16, *NEWS, error_code=code, session_id=77).action is Action.RESEND_SESSIONLESS
     assert state(handler) == (77, 0)
     assert Kept.of(handler) == kept
 
@@ -199,8 +200,8 @@ def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after:
     handler = established()
     again(handler)
     kept = Kept.of(handler)
-    verdict = give(handler, 16, session_id=answered_id, throttle_time_ms=100)
-    assert (verdict.use, verdict.entries) == (Action.EMPTY, [])
+    result = give(handler, 16, session_id=answered_id, throttle_time_ms=100)
+    assert (result.action, result.entries) == (Action.EMPTY, [])
     assert state(handler) == after
     assert Kept.of(handler) == kept
 
@@ -210,7 +211,7 @@ def test_brokers_of_1_1_throw_no_read_away() -> None:
     handler = established(7)
     again(handler, 7)
     walk = walked(fetch_response(7, session_id=77, throttle_time_ms=100), 7)
-    assert handler.handle(walk, empties=False).use is Action.EXPAND
+    assert handler.handle(walk, empties=False).action is Action.EXPAND
     assert state(handler) == (77, 2)
 
 
@@ -218,8 +219,8 @@ def test_throttled_with_entries_is_an_ordinary_response() -> None:
     """Brokers of 1.1 delay the whole response instead of throwing it away."""
     handler = established(7)
     again(handler, 7)
-    verdict = give(handler, 7, ("t", [entry(0, 8)]), session_id=77, throttle_time_ms=100)
-    assert (verdict.use, state(handler)) == (Action.EXPAND, (77, 2))
+    result = give(handler, 7, ("t", [entry(0, 8)]), session_id=77, throttle_time_ms=100)
+    assert (result.action, state(handler)) == (Action.EXPAND, (77, 2))
     assert high_watermark(handler, "t", 0, 7) == 8
 
 
@@ -228,18 +229,18 @@ def test_added_while_throttled_is_not_filled_in() -> None:
     knows."""
     handler = established()
     again(handler, 16, *T, ("u", 1))
-    assert give(handler, 16, session_id=77, throttle_time_ms=100).use is Action.EMPTY
+    assert give(handler, 16, session_id=77, throttle_time_ms=100).action is Action.EMPTY
     again(handler, 16, *T, ("u", 1))
-    verdict = give(handler, 16, ("u", [entry(1, 3)]), session_id=77)
-    assert (verdict.use, high_watermark(handler, "u", 1)) == (Action.EXPAND, 3)
+    result = give(handler, 16, ("u", [entry(1, 3)]), session_id=77)
+    assert (result.action, high_watermark(handler, "u", 1)) == (Action.EXPAND, 3)
 
 
 def test_a_partition_that_the_broker_has_not_described_is_not_invented() -> None:
     handler = established()
     again(handler, 16, *T, ("u", 1))
-    verdict = give(handler, 16, ("t", [entry(0, 6)]), session_id=77)
-    assert (verdict.use, verdict.reason) == (
-        Action.REPEAT_FULL,
+    result = give(handler, 16, ("t", [entry(0, 6)]), session_id=77)
+    assert (result.action, result.reason) == (
+        Action.RESEND_FULL,
         "a partition that the broker has not described",
     )
     assert state(handler) == (77, 0)
@@ -251,13 +252,13 @@ def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None
     handler = established(version)
     for _ in range(3):
         again(handler, version)
-        verdict = give(handler, version, ("t", [entry(1, error=6)]), session_id=77)
-        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Action.EXPAND, [6])
+        result = give(handler, version, ("t", [entry(1, error=6)]), session_id=77)
+        assert (result.action, [one.error_code for one in result.entries]) == (Action.EXPAND, [6])
     again(handler, version)
-    verdict = give(handler, version, ("t", [entry(1, 5)]), session_id=77)
-    assert (verdict.use, verdict.entries, high_watermark(handler, "t", 1, version)) == (Action.EXPAND, [], 5)
+    result = give(handler, version, ("t", [entry(1, 5)]), session_id=77)
+    assert (result.action, result.entries, high_watermark(handler, "t", 1, version)) == (Action.EXPAND, [], 5)
     again(handler, version)
-    assert give(handler, version, session_id=77).use is Action.EXPAND
+    assert give(handler, version, session_id=77).action is Action.EXPAND
 
 
 def test_an_error_that_goes_silent_is_not_filled_in() -> None:
@@ -266,7 +267,7 @@ def test_an_error_that_goes_silent_is_not_filled_in() -> None:
     again(handler)
     give(handler, 16, ("t", [entry(0, error=76)]), session_id=77)
     again(handler)
-    assert give(handler, 16, session_id=77).use is Action.REPEAT_FULL
+    assert give(handler, 16, session_id=77).action is Action.RESEND_FULL
 
 
 def test_a_watermark_of_an_error_is_not_remembered() -> None:
@@ -289,8 +290,8 @@ def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int)
     handler = established(version)
     again(handler, version)
     kept = Kept.of(handler)
-    verdict = give(handler, version, ("t", [entry(1, error=code)]), session_id=77)
-    assert (verdict.use, verdict.reason) == (Action.REPEAT_FULL, f"topic gone or made anew (error {code})")
+    result = give(handler, version, ("t", [entry(1, error=code)]), session_id=77)
+    assert (result.action, result.reason) == (Action.RESEND_FULL, f"topic gone or made anew (error {code})")
     assert state(handler) == (77, 0)
     assert Kept.of(handler) == kept
 
@@ -307,8 +308,8 @@ def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
     )
     for _ in range(3):
         again(handler)
-        verdict = give(handler, 16, ("t", [entry(1, error=code)]), session_id=78)
-        assert (verdict.use, [one.error_code for one in verdict.entries]) == (Action.EXPAND, [code])
+        result = give(handler, 16, ("t", [entry(1, error=code)]), session_id=78)
+        assert (result.action, [one.error_code for one in result.entries]) == (Action.EXPAND, [code])
     assert state(handler) == (78, 4)
 
 
@@ -317,9 +318,9 @@ def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
     handler = asked()
     give(handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=3)]), session_id=77)
     again(handler)
-    assert give(handler, 16, ("t", [entry(1, 5)]), session_id=77).use is Action.EXPAND
+    assert give(handler, 16, ("t", [entry(1, 5)]), session_id=77).action is Action.EXPAND
     again(handler)
-    assert give(handler, 16, ("t", [entry(1, error=3)]), session_id=77).use is Action.REPEAT_FULL
+    assert give(handler, 16, ("t", [entry(1, error=3)]), session_id=77).action is Action.RESEND_FULL
 
 
 @pytest.mark.parametrize("version", [7, 12])
@@ -327,5 +328,5 @@ def test_by_name_3_is_what_a_full_fetch_says(version: int) -> None:
     """Trap 9."""
     handler = established(version)
     again(handler, version)
-    verdict = give(handler, version, ("t", [entry(1, error=3)]), session_id=77)
-    assert (verdict.use, [one.error_code for one in verdict.entries]) == (Action.EXPAND, [3])
+    result = give(handler, version, ("t", [entry(1, error=3)]), session_id=77)
+    assert (result.action, [one.error_code for one in result.entries]) == (Action.EXPAND, [3])

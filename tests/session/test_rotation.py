@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
+from proxy.session.decision import Rotated
 from proxy.session.expand import Expansion, expand
-from proxy.session.handler import Action, FetchSessionHandler, SessionResult
+from proxy.session.handler import FetchSessionHandler, SessionResult
 from proxy.session.partitions import is_rotation
 from proxy.session.rotation import Rotation
+from proxy.session.state import Action
 from tests.frames import SESSION_VERSIONS, Want, entry, fetch, fetch_response, parsed, walked
+from tests.session.handling import send
 
 CORRELATION = b"\0\0\0\1"
 
@@ -48,21 +51,18 @@ class Way:
 
     def by_columns(self, request: FetchRequest) -> bytes:
         """Ask, and return what goes to the broker."""
-        listing = listed(request)
-        delta = self.handler.compare(listing)
-        assert delta is not None
-        session = self.handler.ask_incremental()
-        assert self.handler.apply(listing, delta)
-        self.rotation = self.handler.rotation(request, delta)
-        return build_fetch_request(request, listing.layout, session, delta.topics, delta.forgotten_topics)
+        session = self.handler.pair
+        delta = send(self.handler, request)
+        self.rotation = self.handler.rotation
+        return build_fetch_request(request, request.layout, session, delta.topics, delta.forgotten_topics)
 
     def answered(self, response: bytes, chunk: int = 1 << 20) -> tuple[SessionResult, list[bytes]]:
-        verdict = self.handler.handle(walked(response, self.version), empties=False)
-        assert verdict.use is Action.EXPAND
-        return verdict, [response[at : at + chunk] for at in range(0, len(response), chunk)]
+        result = self.handler.handle(walked(response, self.version), empties=False)
+        assert result.action is Action.EXPAND
+        return result, [response[at : at + chunk] for at in range(0, len(response), chunk)]
 
     def expanded(
-        self, request: FetchRequest, verdict: SessionResult, chunks: list[bytes], throttle: int, tags: bytes
+        self, request: FetchRequest, result: SessionResult, chunks: list[bytes], throttle: int, tags: bytes
     ) -> bytes:
         table = self.handler.table
         assert table is not None
@@ -73,8 +73,8 @@ class Way:
             listing=listed(request),
             table=table,
             rows=rows,
-            entries=verdict.entries,
-            entry_rows=verdict.rows,
+            entries=result.entries,
+            entry_rows=result.rows,
             chunks=chunks,
             correlation_id=CORRELATION,
             throttle_time_ms=throttle,
@@ -125,23 +125,25 @@ def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list
         if altered is None:  # something that was not suspected: the columns take over
             assert fast.by_columns(request) == told
         else:
-            assert rotation.delta(frame, altered, fast.handler.ask_incremental()) == told
-            rotation.apply(altered)
+            delta = rotation.delta(frame, altered, fast.handler.pair)
+            assert delta == told
+            fast.handler.rotation = rotation
+            assert fast.handler.ask(request, Rotated(delta, first, altered))
         records = {number % count: size for number, size in changes.items()}
         data = [entry(number, 5 + size, records=bytes(size)) for number, size in records.items()]
         elements = [("t", data)] if data else []
         response = fetch_response(version, *elements, session_id=7, throttle_time_ms=3)
         tags = b"\0" if version >= 12 else b""
         expected = slow.expanded(request, *slow.answered(response, chunk), 3, tags)
-        verdict, chunks = fast.answered(response, chunk)
-        pairs = list(zip(verdict.rows, verdict.entries, strict=True))
+        result, chunks = fast.answered(response, chunk)
+        pairs = list(zip(result.rows, result.entries, strict=True))
         expansion = rotation.expand(
             first, pairs, chunks, correlation_id=CORRELATION, throttle_time_ms=3, tags=tags
         )
         assert expansion is not None
         assert b"".join(expansion[0]) == expected
         assert expansion[1] == len(expected)
-        rotation.suspect(verdict.rows)
+        rotation.suspect(result.rows)
         same = (slow.handler.table, fast.handler.table)
         assert same[0] is not None
         assert same[1] is not None
@@ -218,17 +220,19 @@ def test_fewer_and_more_partitions_make_another_circle() -> None:
 @pytest.mark.parametrize("error", [3, 29, 100])
 def test_a_response_in_another_order_is_none_of_ours(error: int) -> None:
     way, rotation = ready(11, 4)
+    way.by_columns(way.fetch(0))
     response = fetch_response(11, ("t", [entry(1, error=error)]), session_id=7)
-    verdict, chunks = way.answered(response)
-    told = list(zip(verdict.rows, verdict.entries, strict=True))
+    result, chunks = way.answered(response)
+    told = list(zip(result.rows, result.entries, strict=True))
     assert rotation.expand(0, told, chunks, correlation_id=CORRELATION, throttle_time_ms=0, tags=b"") is None
 
 
 def test_records_are_not_copied() -> None:
     way, rotation = ready(16, 4)
+    way.by_columns(way.fetch(0))
     response = fetch_response(16, ("t", [entry(1, 9, records=bytes(100_000))]), session_id=7)
-    verdict, chunks = way.answered(response)
-    told = list(zip(verdict.rows, verdict.entries, strict=True))
+    result, chunks = way.answered(response)
+    told = list(zip(result.rows, result.entries, strict=True))
     expansion = rotation.expand(2, told, chunks, correlation_id=CORRELATION, throttle_time_ms=0, tags=b"\0")
     assert expansion is not None
     views = [piece for piece in expansion[0] if isinstance(piece, memoryview)]

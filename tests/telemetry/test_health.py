@@ -21,7 +21,7 @@ def test_limits_that_are_reached_are_reasons() -> None:
             gateway(cluster.address, Gateway, max_sessions="1", max_inflight_bytes="100") as gate,
         ):
             await until(lambda: gate.health().state == "ready")
-            assert gate.sessions.take()
+            assert gate.sessions.reserve()
             slots = "all 1 session slots are taken, other clients pass as they come; see --max-sessions"
             assert gate.health() == Health(state="degraded", reasons=[slots])
             gate.set_sessions(on=False, off_for=frozenset())

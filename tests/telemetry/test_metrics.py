@@ -202,7 +202,7 @@ def test_brokers_are_told_apart_up_to_a_bound() -> None:
 def test_state_and_limits_show() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, max_sessions="7") as gate:
-            assert all(gate.sessions.take() for _ in range(3))
+            assert all(gate.sessions.reserve() for _ in range(3))
             samples = _scrape(gate)
             states = {name: _value(samples, "fetchgate_state", state=name) for name in STATES}
             assert states == {"starting": 1, "ready": 0, "degraded": 0, "draining": 0}

@@ -85,10 +85,10 @@ def test_slots_are_of_one_budget_whoever_takes_them() -> None:
     slots = [0, 0]
     one = SessionLimits(max_sessions=3, slots=slots, own=0)
     two = SessionLimits(max_sessions=3, slots=slots, own=1)
-    assert [one.take(), two.take(), two.take()] == [True, True, True]
-    assert not one.take()
-    assert not two.take()
-    assert (slots, one.held, two.held) == ([1, 2], 3, 3)
+    assert [one.reserve(), two.reserve(), two.reserve()] == [True, True, True]
+    assert not one.reserve()
+    assert not two.reserve()
+    assert (slots, one.used, two.used) == ([1, 2], 3, 3)
     one.release()
-    assert two.take()
+    assert two.reserve()
     assert slots == [0, 3]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.eligibility import NATIVE
+from proxy.session.decision import Reason
 from replay.report import wording
 from replay.simulate.outcome import CUT, NOT_UNDERSTOOD, UNPAIRED
 from tests.replay.report import sample
@@ -133,7 +133,7 @@ def test_each_policy_and_each_share_is_explained() -> None:
     assert wording.SHARES.keys() == sample.report()["where"]["actual"].keys()
 
 
-@pytest.mark.parametrize("reason", [NATIVE, NOT_UNDERSTOOD, UNPAIRED, CUT, "fetch v3", "error 56"])
+@pytest.mark.parametrize("reason", [Reason.NATIVE, NOT_UNDERSTOOD, UNPAIRED, CUT, "fetch v3", "error 56"])
 def test_each_reason_of_the_engine_is_explained(reason: str) -> None:
     assert wording.meaning(reason)
 

@@ -1,0 +1,125 @@
+"""What becomes of a fetch: it goes through the session in one of three forms, or as it came, for a reason.
+
+Deciding changes nothing that a broker or a client could see; who sends the fetch carries the decision out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias, final
+
+from proxy.protocol.fetch_layout import Rows
+from proxy.protocol.fetch_request import Listing
+
+
+@final
+class Reason(StrEnum):
+    """Why a request or a connection is forwarded as it came; the label of `fetchgate_passthrough_total`."""
+
+    NATIVE = "native session"
+    """The client has sessions of its own."""
+    SESSIONS_OFF = "sessions off"
+    """--sessions off, or --sessions-off-for this client id."""
+    UNCACHED_ERRORS = "errors that a session forgets"
+    """The broker sent error 35 or 76, which a session up to Kafka 3.9 does not repeat (trap 44)."""
+    NOT_A_CONSUMER = "not a consumer"
+    TAGS = "tags"
+    """The fetch has tags that the gateway does not know."""
+    FORGETS = "forgets without a session"
+    ONE_PARTITION = "one partition"
+    BROKER_NOT_KNOWN = "broker not known yet"
+    """Its ApiVersions response has not come."""
+    NO_SESSIONS = "broker without sessions"
+    """Kafka 1.0 and older."""
+    LEADER_EPOCHS = "leader epochs"
+    """A session of this broker does not follow the leader epochs of the entries (KIP-320)."""
+    BUSY = "session busy"
+    """A fetch of the session is outstanding."""
+    CATCHING_UP = "catching up"
+    """The last response was large; the next one is streamed."""
+    MEMORY = "memory"
+    """The process holds as many bytes of responses as it may."""
+    RESTING = "resting"
+    """Sessions cost this connection more than they saved, recently."""
+    NO_SESSION_YET = "no session yet"
+    """The list of partitions still changes too much from fetch to fetch."""
+    NO_SLOT = "no slot left"
+    """--max-sessions is reached."""
+    NOT_SMALLER = "delta not smaller"
+    """The incremental form would not be smaller than the full one."""
+    TOO_SPARSE = "partitions listed twice or too sparse"
+    NOT_UNDERSTOOD = "not understood"
+    NOT_READ = "not looked into"
+    """A version below 4 or above 18, or a request of over 1 MiB."""
+    GSSAPI = "GSSAPI token"
+    SASL_V0 = "SASL handshake v0"
+    TLS = "TLS"
+    NOT_KAFKA = "not Kafka"
+
+
+PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY, Reason.RESTING)
+"""Reasons that pass by themselves: the session stays.
+
+(Tuples: hashing a member takes a call, comparing none.)
+"""
+FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS)
+"""Reasons for which a session is closed at once."""
+
+
+@dataclass(slots=True, eq=False)
+class Delta:
+    """What a fetch changes in the session."""
+
+    rows: Rows
+    """The row of each entry of the fetch, -1 where the table has none."""
+    added: Rows
+    """Positions of entries that the session does not have."""
+    altered: Rows
+    """Positions of entries whose bytes differ from those last sent, topics together."""
+    forgotten: Rows
+    """Rows that the fetch no longer lists."""
+    topics: list[tuple[bytes, bytes]]
+    """Added, then altered entries as topic elements."""
+    forgotten_topics: list[tuple[bytes, bytes]]
+    turned: bool
+    """The fetch lists what the one before did, in its order, beginning anywhere."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of entries, topic keys and forgotten partitions on the wire, lengths and tags apart."""
+        listed = sum(len(key) + len(block) for key, block in self.topics)
+        return listed + sum(len(key) + len(block) for key, block in self.forgotten_topics)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Full:
+    """Ask for a session: the fetch goes with epoch 0."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Incremental:
+    """The fetch goes as what it changes in the session."""
+
+    frame: bytes
+    """The incremental fetch."""
+    listing: Listing
+    delta: Delta
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Rotated:
+    """The same, found the short way: one topic's list that only turned (`proxy.session.rotation`)."""
+
+    frame: bytes
+    """The incremental fetch."""
+    first: int
+    """The session's row of the fetch's first entry."""
+    altered: Sequence[tuple[int, bytes]]
+    """Row and entry of what the fetch alters."""
+
+
+Decision: TypeAlias = Reason | Full | Incremental | Rotated
+"""What becomes of a fetch; a `Reason`: it is forwarded as it came."""

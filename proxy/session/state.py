@@ -1,0 +1,153 @@
+"""Where a fetch session stands, and what moves it: the two tables by which the handler is driven. Sans-IO.
+
+`TRANSITIONS` moves the state. `AFTER_RESPONSE` says what a response means: the pair (session id, epoch) that
+the next request carries, and what is done with the response. It is Kafka's own table (KIP-227; handleResponse
+of FetchSessionHandler.java; fetch-semantics 3.2), with a row for each thing a response can say.
+"""
+
+from enum import Enum, IntEnum
+from typing import Final
+
+
+class SessionState(IntEnum):
+    """Where a connection's session stands; at most one fetch of a session is outstanding."""
+
+    NONE = 0
+    """There is no session."""
+    REQUESTED = 1
+    """A full fetch with epoch 0 is outstanding: it asks for a session."""
+    ESTABLISHED = 2
+    """The broker has the session; none of its fetches is outstanding."""
+    FETCHING = 3
+    """An incremental fetch is outstanding."""
+    CLOSING = 4
+    """The session is closed at the broker, but the outstanding response still needs what it holds."""
+    CLOSED = 5
+    """That response has come: what the session held can go."""
+
+
+class SessionEvent(IntEnum):
+    """What moves the state."""
+
+    ASK_FULL = 0
+    """A full fetch is sent that asks for a session."""
+    ASK_INCREMENTAL = 1
+    """An incremental fetch is sent."""
+    CONTINUE = 2
+    """A response made the session, or continues it."""
+    LOSE = 3
+    """A response ended the session or made none, or the session is given up."""
+    CLOSE = 4
+    """The session is closed at the broker with (id, -1)."""
+
+
+class _Transitions(dict[tuple[SessionState, SessionEvent], SessionState]):
+    def __missing__(self, key: tuple[SessionState, SessionEvent]) -> SessionState:
+        state, event = key
+        raise RuntimeError(f"{event.name} can't follow in state {state.name}")
+
+
+TRANSITIONS: Final = _Transitions(
+    {
+        (SessionState.NONE, SessionEvent.ASK_FULL): SessionState.REQUESTED,
+        (SessionState.NONE, SessionEvent.LOSE): SessionState.NONE,
+        (SessionState.NONE, SessionEvent.CLOSE): SessionState.NONE,  # one that was to be named with (id, 0)
+        (SessionState.REQUESTED, SessionEvent.CONTINUE): SessionState.ESTABLISHED,
+        (SessionState.REQUESTED, SessionEvent.LOSE): SessionState.NONE,
+        (SessionState.ESTABLISHED, SessionEvent.ASK_FULL): SessionState.REQUESTED,  # (id, 0): made anew
+        (SessionState.ESTABLISHED, SessionEvent.ASK_INCREMENTAL): SessionState.FETCHING,
+        (SessionState.ESTABLISHED, SessionEvent.LOSE): SessionState.NONE,
+        (SessionState.ESTABLISHED, SessionEvent.CLOSE): SessionState.NONE,
+        (SessionState.FETCHING, SessionEvent.CONTINUE): SessionState.ESTABLISHED,
+        (SessionState.FETCHING, SessionEvent.LOSE): SessionState.NONE,
+        (SessionState.FETCHING, SessionEvent.CLOSE): SessionState.CLOSING,
+        (SessionState.CLOSING, SessionEvent.CONTINUE): SessionState.CLOSED,
+        (SessionState.CLOSING, SessionEvent.LOSE): SessionState.CLOSED,
+    }
+)
+"""State and event to the next state. What is not here is a mistake of the caller's and changes nothing."""
+
+IDLE: Final = (SessionState.ESTABLISHED, SessionState.NONE, SessionState.CLOSED)
+"""States in which no response of the session is to come."""
+
+
+class Says(IntEnum):
+    """What a response says of the session."""
+
+    ID_NOT_FOUND = 0
+    """Error 70: the broker does not have the session, it evicted it or was restarted."""
+    SESSION_ERROR = 1
+    """Error 71 or 106: the broker has the session, but not as the request has it."""
+    OTHER_ERROR = 2
+    """Another top-level error."""
+    THROTTLED = 3
+    """No partition, and the session's id: the broker threw the read away to throttle (KIP-219)."""
+    THROTTLED_WITHOUT_ID = 4
+    """The same with id 0; a throttle hides session errors."""
+    MISFIT = 5
+    """Other partitions than the session has, or less than a response can be completed from."""
+    NO_ID = 6
+    """Right, with id 0: the broker made no session, or ended it."""
+    ID = 7
+    """Right, with a session id."""
+
+
+class NextPair(Enum):
+    """The (session id, epoch) that the next request carries."""
+
+    NEW = "(0, 0)"
+    """Ask for a new session; there is none to name."""
+    FORGET = "(0, 0), nothing kept"
+    """The same, and what the session held is dropped."""
+    RENEW = "(id, 0)"
+    """Ask for a new session, and name the old one, so that the broker drops it."""
+    FIRST = "(new id, 1)"
+    NEXT = "(id, epoch + 1)"
+
+
+class Action(Enum):
+    """What is done with a response."""
+
+    EXPAND = "expand"
+    """Complete it from the table."""
+    EMPTY = "empty"
+    """The broker threw the read away to throttle: send it on without partitions."""
+    COMPLETE = "complete"
+    """A full response: it is complete as it is."""
+    UNUSABLE = "unusable"
+    """A full response, complete as it is, for which no session can be kept."""
+    RESEND_FULL = "resend full"
+    """Drop it, and send a full fetch with the next (id, epoch)."""
+    RESEND_SESSIONLESS = "resend sessionless"
+    """Drop it, and send the fetch with (0, -1), which no session's trouble can fail."""
+
+
+AFTER_FULL: Final = {
+    Says.ID_NOT_FOUND: (NextPair.NEW, Action.RESEND_SESSIONLESS),
+    Says.SESSION_ERROR: (NextPair.NEW, Action.RESEND_SESSIONLESS),
+    Says.OTHER_ERROR: (NextPair.NEW, Action.RESEND_SESSIONLESS),
+    Says.THROTTLED: (NextPair.FORGET, Action.EMPTY),
+    Says.THROTTLED_WITHOUT_ID: (NextPair.FORGET, Action.EMPTY),
+    Says.MISFIT: (NextPair.FORGET, Action.UNUSABLE),
+    Says.NO_ID: (NextPair.NEW, Action.COMPLETE),
+    Says.ID: (NextPair.FIRST, Action.COMPLETE),
+}
+"""What the response to a full fetch with epoch 0 leads to.
+
+After an error all is asked without a session: whatever it was, the broker then tells the client's own truth.
+"""
+
+AFTER_INCREMENTAL: Final = {
+    # 70: the broker does not have the id, so there is nothing to name. (fetch-semantics 3.2, case 52)
+    Says.ID_NOT_FOUND: (NextPair.NEW, Action.RESEND_FULL),
+    # 71, 106: it still has the session; (id, 0) drops that and makes another. (fetch-semantics 3.2, case 52)
+    Says.SESSION_ERROR: (NextPair.RENEW, Action.RESEND_FULL),
+    Says.OTHER_ERROR: (NextPair.RENEW, Action.RESEND_SESSIONLESS),
+    Says.THROTTLED: (NextPair.NEXT, Action.EMPTY),
+    # Behind a masked 71 the session lives on: it is named, so that it is dropped. (fetch-semantics 2.8)
+    Says.THROTTLED_WITHOUT_ID: (NextPair.RENEW, Action.EMPTY),
+    Says.MISFIT: (NextPair.RENEW, Action.RESEND_FULL),
+    Says.NO_ID: (NextPair.NEW, Action.EXPAND),
+    Says.ID: (NextPair.NEXT, Action.EXPAND),
+}
+"""What the response to an incremental fetch leads to."""
