@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,kafka]'
 	@touch $@
 
-check: $(STAMP)  ## format, lint, types, import rules and unit tests: about three minutes
+check: $(STAMP)  ## format, lint, types, import rules and unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -46,7 +46,7 @@ soak: $(STAMP)  ## the same tests for as long as they deserve
 	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
 	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/core/test_expanded_equals_direct.py tests/replay/simulate/test_predicted_equals_measured.py
 
-bench: $(STAMP)  ## the figures of the README, side by side in one run
+bench: $(STAMP)  ## the figures of BENCHMARKS.md, side by side in one run
 	$(BIN)/python -m tools.bench --long
 
 clean:  ## remove what the other targets made

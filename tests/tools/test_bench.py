@@ -350,6 +350,21 @@ class TestProgram:
         assert "| 3 |" not in first
         assert "| 4 |" in second
 
+    def test_what_people_wrote_above_the_tables_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        page = tmp_path / "page.md"
+        page.write_text("# Old\n\nHead.\n\n## In short\n\nWords.\n\n## All figures\n\n**Gone**\n")
+        table = Table(part="micro", title="First", rows=[row(3.0, 9.0)])
+        monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
+        monkeypatch.setattr(program, "PARTS", {"micro": program.PARTS["micro"]})
+        monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--markdown", str(page)])
+        program.main()
+
+        text = page.read_text()
+        assert "times don't.\n\n## In short\n\nWords.\n\n## All figures\n\n**First**\n" in text
+        assert "Gone" not in text
+
     def test_programs_that_were_fetched_are_found_after_what_is_installed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -26,7 +26,7 @@ from tools.bench import (
     wire,
     workers,
 )
-from tools.bench.figures import Table, document, markdown, sections, show
+from tools.bench.figures import Table, document, markdown, prose, sections, show
 from tools.bench.stage import Stage
 
 PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
@@ -71,9 +71,9 @@ def main() -> None:
         told = {"machine": machine(), "seconds": seconds, "tables": document(tables)}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     if options.markdown:
-        kept = options.only and options.markdown.exists()
-        before = options.markdown.read_text() if kept else ""
-        options.markdown.write_text(_page(tables, seconds, before))
+        before = options.markdown.read_text() if options.markdown.exists() else ""
+        kept = sections(before) if options.only else {}
+        options.markdown.write_text(_page(tables, seconds, prose(before), kept))
 
 
 def machine() -> str:
@@ -81,11 +81,18 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
-def _page(tables: list[Table], seconds: float, before: str) -> str:
-    """Write the page; tables that were not measured now stay as they are in the one before."""
+def _page(tables: list[Table], seconds: float, written: str, kept: dict[str, str]) -> str:
+    """Write the page.
+
+    Args:
+        tables: what was measured now.
+        seconds: the length of a window.
+        written: what people wrote above the tables; it may need an edit by hand after this.
+        kept: tables of the page before that stay where they were not measured now.
+    """
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
     where = f"On {machine()}; windows of {seconds:.0f} s. "
-    told = "\n\n".join((sections(before) | sections(markdown(tables))).values())
+    told = "\n\n".join([written] * bool(written) + [*(kept | sections(markdown(tables))).values()])
     return f"{head}{where}Ratios and bytes hold elsewhere, absolute times don't.\n\n{told}\n"
 
 

@@ -110,7 +110,7 @@ def show(console: Console, table: Table) -> None:
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """Write tables for a README."""
+    """Write tables for a page."""
     lines: list[str] = []
     for table in tables:
         head = _head(table)
@@ -118,6 +118,12 @@ def markdown(tables: Sequence[Table]) -> str:
         lines += [_line(_cells(table, row)) for row in table.rows]
         lines += ["", *(f"{note}  " for note in table.notes), ""]
     return "\n".join(lines)
+
+
+def prose(page: str) -> str:
+    """Return what people wrote between a page's head and its first table, from its first heading on."""
+    text = page.split("\n**", 1)[0]
+    return text[text.index("## ") :].strip() if "## " in text else ""
 
 
 def sections(page: str) -> dict[str, str]:
