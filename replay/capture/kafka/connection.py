@@ -68,7 +68,7 @@ class CapturedConnection:
             client = self._high if self._low.port in ports else self._low
             self._pairing.requests_found(client.framing)
 
-    def row(
+    def row(  # the columns of SEGMENTS, once for every row
         self,
         payload: memoryview,
         from_low: bool,

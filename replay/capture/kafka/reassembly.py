@@ -122,7 +122,7 @@ class Reassembly:
         self._drain()
         return True
 
-    def push(
+    def push(  # once for every row: keywords would cost as much as the work itself
         self, sequence: int, payload: memoryview, missing: int, time: int, end_time: int, packets: int
     ) -> bool:
         """Take the next run captured; return False if it lies so far off that it is another connection's."""
