@@ -1,0 +1,59 @@
+"""The Markdown pages: lines that a reader can take in, links that lead somewhere, names that exist."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDERS: Final = ("docs", "captures", "tests", "tools")
+PAGES: Final = sorted(
+    [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))]
+)
+MAX_LINE: Final = 160
+LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+CODE: Final = ("proxy", "replay", "tests", "tools")
+FILE: Final = re.compile(r"`((?:proxy|replay|tests|tools|docs|captures)/[\w./-]*)")
+NAME: Final = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`")
+FILES: Final = (".md", ".py", ".toml")
+
+
+def names(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_no_line_is_longer_than_a_reader_takes_in(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_LINE] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_each_link_to_a_file_or_a_heading_leads_there(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_each_file_of_the_repository_that_is_named_is_there(page: Path) -> None:
+    for path in FILE.findall(page.read_text(encoding="utf-8")):
+        assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for name in CODE for path in (ROOT / name).rglob("*.py"))
+    known = set(re.findall(r"\w+", code))
+    for name in NAME.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
+        assert name.endswith(FILES) or set(name.split(".")) <= known, name
