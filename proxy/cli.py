@@ -149,5 +149,7 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
     for entry in entry_points(group=COMMANDS, name=name):
         code: int = entry.load()(argv)
         return code
-    sys.stderr.write(f"fetchgate {name}: not installed; pip install 'fetchgate[{name}]' brings it\n")
+    sys.stderr.write(
+        f"fetchgate {name}: not installed; in fetchgate's source folder: pip install '.[{name}]'\n"
+    )
     return EXIT_FAILED

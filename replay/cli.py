@@ -139,5 +139,7 @@ def _missing(error: ModuleNotFoundError) -> int:
     name = (error.name or "").partition(".")[0]
     if name not in _OF_THE_EXTRA:
         raise error
-    sys.stderr.write(f"{PROGRAM}: {name} is not installed: pip install 'fetchgate[replay]'\n")
+    sys.stderr.write(
+        f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: pip install '.[replay]'\n"
+    )
     return EXIT_USAGE

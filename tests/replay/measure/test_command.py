@@ -119,7 +119,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(
 
     assert cli.main(["measure", CAPTURE]) == 2
     assert capsys.readouterr().err == (
-        "fetchgate replay: pyarrow is not installed: pip install 'fetchgate[replay]'\n"
+        "fetchgate replay: pyarrow is not installed; in fetchgate's source folder: pip install '.[replay]'\n"
     )
 
 
