@@ -1,9 +1,9 @@
-# The targets that people type; each sets up what it needs in .venv and .cache and nothing elsewhere.
+# The targets that people type. Each sets up what it needs in .venv and .cache, and nothing elsewhere.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Side by side, for much of a test is waiting; a file stays together, for its tests share a broker.
+# Two at a time, since tests mostly wait. The tests of one file run in one process, since they share a broker.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -15,7 +15,7 @@ help:  ## show the targets
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing fetchgate and what its tests run beside it into $(VENV): 1.2 GB, some minutes ..."
+	@echo "Installing fetchgate and the packages of its tests into $(VENV): 1.2 GB, some minutes ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,kafka]'
 	@touch $@
 
@@ -35,10 +35,10 @@ programs: $(STAMP)
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo
 
-clients: $(STAMP)  ## the matrix of clients in other languages
+clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript
 	$(BIN)/pytest -q -m clients
 
-soak: $(STAMP)  ## the same tests for as long as they deserve
+soak: $(STAMP)  ## the tests that take long
 	$(BIN)/python -m tools.soak
 	$(BIN)/pytest -q -m soak
 	CONNECTIONS_SECONDS=300 $(BIN)/pytest -q --timeout 900 -m integration -k connections_leave tests/integration/test_drain.py
