@@ -286,6 +286,7 @@ class Connection:
         self._now = now
         if self.stage is not Stage.CLOSING:
             self.stage = Stage.CLOSING
+            # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
             self._fetches.close(silently=bool(self._forwarding_left))
 
     def client_ended(self) -> None:
@@ -391,6 +392,7 @@ class Connection:
             self._unread("client", describe_length(data, length, self._max_request_bytes), data)
             return len(data)
         size = 4 + length
+        # v0 to v3 are left alone, and so is what is not known (fetch-semantics, traps 1 and 3; case 75).
         if api_key == _FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
             return self._fetch(data, size, version)
         return self._other(data, size, api_key, version)
@@ -398,6 +400,7 @@ class Connection:
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
         """Take a request that is forwarded as it is; what becomes of its response depends on it."""
         answered = True
+        # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
             wants = wants_response(data, size)
             if wants is None:
@@ -409,6 +412,8 @@ class Connection:
                 self._request_need = size
                 return 0
             self._name(data[:size], version)
+            # A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and
+            # 31; case 85).
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS]:
                 self._refuse(data[8:12])
                 return size
@@ -423,12 +428,13 @@ class Connection:
         self._begin_frame(data, size)
         self._partial = request if answered and self._forwarding_left else None
         if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and self.stage is Stage.NEW:
-            # 0.9 clients begin with a bare GSSAPI token.
+            # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
             self._stop_framing(Stream.OPAQUE, Reason.GSSAPI)
             responses.clear()
         elif api_key == ApiKey.SASL_HANDSHAKE and version == 0:
             # KIP-43: from here on tokens travel without Kafka's framing, in both directions, until the broker
-            # is satisfied.
+            # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
+            # 87).
             self._stop_framing(Stream.OPAQUE, Reason.SASL_V0)
         if not self._forwarding_left:
             self.stage = Stage.OPEN
@@ -465,6 +471,7 @@ class Connection:
                 return size
             self._header, self._header_version = frame[_HEAD_SIZE:body], version
             self.client_id = self.client_id or printable(client_id)
+            # A client need not ask for versions, but the broker's age decides (fetch-semantics 1.7, 6.3).
             if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
         self._responses.owed.append(request)
@@ -473,7 +480,10 @@ class Connection:
         return size
 
     def _probe(self, client_id: bytes | None) -> None:
-        """Ask the broker what it can, since the client did not. Quotas go by client id: it is kept."""
+        """Ask the broker what it can, since the client did not. Quotas go by client id: it is kept.
+
+        v0 is what every broker answers (KIP-35; fetch-semantics, trap 14).
+        """
         self._probed = True
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
         self._send(InFlightRequest(ApiKey.API_VERSIONS, 0, frame[8:12], Disposition.OURS), frame)
@@ -506,8 +516,8 @@ class Connection:
     def _refuse(self, correlation_id: bytes) -> None:
         """Answer an ApiVersions request of which the gateway could not clamp the response.
 
-        It answers as a broker without that version does (KIP-35): the client asks again with one that both
-        know.
+        It answers as a broker without that version does (KIP-35; fetch-semantics, trap 31, case 85): the
+        client asks again with one that both know.
         """
         request = InFlightRequest(ApiKey.API_VERSIONS, 0, correlation_id, Disposition.OURS)
         self._responses.owed.append(request)
@@ -652,6 +662,8 @@ class Connection:
             self._meter.note_fetch(request, self._now, again=resend is not None)
         else:
             self._meter.note_other(request)
+        # A fetch that is sent again keeps its place; later responses wait (fetch-semantics, trap 17; case
+        # 84).
         if resend is not None:
             if request.attempts == 1:
                 responses.resending += 1

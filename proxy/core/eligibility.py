@@ -115,7 +115,8 @@ class SessionLimits:
     def reserve(self) -> bool:
         """Reserve a slot if one is left.
 
-        Increment, then check: processes that race for the last slot may both be refused, never both granted.
+        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). Increment, then check:
+        processes that race for the last slot may both be refused, never both granted.
         """
         self._slots[self._own] += 1
         if self.used <= self.max_sessions:
@@ -129,7 +130,7 @@ class SessionLimits:
 
 
 _FENCING_VERSION: Final = 9
-"""The first version whose entries carry a leader epoch (KIP-320)."""
+"""KIP-320: the first version whose entries carry current_leader_epoch (fetch-semantics 1.6)."""
 
 
 class Eligibility:
@@ -162,11 +163,13 @@ class Eligibility:
         Returns:
             Whether it shows, for the first time, that the client floods with (0, 0). The first one is
             forwarded, for a native client begins so too. If the broker gave it an id and the next fetch is
-            (0, 0) all the same, no session was meant (Sarama before 1.26.2): the id given is to be adopted,
+            (0, 0) all the same, no session was meant (Sarama before 1.26.2, platformatic/kafka before 2.3;
+            fetch-semantics 6.7, case 89): the id given is to be adopted,
             so that no session stays behind.
         """
         session_id, epoch = fetch.session_id, fetch.session_epoch
-        # kafka-go says with (-1, -1) that it has no sessions (fetch-semantics 6.1).
+        # (-1, -1) is kafka-go's way to have no session (fetch-semantics 2.2, case 14). Once native, always: a
+        # gateway before this one mixes (id, n) with (0, -1) (fetch-semantics, trap 5a).
         if session_id > 0 or epoch > 0 or epoch < SESSIONLESS_EPOCH or (session_id < 0 and epoch == 0):
             self._native = True
         if epoch != 0 or self._native or self.floods or not self.given:
@@ -185,25 +188,32 @@ class Eligibility:
             handler: the connection's session.
             now: the time, in seconds.
         """
+        # Native sessions pass 1:1 (fetch-semantics, traps 5a and 43).
         if self._native or (fetch.session_epoch == 0 and not self.floods):
             return Reason.NATIVE
         if self.never is not None:
             return self.never
         if not self._sessions.allowed(client_id):
             return Reason.SESSIONS_OFF
+        # Fetch-semantics, traps 1 and 2 (case 90).
         if fetch.not_plain:
             return Reason(fetch.not_plain)
+        # kafka-go's Reader: there is next to nothing to leave out (docs/design.md, law 6).
         if fetch.partitions < 2 and not (handler.established and fetch.partitions):
             return Reason.ONE_PARTITION
         features = self.features
         if features is None:
             return Reason.BROKER_NOT_KNOWN
+        # KIP-227: Kafka 1.1 and later (fetch-semantics 1.7).
         if not features.has_sessions:
             return Reason.NO_SESSIONS
+        # KAFKA-9338: 2.1 to 2.4 stop fencing after a session's first fetch (fetch-semantics 6.3, case 68).
         if not features.keeps_leader_epoch and _fences(fetch):
             return Reason.LEADER_EPOCHS
+        # Deltas on top of an outstanding one would fail with it (fetch-semantics, trap 18).
         if handler.state not in IDLE:
             return Reason.BUSY
+        # What is expanded can't stream; the same for memory (case 91).
         if self.large:
             return Reason.CATCHING_UP
         if self._sessions.crowded:

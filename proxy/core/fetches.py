@@ -45,11 +45,12 @@ from proxy.session.state import Action, SessionState
 
 STREAM_FROM: Final = 1 << 20
 """A client whose last response was this large (bytes) is catching up: its next fetch goes without the
-session, so that the response streams."""
+session, so that the response streams (fetch-semantics 7, case 91)."""
 _UNUSED_FETCHES: Final = 8
 """After so many fetches in a row that had no use for it a session is closed."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
-"""Up to 3.9 a broker adds these after the session has noted what it sent: a session does not repeat them."""
+"""Up to 3.9 a broker adds these after the session has noted what it sent: a session does not repeat them.
+KIP-110 (76), down-conversion that is off (35): fetch-semantics 2.6, trap 7."""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
 _CONNECTION_ENDS: Final = "the connection ends"
 
@@ -151,11 +152,14 @@ class Fetches:
         self._tally.passthrough[reason] += 1
         for side in (self._tally.client, self._tally.broker):
             side.fetch_request_bytes += size
+            # Brokers take a fetch below v7 for (0, -1) (fetch-semantics 1.3).
             if version < SESSION_VERSION:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
     def close(self, *, silently: bool = False) -> None:
         """Close the session at the broker, (id, -1); one still being asked for is closed when it comes.
+
+        Dead sessions fill slots and evict those of others: fetch-semantics, trap 21 (case 88).
 
         Args:
             silently: nothing can be sent to the broker any more.
@@ -183,6 +187,9 @@ class Fetches:
         listing = request.listing
         if listing is None:
             raise RuntimeError("a fetch without a listing is not a plain consumer's")
+        # One session serves v7 to v12 or v13 to v18 at the broker, but rows are of one layout (trap 27). A
+        # cached entry has one isolation level: up to 2.0 read_uncommitted has LSO -1 (fetch-semantics 6.2,
+        # case 98).
         if not handler.fits(listing, fetch.isolation_level):
             handler.renew()
         if handler.established:
@@ -223,7 +230,7 @@ class Fetches:
         if listing.layout is fetch.layout:
             request.disposition = Disposition.WALKED
             frame = fetch.with_session(*session)
-        else:
+        else:  # v4 to v6 go as v7, the only raise that changes nothing else (fetch-semantics, traps 3 and 4)
             request.disposition = Disposition.EXPANDED
             frame = build_fetch_request(fetch, listing.layout, session, listing.topics())
         request.rows = table.locate(listing)
@@ -234,8 +241,10 @@ class Fetches:
     def _forward(self, request: InFlightRequest, fetch: FetchRequest, frame: bytes) -> None:
         """Send a fetch as it came; one of a client that floods goes without its (0, 0)."""
         session_id, epoch = fetch.session_id, fetch.session_epoch
+        # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).
         if self.eligibility.floods and epoch == 0:
             session_id, epoch = 0, SESSIONLESS_EPOCH
+            # (id, -1): what the flood left behind is closed on the way (fetch-semantics 2.2).
             if self.handler.state is SessionState.NONE:
                 session_id, self.handler.session_id = self.handler.session_id, 0
             frame = fetch.with_session(session_id, epoch)
@@ -276,6 +285,7 @@ class Fetches:
             self._close(reason)
             return
         self._unused += 1
+        # Slots are shared by all clients of the broker (fetch-semantics, trap 22).
         if self._unused >= _UNUSED_FETCHES or reason is Reason.NATIVE:
             self._close(reason)
             if reason is Reason.NOT_SMALLER:  # all is busy: what looks worth a session now soon is not again
@@ -319,6 +329,7 @@ class Fetches:
             if last:
                 self._forwarded(request, walk, chunk, whole=whole)
         if last:
+            # The client is catching up: its next response is to stream (case 91).
             self.eligibility.large = request.received >= STREAM_FROM
             self._end_of_response(request)
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
@@ -367,6 +378,7 @@ class Fetches:
             if whole and understood:
                 self._last_seen.note_response(chunk, request.version, walk)
             if request.fetch is not None and request.fetch.session_epoch == 0:
+                # A (0, 0) of the client's own: the next fetch shows whether it meant it (case 89).
                 self.eligibility.given = walk.session_id
         elif understood:
             self._session_answered(request, walk, self._judge(walk))
@@ -403,7 +415,8 @@ class Fetches:
             self._plan_resend(request, 0, SessionResult(Action.RESEND_SESSIONLESS, _NOT_UNDERSTOOD))
             return []
         result = self._judge(walk)
-        if result.action is _UNUSABLE:  # v4 to v6: the client can't have it as it is
+        # v4 to v6: a v7 response of other partitions can't go on as it is (fetch-semantics, trap 4).
+        if result.action is _UNUSABLE:
             result.action = Action.RESEND_SESSIONLESS
         if full:
             self._session_answered(request, walk, result)
@@ -426,6 +439,8 @@ class Fetches:
 
     def _judge(self, walk: FetchResponseWalk) -> SessionResult:
         features = self.eligibility.features
+        # Kafka 1.1 delays the whole response instead: an empty one says that nothing is new
+        # (fetch-semantics 2.8 and 6.3).
         return self.handler.handle(walk, empties=features is None or features.throttles_by_emptying)
 
     def _session_answered(
@@ -441,6 +456,8 @@ class Fetches:
             self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
             self._note_uncached(walk)
         elif result.action is Action.COMPLETE:
+            # Id 0: no slot. It is asked for each time, as Java does, and reported once
+            # (fetch-semantics 2.7, trap 22; case 95).
             self._tally.refusals += 1
             if not self._refused:
                 self._refused = True
@@ -453,6 +470,8 @@ class Fetches:
         layout = LAYOUTS[request.version]
         tags = self._tags(request, walk)
         table, rotation = self.handler.table, self.handler.rotation
+        # Sarama and Java bear missing entries only if there are none and throttle_time_ms is not 0
+        # (fetch-semantics, trap 13; cases 81 and 97).
         if result.action is _EMPTY or table is None or request.fetch is None:
             content = response_head(layout, request.correlation_id, walk.throttle_time_ms)
             content += layout.count(0) + tags
@@ -520,6 +539,7 @@ class Fetches:
         request.attempts += 1
         request.received = request.forwarded = 0
         request.understood = True
+        # fetch-semantics 6.13, step 4; trap 6 (case 71). The fetch keeps its place (trap 17, case 84).
         through_session = request.attempts == 1 and not self.closing and handler.table is not None
         if result.action is Action.RESEND_FULL and through_session:
             request.resend = lambda: self._ask_full(request, fetch)
@@ -528,6 +548,7 @@ class Fetches:
 
     def _note_uncached(self, walk: FetchResponseWalk) -> None:
         for entry in walk.entries:
+            # A silent partition may be in error there: no session for this client (fetch-semantics, trap 7).
             if entry.error_code in _UNCACHED_ERRORS:
                 self.eligibility.never = Reason.UNCACHED_ERRORS
                 self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))

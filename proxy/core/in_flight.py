@@ -3,7 +3,7 @@
 What becomes of a response is decided when the request is seen (`Disposition`). A broker answers in order, so
 each request is remembered in two queues: that of the broker, which tells what the next frame from it answers,
 and that of the client, in which responses leave. They differ only while a fetch is sent again: later
-responses then wait for it.
+responses then wait for it (fetch-semantics, traps 16 and 17).
 """
 
 from collections import deque

@@ -24,6 +24,7 @@ _MAX_KEPT: Final = 1 << 28
 """A response that is larger (bytes) is forwarded unread."""
 _MAX_PROBE_RESPONSE: Final = 1 << 16
 _ENDPOINTS_VERSION: Final = 16
+"""KIP-951: node_endpoints (fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
 """A tag that no schema has; readers skip it."""
 
@@ -50,6 +51,7 @@ class Rewriting:
             return Disposition.WALKED  # KIP-951: there may be addresses in it
         if api_key == ApiKey.API_VERSIONS:
             return Disposition.REWRITTEN
+        # Responses that carry addresses (fetch-semantics 6.10).
         if self._resolve is not None and version <= addresses.REWRITTEN.get(api_key, -1):
             return Disposition.REWRITTEN
         return Disposition.PASSED
@@ -116,6 +118,7 @@ def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | Non
     Raises:
         ProtocolError: it is not what that version says.
     """
+    # KIP-853: DescribeQuorum names controllers' listeners (fetch-semantics 6.10).
     if resolve is None or api_key == ApiKey.DESCRIBE_QUORUM:
         # It names listeners of controllers, which are not to be reached through the gateway.
         resolve = _nowhere
@@ -159,6 +162,7 @@ class Forwarding:
                 request.understood = False
         if not request.understood or (last and not walk.done):
             return self._up_to(request, walk, chunk, request.received)
+        # 70, 71 and 106 never reach a client that has no session (fetch-semantics, trap 6; case 71).
         if request.through_session and walk.error_code:
             request.drop_chunks()
             return []
@@ -209,6 +213,7 @@ class Forwarding:
         if len(first) < at + 4:
             first = memoryview(b"".join(pieces))
             pieces = [first]
+        # The client's own value, which is 0 (fetch-semantics, trap 12).
         return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
 
     def _end(
@@ -247,6 +252,8 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], version: int, resolve:
         return tags
     _, start, end = spans[0]
     try:
+        # Java overwrites the address that it knows of a node with this one (fetch-semantics 5 and 6.10, case
+        # 66).
         payload = rewrite_endpoints(tags[start:end], resolve)
     except ProtocolError:
         return _hidden_endpoints(tags, spans)

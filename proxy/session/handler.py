@@ -146,7 +146,10 @@ class FetchSessionHandler:
             altered = _differing(listing.entries, table.requests.take(rows))
             forgotten = table.unplaced() if named != table.size else _NONE
         if len(altered) > 1 and len(listing.keys) > 1:
+            # Only neighbours share a topic element (fetch-semantics 3.1): librdkafka mixes topics, and each
+            # element more would cost its key again.
             altered = altered[np.argsort(table.topic[rows[altered]], kind="stable")]
+        # Added first, altered last, as the Java client sends them (fetch-semantics 3.1, case 51).
         topics = _elements(listing, added) + _elements(listing, altered)
         return Delta(rows, added, altered, forgotten, topics, _forgotten_elements(table, forgotten), turned)
 
@@ -271,6 +274,8 @@ class FetchSessionHandler:
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
         if pair is _NEXT:
             self.state = TRANSITIONS[self.state, _CONTINUE]
+            # 2^31-1 is followed by 1: 0 would ask for a new session (fetch-semantics 2.2, case 17). The id
+            # that came is not compared, as in Java (fetch-semantics 3.2).
             self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
         elif pair is NextPair.FIRST:
             self.state = TRANSITIONS[self.state, _CONTINUE]
@@ -339,6 +344,7 @@ class FetchSessionHandler:
         seen: set[int] = set()
         for entry in walk.entries:
             row = table.row(entry.key, entry.partition)
+            # A client must get no entry that it did not ask for (fetch-semantics, trap 24; case 54).
             if row < 0 or row in seen:
                 return misfit
             seen.add(row)
@@ -352,7 +358,8 @@ class FetchSessionHandler:
                 result.rows.append(row)
         if full:
             return misfit if walk.partitions != table.size or table.unmentioned else ""
-        # An unchanged partition is not in the response, but each was described once in this session.
+        # A partition whose first response was throttled away: law 4, nothing is invented
+        # (fetch-semantics 6.2, case 27).
         unknown = table.unknown()
         if len(unknown) and not set(unknown.tolist()) <= set(result.rows):
             return "a partition that the broker has not described"
@@ -361,7 +368,8 @@ class FetchSessionHandler:
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
         """Whether a session says 3 or 103 where a full fetch may say 100: it keeps a topic's name for good.
 
-        An error that the full fetch of this very session gave as well is the broker's own.
+        An error that the full fetch of this very session gave as well is the broker's own. KIP-516, v13 and
+        later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its user.
         """
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code

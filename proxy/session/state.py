@@ -128,13 +128,19 @@ AFTER_FULL: Final = {
     Says.OTHER_ERROR: (NextPair.NEW, Action.RESEND_SESSIONLESS),
     Says.THROTTLED: (NextPair.FORGET, Action.EMPTY),
     Says.THROTTLED_WITHOUT_ID: (NextPair.FORGET, Action.EMPTY),
+    # Java throws such a response away. It is the broker's own, so the client gets it. (fetch-semantics 3.2,
+    # case 53)
     Says.MISFIT: (NextPair.FORGET, Action.UNUSABLE),
+    # The broker had no slot. The next full fetch asks again, as Java does. (fetch-semantics 2.7, cases 50 and
+    # 95)
     Says.NO_ID: (NextPair.NEW, Action.COMPLETE),
     Says.ID: (NextPair.FIRST, Action.COMPLETE),
 }
 """What the response to a full fetch with epoch 0 leads to.
 
-After an error all is asked without a session: whatever it was, the broker then tells the client's own truth.
+After an error the fetch is sent without a session: whatever it was, the broker then answers the client
+itself. Java names the id again there; we differ on purpose (fetch-semantics 3.2, traps 6 and 11, cases 71 and
+96).
 """
 
 AFTER_INCREMENTAL: Final = {
@@ -143,10 +149,13 @@ AFTER_INCREMENTAL: Final = {
     # 71, 106: it still has the session; (id, 0) drops that and makes another. (fetch-semantics 3.2, case 52)
     Says.SESSION_ERROR: (NextPair.RENEW, Action.RESEND_FULL),
     Says.OTHER_ERROR: (NextPair.RENEW, Action.RESEND_SESSIONLESS),
+    # The delta was applied and the epoch advanced before the read. (fetch-semantics 2.8, case 48)
     Says.THROTTLED: (NextPair.NEXT, Action.EMPTY),
-    # Behind a masked 71 the session lives on: it is named, so that it is dropped. (fetch-semantics 2.8)
+    # Behind a masked 71 the session lives on: it is named, so that it is dropped. (fetch-semantics 2.8, case
+    # 49)
     Says.THROTTLED_WITHOUT_ID: (NextPair.RENEW, Action.EMPTY),
     Says.MISFIT: (NextPair.RENEW, Action.RESEND_FULL),
+    # The broker has closed the session; its entries are good. (fetch-semantics, trap 10; case 54)
     Says.NO_ID: (NextPair.NEW, Action.EXPAND),
     Says.ID: (NextPair.NEXT, Action.EXPAND),
 }
