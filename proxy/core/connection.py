@@ -381,16 +381,18 @@ class Connection:
 
     def _client_frame(self, data: bytes) -> int:
         """Take the frame that `data` begins with; return how many bytes were used, 0 if more are needed."""
-        if len(data) < _HEAD_SIZE:
-            if self._short_garbage(data):
-                return len(data)
-            self._request_need = _HEAD_SIZE
-            return 0
         length: int
-        length, api_key, version, _ = _HEAD.unpack_from(data)
+        if whole := len(data) >= _HEAD_SIZE:
+            length, api_key, version, _ = _HEAD.unpack_from(data)
+        else:  # the length alone may show that no frame will come
+            length = int.from_bytes(data[:4], signed=True) if len(data) >= 4 else _MIN_LENGTH
+        # A broker closes the connection as well (fetch-semantics 1.7).
         if not _MIN_LENGTH <= length <= self._max_request_bytes:
             self._unread("client", describe_length(data, length, self._max_request_bytes), data)
             return len(data)
+        if not whole:
+            self._request_need = _HEAD_SIZE
+            return 0
         size = 4 + length
         # v0 to v3 are left alone, and so is what is not known (fetch-semantics, traps 1 and 3; case 75).
         if api_key == _FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
@@ -439,14 +441,6 @@ class Connection:
         if not self._forwarding_left:
             self.stage = Stage.OPEN
         return min(size, len(data))
-
-    def _short_garbage(self, data: bytes) -> bool:
-        """Whether the first few bytes already show that no frame will come of them."""
-        length = int.from_bytes(data[:4], signed=True)
-        if len(data) >= 4 and not _MIN_LENGTH <= length <= self._max_request_bytes:
-            self._unread("client", describe_length(data, length, self._max_request_bytes), data)
-            return True
-        return False
 
     def _begin_frame(self, data: bytes, size: int) -> None:
         """Forward a frame, or its beginning."""
