@@ -1,17 +1,23 @@
-"""Captures: what they hold, what sessions would have saved, and driving them again.
+"""Captures: what is in them, what fetch sessions would have saved, and replaying them.
 
-From the inside out; sans-IO modules open no socket and no file and ask no clock.
+Each folder has one task. A folder imports only from folders above it in this list. Sans-IO modules open no
+socket and no file, and ask no clock.
 
-- **capture**: files become columns of packets (``sources``, ``records``, ``blocks``, ``packets``), these runs
-  of TCP segments (``segments``), these the exchanges of each connection (``reassembly``, ``framing``,
-  ``pairing``, ``exchanges``). What can't be read is counted, never guessed.
-- **outcome, broker, policies, savings** (sans-IO): each captured fetch goes through the gateway's own core,
-  ``proxy.core.connection``; a broker that answers as the captured responses say stands behind it.
-- **table, rows, digest**: one row an exchange; what can only be told of a whole connection.
-- **spark**: the only imports of pyspark. One job: captures, exchanges, one grouped query.
-- **slots, totals, tallies, modelled**: the report object; **report**: its four forms, pure functions.
-- **drive**: captured requests played against a live gateway or broker.
-- **inspecting, measuring, drive.command, cli**: the command line; only the command that is run is imported.
+- **capture**: files in, Kafka exchanges out, in three steps. ``capture/files`` finds the packets in pcap and
+  pcapng files. ``capture/packets`` (sans-IO, but for ``segments.read``) makes TCP segments of them.
+  ``capture/kafka`` (sans-IO) makes requests and responses of these. Whatever can't be read is counted, never
+  guessed.
+- **simulate** (sans-IO): sends each captured fetch through the gateway's own core,
+  ``proxy.core.connection``. A simulated broker stands behind the core. Its responses say what the captured
+  responses said.
+- **report** (sans-IO): the report object, and its forms: text for a terminal, HTML, CSV.
+- **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes the
+  report object of the sums. Its modules are sans-IO, except ``command`` and ``measure/spark``, the only folder
+  that imports pyspark.
+- **inspect**: ``fetchgate replay inspect``. It counts what is in captures, without Spark.
+- **drive**: ``fetchgate replay drive``. It sends captured requests to a running gateway or broker.
+- **cli**: the command line. It imports a command only when that command is run.
 
-proxy knows nothing of this package: the command line finds it by its entry point.
+`replay` imports the sans-IO half of `proxy`. `proxy` never imports `replay`: the command line finds it by its
+entry point.
 """

@@ -18,6 +18,12 @@ FLOORS = (
     ("proxy.server", "proxy.dashboard"),
     ("proxy.cli",),
     ("proxy.__main__",),
+    ("replay.capture.files",),
+    ("replay.capture.packets",),
+    ("replay.capture.kafka",),
+    ("replay.simulate", "replay.report"),
+    ("replay.inspect", "replay.measure", "replay.drive"),
+    ("replay.cli",),
 )
 """From the ground up. Whatever stands on a floor imports from its own folder and from lower floors alone."""
 SANS_IO = ("proxy.addresses", "proxy.protocol", "proxy.session", "proxy.core")
@@ -75,6 +81,9 @@ def _imports(path: Path) -> set[str]:
 
 PROXY = _modules("proxy")
 REPLAY = _modules("replay")
+MODULES = PROXY | REPLAY
+PACKAGES = frozenset({"proxy", "replay", "replay.capture"})
+"""Their `__init__` is a docstring. They stand on no floor."""
 
 
 def _within(name: str, package: str) -> bool:
@@ -86,7 +95,7 @@ def _in(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def _room(module: str) -> tuple[int, str]:
-    """Return the floor and the folder, or the file beside the folders, of a module of `proxy`."""
+    """Return the floor and the folder, or the file beside the folders, of a module."""
     ((floor, room),) = [
         (floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms if _within(module, room)
     ]
@@ -112,18 +121,25 @@ def test_a_sans_io_module_opens_and_prints_nothing(module: str) -> None:
     assert not called & {"open", "print", "input", "__import__", "exec", "eval"}
 
 
-@pytest.mark.parametrize("module", sorted(PROXY.keys() - {"proxy"}))
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - PACKAGES))
 def test_imports_go_one_way(module: str) -> None:
     own, room = _room(module)
-    imported = {name for name in _imports(PROXY[module]) if name in PROXY and name != "proxy"}
+    imported = _imports(MODULES[module])
 
-    wrong = {name for name in imported if not _within(name, room) and _room(name)[0] >= own}
+    wrong = {
+        name
+        for name in imported & MODULES.keys() - PACKAGES
+        if not _within(name, room) and _room(name)[0] >= own
+    }
     assert not wrong
-    assert not {name for name in _imports(PROXY[module]) if _in(name, ("replay", "tests", "tools"))}
+    above = ("tests", "tools") if module in REPLAY else ("replay", "tests", "tools")
+    assert not {name for name in imported if _in(name, above)}
 
 
-def test_no_modules_of_the_gateway_import_each_other() -> None:
-    arrows = {module: _imports(path) & PROXY.keys() - {module, "proxy"} for module, path in PROXY.items()}
+def test_no_modules_import_each_other() -> None:
+    arrows = {
+        module: _imports(path) & MODULES.keys() - PACKAGES - {module} for module, path in MODULES.items()
+    }
     left = dict(arrows)
     while ground := {module for module in left if not left[module] & left.keys()}:
         left = {module: left[module] for module in left.keys() - ground}

@@ -1,1 +1,1 @@
-"""``fetchgate replay inspect``: what captures hold."""
+"""``fetchgate replay inspect``: counts what is in captures, without Spark."""

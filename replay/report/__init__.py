@@ -1,1 +1,1 @@
-"""Reports: pure functions of the report object."""
+"""The report object, and the forms in which it is shown. Pure functions: they open nothing and ask no clock."""

@@ -1,1 +1,10 @@
-"""Capture files: sources, windows of bytes, pcap and pcapng records."""
+"""Capture files: which files the user named, and where the packets are in them.
+
+- ``sources``: files, patterns, directories, standard input and remote URIs become sources, then shares.
+- ``streams``: opens a file and decompresses it.
+- ``formats``: pcap or pcapng, known by the first bytes of a file.
+- ``window``: the part of a file that is in memory.
+- ``pcap``, ``pcapng`` (sans-IO): find the packets in a window.
+- ``reading``: goes through a share, window by window.
+- ``counts``: what was found in each file, and what of it could not be used.
+"""

@@ -8,8 +8,7 @@ import numpy as np
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.formats import NotACaptureError, identify
-from replay.capture.files.window import Column, Records, Window
-from replay.capture.packets.links import NO_LINK
+from replay.capture.files.window import NO_LINK, Column, Records, Window
 
 _SECTION = dpkt.pcapng.PCAPNG_BT_SHB
 _INTERFACE = dpkt.pcapng.PCAPNG_BT_IDB

@@ -14,6 +14,10 @@ _SLACK = 128
 """Readable bytes behind the end, so that a fixed-size header can be gathered before its length is checked."""
 
 
+NO_LINK = -1
+"""The link type of packets whose interface the file does not describe (pcapng)."""
+
+
 class Readable(Protocol):
     """What a window is filled from."""
 

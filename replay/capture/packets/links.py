@@ -5,11 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from replay.capture.files.counts import FileCounts
-from replay.capture.files.window import Column, Records, Window
+from replay.capture.files.window import NO_LINK, Column, Records, Window
 
 NEITHER, IPV4, IPV6 = 0, 4, 6
-NO_LINK = -1
-"""Link type of packets of an interface that a pcapng describes nowhere."""
 
 _ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)

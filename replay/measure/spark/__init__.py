@@ -1,1 +1,7 @@
-"""The only imports of pyspark."""
+"""Spark: the only folder that imports pyspark.
+
+- ``session``: starts and stops Spark.
+- ``java``: the Java runtime that Spark runs on.
+- ``jobs``: from captures, or from a table, to the sums of the table.
+- ``run``: one measurement from its start to its end, with a progress bar.
+"""
