@@ -11,9 +11,9 @@ socket and no file, and ask no clock.
   ``proxy.core.connection``. A simulated broker stands behind the core. Its responses say what the captured
   responses said.
 - **report** (sans-IO): the report object, and its forms: text for a terminal, HTML, CSV.
-- **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes the
-  report object of the sums. Its modules are sans-IO, except ``command`` and ``measure/spark``, the only folder
-  that imports pyspark.
+- **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes
+  the report object of the sums. Its modules are sans-IO, except ``command`` and ``measure/spark``. Only
+  ``measure/spark`` imports pyspark.
 - **inspect**: ``fetchgate replay inspect``. It counts what is in captures, without Spark.
 - **drive**: ``fetchgate replay drive``. It sends captured requests to a running gateway or broker.
 - **cli**: the command line. It imports a command only when that command is run.

@@ -1,1 +1,1 @@
-"""The report object, and the forms in which it is shown. Pure functions: they open nothing and ask no clock."""
+"""The report object, and the forms in which it is shown: pure functions that open nothing. Sans-IO."""

@@ -1,4 +1,4 @@
-"""What was found in one capture file, whether it could be used or not."""
+"""Counts of what was found in one capture file, whether it could be used or not."""
 
 import dataclasses
 import json
@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from typing import Self
 
 MOST_PROBLEMS = 10
-"""Lines of a file that are kept."""
+"""At most so many problems of one file are kept."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FileCounts:
-    """Counts of one file, or of the part of it that one share holds; parts of a file add up to the whole.
+    """Counts of one file, or of a part of it. The parts of a file add up to the whole.
 
-    Nothing that a file holds is left out silently: each packet is counted here once as `packets`, and again
-    under the reason why its bytes didn't become segments.
+    Nothing in a file is left out silently: each packet is counted once as `packets`, and a second time under
+    the reason why its bytes did not become segments.
     """
 
     file: str
     """As the user would name it; `-` is standard input."""
     number: int = 0
-    """The file's place in the input."""
+    """The file's position in the input."""
     format: str = ""
     """`pcap` or `pcapng`; empty when the file is neither."""
     file_bytes: int = 0
@@ -29,7 +29,7 @@ class FileCounts:
     captured_bytes: int = 0
     """Bytes of packets in the file, link layer included."""
     wire_bytes: int = 0
-    """The same as they were on the wire, before any snap length cut them."""
+    """The same packets as they were on the wire, before a snap length cut them."""
     link_types: dict[int, int] = field(default_factory=dict)
     """Packets by link type, as tcpdump numbers them."""
     first_time: int = 0
@@ -38,51 +38,51 @@ class FileCounts:
     not_ip: int = 0
     not_tcp: int = 0
     fragments: int = 0
-    """Fragments of IP packets; they are not put together, so what they carried is missing."""
+    """Fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
-    """Packets captured shorter than they were."""
+    """Packets of which only the first bytes were captured."""
     cut_headers: int = 0
-    """Of these, the ones whose headers were cut too, so that nobody knows whose they were."""
+    """Those of them whose headers were cut as well, so that their connection is unknown."""
     malformed: int = 0
     """Packets whose IP or TCP header contradicts itself."""
     filtered: int = 0
-    """TCP packets of hosts or ports that were not asked for."""
+    """TCP packets of hosts or ports that the filter leaves out."""
     unknown_link: int = 0
-    """Packets of link types that are not read."""
+    """Packets of link types that are not supported."""
     bad_records: int = 0
-    """Places where the chain of records broke."""
+    """Places where no record began, although the one before it ended there."""
     skipped_bytes: int = 0
-    """Bytes passed over in search of the next record."""
+    """Bytes skipped in search of the next record."""
     trailing_bytes: int = 0
     """Bytes after the last whole record."""
     problems: list[str] = field(default_factory=list)
-    """What could not be read, a line each, without the name of the file."""
+    """What could not be read: one line for each problem, without the name of the file."""
 
     def add(self, other: Self) -> None:
-        """Take in the counts of another part of the same file."""
+        """Add the counts of another part of the same file."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for link, packets in other.link_types.items():
             self.link_types[link] = self.link_types.get(link, 0) + packets
         if other.first_time:
-            self.saw(other.first_time, other.last_time)
+            self.add_times(other.first_time, other.last_time)
         self.format = self.format or other.format
         for line in other.problems:
-            self.note(line)
+            self.add_problem(line)
 
-    def note(self, problem: str) -> None:
-        """Add a line to the problems, once; beyond MOST_PROBLEMS that there are more."""
+    def add_problem(self, problem: str) -> None:
+        """Add a line to the problems, once. After `MOST_PROBLEMS` lines, add one that there are more."""
         line = problem if len(self.problems) < MOST_PROBLEMS else "and more of the kind"
         if line not in self.problems:
             self.problems.append(line)
 
-    def saw(self, first: int, last: int) -> None:
-        """Widen the time span by packets between `first` and `last`."""
+    def add_times(self, first: int, last: int) -> None:
+        """Extend the time span by packets between `first` and `last`."""
         self.first_time = min(self.first_time or first, first)
         self.last_time = max(self.last_time, last)
 
     def to_json(self) -> str:
-        """One JSON object."""
+        """Return one JSON object."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the first bytes of a file say: pcap or pcapng, byte order, unit of time, link type."""
+"""The format of a capture file, by its first bytes: pcap or pcapng, byte order, time unit, link type."""
 
 from dataclasses import dataclass
 
@@ -7,41 +7,41 @@ import dpkt
 HEADER = 24
 """Bytes of a pcap file header."""
 MAX_RECORD = 1 << 18
-"""Most bytes of one packet that libpcap captures, unless a file's own snap length says more."""
+"""Most bytes of one packet that libpcap captures, unless the snap length in the file header is larger."""
 _MAX_SNAPLEN = 8 << 20
-"""Snap lengths beyond this are taken for nonsense."""
+"""A larger snap length in a file header is ignored."""
 _LINK = (1 << 26) - 1
-"""The bits above carry the length of a frame check sequence."""
+"""The bits above it hold the length of a frame check sequence."""
 _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})
 
 
 class NotACaptureError(ValueError):
-    """The first bytes are of no capture; the text says what they are."""
+    """The file is not a capture. The message says what was found instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What holds for all records of a file."""
+    """What is the same for all records of a file."""
 
     kind: str
     """`pcap` or `pcapng`."""
     order: str
-    """`<` or `>`; of a pcapng its first section's."""
+    """`<` or `>`; for pcapng, that of its first section."""
     fraction: int = 1_000_000
-    """Parts of a second that record headers count (pcap)."""
+    """Fractions of a second: a million or a billion (pcap)."""
     link: int = 0
     """Link type (pcap)."""
     record_header: int = 16
-    """Bytes before each packet (pcap)."""
+    """Bytes of the header before each packet (pcap)."""
     max_record: int = MAX_RECORD
-    """Longest packet that can be one."""
+    """A record that claims more bytes is not a record."""
 
 
 def identify(head: bytes) -> Format:
-    """Tell what file begins with `head` (24 bytes of it are enough).
+    """Return the format of a file that begins with `head` (24 bytes are enough).
 
     Raises:
-        NotACaptureError: Neither pcap nor pcapng, or cut within its header.
+        NotACaptureError: it is neither pcap nor pcapng, or its header is incomplete.
     """
     if not head:
         raise NotACaptureError("the file is empty")

@@ -1,4 +1,4 @@
-"""The records of a classic pcap file, found in windows of it."""
+"""Records of a classic pcap file: following them through windows, and finding them where the chain broke."""
 
 import struct
 from dataclasses import dataclass
@@ -10,20 +10,23 @@ from replay.capture.files.formats import HEADER, Format
 from replay.capture.files.window import Column, Records, Window
 
 _CAPTURED = 8
-"""Where a record header has the number of captured bytes."""
+"""Offset of the number of captured bytes in a record header."""
 
 
 @dataclass(slots=True)
 class _Chain:
+    """The records that follow each other in a window."""
+
     places: Column
+    """Where each record begins in the window."""
     position: int
-    """Behind the last record."""
+    """The end of the last record."""
     broken: bool
-    """What stands at `position` is no record."""
+    """There is no record at `position`."""
 
 
 class PcapRecords:
-    """Follows the chain of record headers; where it breaks, searches for the next one."""
+    """Reads records one after the other. Where no record follows, it searches for the next one."""
 
     def __init__(
         self,
@@ -34,17 +37,17 @@ class PcapRecords:
         stop: int | None = None,
         first_time: int = 0,
     ) -> None:
-        """Gives the records that begin from `start` on and before `stop`.
+        """Read the records that begin at `start` or later, and before `stop`.
 
         Args:
-            form: The file's format.
-            counts: Filled as records pass.
-            start: 0, where the file header is passed over, or the place of a record.
-            stop: None for all up to the end.
-            first_time: Nanoseconds since 1970 of the file's first packet, 0 when unknown.
+            form: the file's format.
+            counts: are updated as records are read.
+            start: 0 (the file header is then skipped), or the offset of a record.
+            stop: None for the end of the file.
+            first_time: nanoseconds since 1970 of the file's first packet; 0 if unknown.
         """
         self.done = False
-        """All records before `stop` were given."""
+        """All records before `stop` were returned."""
         self._form = form
         self._counts = counts
         self._stop = stop
@@ -56,35 +59,35 @@ class PcapRecords:
         self._file_header = start == 0
         self._seeking = False
 
-    def take(self, window: Window, *, final: bool) -> Records | None:
-        """Give the whole records in the window; None when more bytes are needed.
+    def read(self, window: Window, *, final: bool) -> Records | None:
+        """Return the complete records in the window; None if more bytes are needed.
 
         Args:
-            window: Its `begin` moves on.
-            final: The file ends where the window does.
+            window: its `begin` moves past what was read.
+            final: the window reaches to the end of the file.
         """
         if self._file_header:
-            self._pass(window, window.begin + HEADER)
+            self._move_to(window, window.begin + HEADER)
             self._file_header = False
         if self._seeking:
             place, found = self._search.next(window, final=final)
             self._counts.skipped_bytes += place - window.begin
-            self._pass(window, place)
+            self._move_to(window, place)
             self._seeking = not found
         if self.done or self._seeking:
             return None
         chain = self._follow(window)
-        self._pass(window, chain.position)
+        self._move_to(window, chain.position)
         if chain.broken:
-            self._lost(window)
+            self._begin_seeking(window)
         elif self._stop is not None and window.offset(window.begin) >= self._stop:
-            self._end(window.offset(window.begin), self._stop)
+            self._end_of_share(window.offset(window.begin), self._stop)
         elif final and window.begin < window.end:
-            self._cut(window)
+            self._leave_out_rest(window)
         return self._columns(window, chain.places) if len(chain.places) or chain.broken else None
 
     def _follow(self, window: Window) -> _Chain:
-        """Follow the chain to the end of the window; the one loop in Python that sees every packet."""
+        """Follow the records to the end of the window. Only this loop in Python runs once for each packet."""
         unpack, data, header = self._captured.unpack_from, window.data, self._form.record_header
         last = window.end - header + 1
         if self._stop is not None:
@@ -96,10 +99,10 @@ class PcapRecords:
             append(length_at)
             length_at += unpack(data, length_at)[0] + header
         places = np.array(found, np.int64) - _CAPTURED
-        return self._believed(window, places, length_at - _CAPTURED)
+        return self._checked(window, places, length_at - _CAPTURED)
 
-    def _believed(self, window: Window, places: Column, position: int) -> _Chain:
-        """Keep the records before the first one that is too long to be one, or is here in part."""
+    def _checked(self, window: Window, places: Column, position: int) -> _Chain:
+        """Keep the records before the first one that is too long, or that is not complete."""
         captured = window.blocks(places, self._header)["captured"]
         bad = np.flatnonzero(captured > self._form.max_record)
         if len(bad):
@@ -121,36 +124,40 @@ class PcapRecords:
             link=np.full(len(places), self._form.link, np.int64),
         )
 
-    def _pass(self, window: Window, place: int) -> None:
+    def _move_to(self, window: Window, place: int) -> None:
         self._counts.file_bytes += place - window.begin
         window.begin = place
 
-    def _lost(self, window: Window) -> None:
+    def _begin_seeking(self, window: Window) -> None:
         (captured,) = self._captured.unpack_from(window.data, window.begin + 8)
         place = window.offset(window.begin)
         self._counts.bad_records += 1
-        self._counts.note(f"at byte {place} a record claims {captured} bytes; went on at the next one found")
+        self._counts.add_problem(
+            f"at byte {place} a record claims {captured} bytes; went on at the next one found"
+        )
         self._counts.skipped_bytes += 1
-        self._pass(window, window.begin + 1)
+        self._move_to(window, window.begin + 1)
         self._seeking = True
 
-    def _end(self, place: int, stop: int) -> None:
-        """Make sure that the next share begins where the records of this one end."""
+    def _end_of_share(self, place: int, stop: int) -> None:
+        """Report when the next share does not begin where the records of this one end."""
         if place > stop:
             self._counts.bad_records += 1
-            self._counts.note(f"split at byte {stop}, where no record begins; the next one is at {place}")
+            self._counts.add_problem(
+                f"split at byte {stop}, where no record begins; the next one is at {place}"
+            )
         self.done = True
 
-    def _cut(self, window: Window) -> None:
+    def _leave_out_rest(self, window: Window) -> None:
         left = window.end - window.begin
         self._counts.trailing_bytes += left
-        self._counts.note(f"ends within a record, whose {left} bytes are left out")
-        self._pass(window, window.end)
+        self._counts.add_problem(f"ends within a record, whose {left} bytes are left out")
+        self._move_to(window, window.end)
         self.done = True
 
 
 def first_time(form: Format, window: Window) -> int:
-    """Tell the time of the first packet of a file that begins where the window does; 0 without one."""
+    """Return the time of the first packet of a file that begins where the window does; 0 if there is none."""
     if window.end < HEADER + form.record_header:
         return 0
     second, fraction, captured = struct.unpack_from(f"{form.order}3I", window.data, HEADER)
@@ -160,28 +167,28 @@ def first_time(form: Format, window: Window) -> int:
 
 
 _CONFIRM_RECORDS = 8
-"""So many headers in a row, spanning more than the longest record, are no accident of a payload's bytes."""
+"""So many headers in a row, over more bytes than the longest record, can't be payload by chance."""
 _SCAN = 1 << 16
-_LONGEST = 1 << 20
-"""Bytes on the wire that a record may claim."""
-_LONGEST_PACKET = 66_000
-"""Bytes of an IP packet and what is in front of it."""
+_MAX_WIRE_LENGTH = 1 << 20
+"""A record that claims more bytes on the wire is not a record."""
+_MAX_PACKET = 66_000
+"""Bytes of the longest IP packet with its link layer header."""
 _DAY = 86_400
 _YEAR_2000 = 946_684_800
 _BEFORE, _AFTER = _DAY, 10 * 366 * _DAY
-"""Seconds around the file's first packet within which a record is believed when it has to be searched."""
+"""A record that is searched for must lie within these seconds before and after the file's first packet."""
 
 
 class RecordSearch:
-    """Searches record headers in windows of one file."""
+    """Finds the next record in windows of one file."""
 
     def __init__(self, form: Format, first_time: int) -> None:
-        """`first_time`: nanoseconds since 1970 of the file's first packet; 0 when unknown."""
+        """`first_time`: nanoseconds since 1970 of the file's first packet; 0 if unknown."""
         self._form = form
         self._unpack = struct.Struct(f"{form.order}4I").unpack_from
         self._seconds = (1, 1 << 32)
         second = first_time // 1_000_000_000
-        # Machines without a clock begin in 1970, and jump once they are told the time.
+        # The clock of some machines starts in 1970 and jumps when the time is set.
         if second > _YEAR_2000:
             self._seconds = (second - _BEFORE, second + _AFTER)
 
@@ -189,49 +196,50 @@ class RecordSearch:
         """Find the first record in the window.
 
         Args:
-            window: Searched from its `begin` on.
-            final: The file ends where the window does.
+            window: is searched from its `begin` on.
+            final: the window reaches to the end of the file.
 
         Returns:
-            Its place and True; or the place before which there surely is none, and False.
+            its place and True; or a place before which there is certainly none, and False.
         """
         last = window.end - self._form.record_header + 1
         for begin in range(window.begin, last, _SCAN):
             for place in self._plausible(window, begin, min(begin + _SCAN, last)).tolist():
-                verdict = self._confirm(window, place, final=final)
-                if verdict is not False:
-                    return place, verdict is True
+                confirmed = self._confirm(window, place, final=final)
+                if confirmed is not False:
+                    return place, confirmed is True
         return (window.end if final else max(window.begin, last)), False
 
-    def settled(self, window: Window) -> int | None:
-        """Find a record that is surely one, a little behind the first that seems to be; None without any.
+    def find_certain(self, window: Window) -> int | None:
+        """Find a place where a record certainly begins; None if there is none.
 
-        What seems to be a record within a payload can at best lead to a true one, farther than any payload.
+        Bytes of a payload may look like a record that is followed by real ones. So this follows the records
+        from the first such place, over more bytes than a packet has.
         """
         place, found = self.next(window, final=False)
         if not found:
             return None
         begin = place
-        while place - begin <= _LONGEST_PACKET:
+        while place - begin <= _MAX_PACKET:
             _, _, captured, _ = self._unpack(window.data, place)
             place += self._form.record_header + captured
         return place
 
     def _plausible(self, window: Window, begin: int, end: int) -> Column:
-        """Tell the places between `begin` and `end` where a record header could be."""
+        """Return the places between `begin` and `end` where a record header could be."""
         earliest, latest = self._seconds
         order = self._form.order
         word = np.ndarray(len(window.data) - 3, f"{order}u4", window.data, 0, (1,))
         second, fraction = word[begin:end], word[begin + 4 : end + 4]
         captured, length = word[begin + 8 : end + 8], word[begin + 12 : end + 12]
         likely = (captured > 0) & (captured <= self._form.max_record)
-        likely &= (captured <= length) & (length <= _LONGEST)
+        likely &= (captured <= length) & (length <= _MAX_WIRE_LENGTH)
         likely &= (fraction < self._form.fraction) & (second >= earliest) & (second <= latest)
         found: Column = np.flatnonzero(likely) + begin
         return found
 
     def _confirm(self, window: Window, place: int, *, final: bool) -> bool | None:
-        """Follow the chain from `place`; None when the window ends before it can be told."""
+        """Whether records follow each other from `place` on; None if the window ends too early to know."""
         header, longest = self._form.record_header, self._form.max_record
         earliest, latest = self._seconds
         position, seen, before = place, 0, 0
@@ -239,9 +247,13 @@ class RecordSearch:
             if position + header > window.end:
                 return (position == window.end or seen > 1) if final else None
             second, fraction, captured, length = self._unpack(window.data, position)
-            if captured > min(longest, length) or length > _LONGEST or fraction >= self._form.fraction:
+            if (
+                captured > min(longest, length)
+                or length > _MAX_WIRE_LENGTH
+                or fraction >= self._form.fraction
+            ):
                 return False
-            # What seems to be a record within a payload, and ends where one begins, is of another day.
+            # Bytes of a payload that look like a record, and end where a real one begins, have another time.
             if not earliest <= second <= latest or abs(second - (before or second)) > _DAY:
                 return False
             before = second

@@ -1,4 +1,4 @@
-"""The packets of a pcapng file, found in windows of it."""
+"""Packets of a pcapng file: following its blocks through windows, and finding them where the chain broke."""
 
 import struct
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ _OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
 _SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
 _PACKETS = frozenset({_PACKET, _OLD_PACKET, _SIMPLE_PACKET})
 _KNOWN = _PACKETS | {_SECTION, _INTERFACE, 4, 5, 10}
-"""Beside these, names, statistics and secrets."""
+"""And 4, 5, 10: names, statistics, secrets."""
 _MAX_BLOCK = 8 << 20
-"""A longer block is none."""
+"""What claims to be longer is not a block."""
 _MOST_UNITS = 1 << 62
 
 
@@ -28,19 +28,19 @@ class _Interface:
     link: int
     snaplen: int
     units: int = 1_000_000
-    """Time units a second."""
+    """Time units in a second."""
     offset: int = 0
-    """Seconds to be added."""
+    """Seconds to add to each time."""
 
 
-_UNDESCRIBED = _Interface(link=NO_LINK, snaplen=0)
+_UNKNOWN_INTERFACE = _Interface(link=NO_LINK, snaplen=0)
 
 
 class PcapngRecords:
-    """Follows the chain of blocks; where it breaks, searches for the next block."""
+    """Reads blocks one after the other. Where no block follows, it searches for the next one."""
 
     def __init__(self, counts: FileCounts) -> None:
-        """`counts`: filled as blocks pass."""
+        """`counts`: are updated as blocks are read."""
         self.done = False
         self._counts = counts
         self._seeking = False
@@ -55,12 +55,12 @@ class PcapngRecords:
         self._packet = np.dtype(columns)
         self._old_packet = np.dtype([("interface", f"{order}u2"), ("drops", f"{order}u2"), *columns[1:]])
 
-    def take(self, window: Window, *, final: bool) -> Records | None:
-        """Give packets of one kind that follow each other, maybe none; None when more bytes are needed.
+    def read(self, window: Window, *, final: bool) -> Records | None:
+        """Return packets of one kind that follow each other, maybe none; None if more bytes are needed.
 
         Args:
-            window: Its `begin` moves on.
-            final: The file ends where the window does.
+            window: its `begin` moves past what was read.
+            final: the window reaches to the end of the file.
         """
         if self._seeking and not self._found(window, final=final):
             return None
@@ -72,7 +72,7 @@ class PcapngRecords:
         return self._columns(window, kind, np.array(places, np.int64)) if moved else None
 
     def _follow(self, window: Window) -> tuple[list[int], int]:
-        """Pass over packets of one kind and whatever needs no looking at; tell where the packets are."""
+        """Skip packets of one kind, and blocks that are not needed; return the packets' places and kind."""
         head, tail, data, end = self._head, self._tail, window.data, window.end
         places: list[int] = []
         position, packets = window.begin, 0
@@ -89,28 +89,28 @@ class PcapngRecords:
                 packets = kind
                 places.append(position)
             position = behind
-        self._pass(window, position)
+        self._move_to(window, position)
         return places, packets
 
     def _step(self, window: Window, *, final: bool) -> bool:
-        """Take the block that `_follow` stopped at; False when more bytes are needed, or nothing is left."""
+        """Read the block at which `_follow` stopped; False if more bytes are needed, or none are left."""
         left = window.end - window.begin
         size = self._size(window) if left >= 12 else 12
         if size and size > left:
             if final and left:
                 self._counts.trailing_bytes += left
-                self._counts.note(f"ends within a block, whose {left} bytes are left out")
-                self._pass(window, window.end)
+                self._counts.add_problem(f"ends within a block, whose {left} bytes are left out")
+                self._move_to(window, window.end)
             return False
         if not size:
-            self._lost(window)
+            self._begin_seeking(window)
             return True
         self._describe(bytes(window.data[window.begin : window.begin + size]))
-        self._pass(window, window.begin + size)
+        self._move_to(window, window.begin + size)
         return True
 
     def _size(self, window: Window) -> int:
-        """Tell how long the block at `begin` is, as far as it can be one; else 0."""
+        """Return the length of the block at `begin`; 0 if there is no block."""
         begin, data = window.begin, window.data
         kind, size = self._head(data, begin)
         if kind == _SECTION:
@@ -126,7 +126,7 @@ class PcapngRecords:
         return 0 if whole and tail != data[begin + 4 : begin + 8] else size
 
     def _describe(self, block: bytes) -> None:
-        """Take in a section or an interface."""
+        """Read the description of a section or of an interface."""
         if int.from_bytes(block[:4], "big") == _SECTION:
             self._begin_section(identify(block).order)
             return
@@ -137,8 +137,10 @@ class PcapngRecords:
             found = reader(block)
             options = {option.code: bytes(option.data) for option in found.opts}
         except (dpkt.Error, UnicodeDecodeError):
-            self._counts.note(f"interface {len(self._interfaces)} is described in no known way")
-            self._interfaces.append(_UNDESCRIBED)
+            self._counts.add_problem(
+                f"interface {len(self._interfaces)} has a description that can't be read"
+            )
+            self._interfaces.append(_UNKNOWN_INTERFACE)
             return
         self._interfaces.append(
             _Interface(
@@ -173,7 +175,7 @@ class PcapngRecords:
         )
 
     def _simple(self, window: Window, places: Column) -> Records:
-        """Read packets of the first interface, without times; that of the packets before stands in."""
+        """Read packets of the first interface. They carry no time, so they get that of the packets before."""
         room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
         length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)
         described = self._interface(0)
@@ -188,23 +190,25 @@ class PcapngRecords:
         )
 
     def _interface(self, number: int) -> _Interface:
-        return self._interfaces[number] if number < len(self._interfaces) else _UNDESCRIBED
+        return self._interfaces[number] if number < len(self._interfaces) else _UNKNOWN_INTERFACE
 
-    def _pass(self, window: Window, place: int) -> None:
+    def _move_to(self, window: Window, place: int) -> None:
         self._counts.file_bytes += place - window.begin
         window.begin = place
 
-    def _lost(self, window: Window) -> None:
+    def _begin_seeking(self, window: Window) -> None:
         _, size = self._head(window.data, window.begin)
         self._counts.bad_records += 1
         place = window.offset(window.begin)
-        self._counts.note(f"at byte {place} a block claims {size} bytes; went on at the next found")
+        self._counts.add_problem(
+            f"at byte {place} a block claims {size} bytes; went on at the next one found"
+        )
         self._counts.skipped_bytes += 1
-        self._pass(window, window.begin + 1)
+        self._move_to(window, window.begin + 1)
         self._seeking = True
 
     def _found(self, window: Window, *, final: bool) -> bool:
-        """Search for a block of a known kind whose two lengths agree, and behind which another one begins."""
+        """Search for a block of a known kind whose two lengths agree, and after which another one begins."""
         word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
         last = max(window.end - 11, window.begin)
         likely = np.isin(word[window.begin : last], sorted(_KNOWN))
@@ -218,7 +222,7 @@ class PcapngRecords:
             window.end if final else last,
         )
         self._counts.skipped_bytes += place - window.begin
-        self._pass(window, place)
+        self._move_to(window, place)
         self._seeking = place >= last
         return not self._seeking
 
@@ -248,17 +252,17 @@ def _nanoseconds(stamp: Column, interface: _Interface) -> Column:
     if units % second == 0:
         return (stamp // (units // second)).astype(np.int64) + interface.offset * second
     whole, part = (stamp // units).astype(np.int64), (stamp % units).astype(np.int64)
-    # Beyond 2 ** 33 units a second the product would not fit; their last bits are less than a nanosecond.
+    # With more than 2 ** 33 units a second the product would overflow. The bits dropped are less than 1 ns.
     shift = max(units.bit_length() - 34, 0)
     found: Column = (whole + interface.offset) * second + (part >> shift) * second // (units >> shift)
     return found
 
 
 def first_time(window: Window) -> int:
-    """Tell the time of the first packet in the window, 0 when there is none."""
+    """Return the time of the first packet in the window; 0 if there is none."""
     counts = FileCounts(file="")
     records = PcapngRecords(counts)
-    while (found := records.take(window, final=False)) is not None:
+    while (found := records.read(window, final=False)) is not None:
         if len(found.time):
             return int(found.time[0])
     return 0

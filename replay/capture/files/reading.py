@@ -1,4 +1,4 @@
-"""One file's records, window by window; the only loop that reads captures."""
+"""The packets of one file, window by window. Only this loop reads captures."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -8,46 +8,46 @@ from replay.capture.files.formats import HEADER, Format, NotACaptureError, ident
 from replay.capture.files.pcap import PcapRecords, first_time
 from replay.capture.files.pcapng import PcapngRecords
 from replay.capture.files.sources import Piece
-from replay.capture.files.streams import first_line, opened
+from replay.capture.files.streams import first_line, open_stream
 from replay.capture.files.window import SIZE, Readable, Records, Window
 
 
-class _Walk(Protocol):
-    """Finds records in windows; see PcapRecords."""
+class _RecordReader(Protocol):
+    """Finds records in windows: PcapRecords or PcapngRecords."""
 
     done: bool
 
-    def take(self, window: Window, *, final: bool) -> Records | None: ...
+    def read(self, window: Window, *, final: bool) -> Records | None: ...
 
 
 def windows(piece: Piece, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
-    """Give the records of a part of a file; each pair is good until the next one is asked for.
+    """Yield the records of a part of a file. A pair is valid until the next one is requested.
 
-    What can't be read is told in `counts.problems`; the records before it are given.
+    What can't be read is added to `counts.problems`. The records before it are returned.
     """
     source = piece.source
     if source.problem:
-        counts.note(source.problem)
+        counts.add_problem(source.problem)
         return
     try:
-        stream, _ = opened(source.path, piece.start)
+        stream, _ = open_stream(source.path, piece.start)
         with stream:
-            yield from _walked(piece, stream, counts)
+            yield from _read_stream(piece, stream, counts)
     except (NotACaptureError, OSError) as error:
-        counts.note(first_line(error))
+        counts.add_problem(first_line(error))
 
 
-def _walked(piece: Piece, stream: Readable, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
+def _read_stream(piece: Piece, stream: Readable, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
     window = Window(piece.start)
     final = not _fill(window, stream, SIZE if piece.stop is None else piece.stop - piece.start, counts)
     form = piece.source.form or identify(bytes(window.data[: min(HEADER, window.end)]))
     counts.format = form.kind
-    walk = _walk(piece, form, window, counts)
+    reader = _record_reader(piece, form, window, counts)
     while True:
-        while (records := walk.take(window, final=final)) is not None:
+        while (records := reader.read(window, final=final)) is not None:
             if len(records.at):
                 yield window, records
-        if walk.done or final:
+        if reader.done or final:
             return
         left = (
             SIZE
@@ -57,7 +57,7 @@ def _walked(piece: Piece, stream: Readable, counts: FileCounts) -> Iterator[tupl
         final = not _fill(window, stream, left, counts)
 
 
-def _walk(piece: Piece, form: Format, window: Window, counts: FileCounts) -> _Walk:
+def _record_reader(piece: Piece, form: Format, window: Window, counts: FileCounts) -> _RecordReader:
     if form.kind == "pcapng":
         return PcapngRecords(counts)
     time = piece.source.first_time or first_time(form, window)
@@ -65,9 +65,9 @@ def _walk(piece: Piece, form: Format, window: Window, counts: FileCounts) -> _Wa
 
 
 def _fill(window: Window, stream: Readable, most: int, counts: FileCounts) -> bool:
-    """Read on; False at the end of the file, or where it can't be read any further."""
+    """Read more; False at the end of the file, or where it can't be read any further."""
     try:
         return window.fill(stream, most)
     except OSError as error:
-        counts.note(first_line(error))
+        counts.add_problem(first_line(error))
         return False

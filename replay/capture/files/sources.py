@@ -1,4 +1,4 @@
-"""Where captures come from: files, globs, directories, standard input, and what pyarrow.fs opens."""
+"""The inputs that the user named: files, patterns, directories, standard input, and what pyarrow.fs opens."""
 
 import fnmatch
 import glob
@@ -13,18 +13,26 @@ from pyarrow import fs
 from replay.capture.files import pcap, pcapng
 from replay.capture.files.formats import Format, NotACaptureError, identify
 from replay.capture.files.pcap import RecordSearch
-from replay.capture.files.streams import STDIN, filesystem, first_line, is_pipe, is_remote, opened, piped
+from replay.capture.files.streams import (
+    STDIN,
+    filesystem,
+    first_line,
+    is_pipe,
+    is_remote,
+    open_pipe,
+    open_stream,
+)
 from replay.capture.files.window import Window
 
 _GLOB = re.compile(r"[*?\[]")
 _NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
-"""What captures are called; tcpdump -C puts a number behind."""
+"""How captures are named. tcpdump -C adds a number at the end."""
 _HEAD = 64 << 10
-"""Bytes read of each file to know its format and the time of its first packet."""
+"""So many bytes of each file are read to find its format and the time of its first packet."""
 
 
 class InputError(ValueError):
-    """An input that the user named and that isn't there; the text is one line that names it."""
+    """An input does not exist. The message is one line that names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +40,17 @@ class Source:
     """One capture file."""
 
     name: str
-    """Path or URI as the user would write it; `-` is standard input."""
+    """Path or URI; `-` is standard input."""
     number: int = 0
-    """Place in the input: files are ordered by the time of their first packet."""
+    """Position in the input: files are ordered by the time of their first packet."""
     size: int = -1
-    """Bytes as stored; -1 when unknown."""
+    """Bytes as stored; -1 if unknown."""
     form: Format | None = None
-    """None where it isn't known yet (standard input) or `problem` tells why not."""
+    """None if it is not known yet (standard input), or if there is a `problem`."""
     compression: str = ""
-    """`gzip`, `zstd` or none."""
+    """`gzip`, `zstd` or ""."""
     first_time: int = 0
-    """Nanoseconds since 1970 of the first packet; 0 when unknown."""
+    """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     problem: str = ""
     """Why it can't be read at all."""
     spooled: str = ""
@@ -50,18 +58,18 @@ class Source:
 
     @property
     def once(self) -> bool:
-        """It is standard input or another pipe: read once, and by this process alone, unless it's spooled."""
+        """Whether only this process can read it, and only once: a pipe that was not copied to a file."""
         return not self.spooled and is_pipe(self.name)
 
     @property
     def path(self) -> str:
-        """What to open."""
+        """The path to open."""
         return self.spooled or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The records of one file that begin from `start` on and before `stop` (None: to its end)."""
+    """A part of one file: the records that begin at `start` or later, before `stop` (None: to its end)."""
 
     source: Source
     start: int = 0
@@ -70,28 +78,28 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one task reads; picklable."""
+    """What one task reads. It can be pickled."""
 
     pieces: tuple[Piece, ...]
 
 
 def expand(inputs: Iterable[str]) -> list[Source]:
-    """Find the capture files that the user named, in the order of their first packets.
+    """Return the capture files that the user named, in the order of their first packets.
 
-    A directory gives the files in it, at any depth, that are called like captures or begin like one.
+    Of a directory, these are the files at any depth that have the name or the first bytes of a capture.
 
     Raises:
-        InputError: A path that doesn't exist, a pattern or directory that holds no capture.
+        InputError: a path does not exist, or a pattern or directory has no capture.
     """
-    names = dict.fromkeys(name for text in inputs for name in _named(text))
-    found = sorted(map(_looked_at, names), key=lambda source: source.first_time)
+    names = dict.fromkeys(name for text in inputs for name in _expanded(text))
+    found = sorted(map(_inspected, names), key=lambda source: source.first_time)
     return [replace(source, number=number) for number, source in enumerate(found)]
 
 
 def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
-    """Split the input into shares of about `share_bytes` each, small files together.
+    """Split the input into shares of about `share_bytes` each. Small files share one.
 
-    A pcap file that isn't compressed is split where a record begins; all others are whole.
+    An uncompressed pcap file is split where a record begins. All other files stay whole.
     """
     shares: list[Share] = []
     pieces: list[Piece] = []
@@ -107,14 +115,14 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
 
 
 def spool(source: Source, directory: str) -> Source:
-    """Copy what can be read once only into a file in `directory`, for other processes to read."""
+    """Copy a pipe into a file in `directory`, so that other processes can read it."""
     path = Path(directory) / f"{source.number}.pcap"
     with path.open("wb") as file:
-        shutil.copyfileobj(piped(source.name), file)
-    return replace(_looked_at(str(path)), name=source.name, spooled=str(path), number=source.number)
+        shutil.copyfileobj(open_pipe(source.name), file)
+    return replace(_inspected(str(path)), name=source.name, spooled=str(path), number=source.number)
 
 
-def _named(text: str) -> Iterator[str]:
+def _expanded(text: str) -> Iterator[str]:
     if text == STDIN:
         yield text
     elif is_remote(text):
@@ -127,14 +135,14 @@ def _named(text: str) -> Iterator[str]:
         names = glob.glob(text, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute patterns
         found = [name for name in names if Path(name).is_file()]
         if not found:
-            raise InputError(f"{text}: no file is called like this")
+            raise InputError(f"{text}: no file matches this pattern")
         yield from sorted(found, key=_natural)
     else:
         raise InputError(f"{text}: no such file or directory")
 
 
 def _remote(uri: str) -> Iterator[str]:
-    """Find what a URI means; its file system lists directories and patterns."""
+    """Expand a URI. Its file system lists directories, and files for patterns."""
     scheme, _, rest = uri.partition("://")
     until = _GLOB.search(rest)
     base = rest[: until.start()].rpartition("/")[0] if until else rest
@@ -154,7 +162,7 @@ def _remote(uri: str) -> Iterator[str]:
         return
     found = [name for name in names if fnmatch.fnmatchcase(name, uri)]
     if not found:
-        raise InputError(f"{uri}: no file is called like this")
+        raise InputError(f"{uri}: no file matches this pattern")
     yield from sorted(found, key=_natural)
 
 
@@ -166,23 +174,23 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts capture10 behind capture9."""
+    """Sort key that puts capture10 after capture9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _is_capture(name: str) -> bool:
-    return _looked_at(name).form is not None
+    return _inspected(name).form is not None
 
 
-def _looked_at(name: str) -> Source:
-    """Read the head of a file; what is wrong with it is kept as its `problem`."""
+def _inspected(name: str) -> Source:
+    """Read the first bytes of a file. What is wrong with it becomes its `problem`."""
     if is_pipe(name):
         return Source(name=name)
     size = -1
     try:
         system, path = filesystem(name)
         size = system.get_file_info(path).size or 0
-        stream, kind = opened(name)
+        stream, kind = open_stream(name)
         with stream:
             window = Window(0, _HEAD)
             window.fill(stream)
@@ -211,10 +219,10 @@ def _pieces(source: Source, share_bytes: int) -> Iterator[Piece]:
 
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:
-    """Find the first record from `place` on; None where there is none in the next megabyte or so."""
+    """Return the offset of the first record at or after `place`; None if none is found within a megabyte."""
     window = Window(place)
-    stream, _ = opened(source.path, place)
+    stream, _ = open_stream(source.path, place)
     with stream:
         window.fill(stream, form.max_record * 6)
-    found = RecordSearch(form, source.first_time).settled(window)
+    found = RecordSearch(form, source.first_time).find_certain(window)
     return None if found is None else window.offset(found)

@@ -1,4 +1,4 @@
-"""Files as streams of bytes: local ones, standard input, what pyarrow.fs opens; decompressed."""
+"""Streams of decompressed bytes: of local files, of standard input, of what pyarrow.fs opens."""
 
 import io
 import re
@@ -13,29 +13,29 @@ STDIN = "-"
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _STEP = 64 << 10
-"""Bytes decompressed at a time: so many are lost at most where a compressed file was cut."""
+"""Bytes decompressed at a time. At most so many are lost where a compressed file is incomplete."""
 
 
 def is_remote(name: str) -> bool:
-    """Tell whether pyarrow.fs is to open it."""
+    """Whether it is a URI, which pyarrow.fs opens."""
     return bool(_REMOTE.match(name))
 
 
 def is_pipe(name: str) -> bool:
-    """Tell whether it can be read once only: standard input, or a pipe such as a shell's `<(command)`."""
+    """Whether it can be read only once: standard input, or a pipe such as a shell's `<(command)`."""
     return name == STDIN or (not is_remote(name) and Path(name).is_fifo())
 
 
-def piped(name: str) -> BinaryIO:
+def open_pipe(name: str) -> BinaryIO:
     """Open standard input or a pipe."""
     return sys.stdin.buffer if name == STDIN else Path(name).open("rb")
 
 
 def filesystem(name: str) -> tuple[fs.FileSystem, str]:
-    """Tell the file system and the path there.
+    """Return the file system, and the path in it.
 
     Raises:
-        OSError: No such file system, or none that this pyarrow has.
+        OSError: this pyarrow has no such file system.
     """
     if not is_remote(name):
         return fs.LocalFileSystem(), name
@@ -47,15 +47,15 @@ def filesystem(name: str) -> tuple[fs.FileSystem, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Tell an error in one line, without Arrow's own details."""
+    """Describe an error in one line, without Arrow's own details."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return re.sub(r"^.*Detail: \[errno \d+\] ", "", text)
 
 
-class _Steps(io.RawIOBase):
-    """Reads a decompressing stream in small steps, so that what precedes damage is had."""
+class _SmallSteps(io.RawIOBase):
+    """A decompressing stream that is read in small steps, so that the bytes before damage are not lost."""
 
     def __init__(self, compressed: io.RawIOBase | pa.NativeFile, kind: str) -> None:
         self._compressed = compressed
@@ -76,8 +76,8 @@ class _Steps(io.RawIOBase):
         super().close()
 
 
-class _Begun(io.RawIOBase):
-    """A stream of which `head` has been read already."""
+class _WithHead(io.RawIOBase):
+    """A stream whose first bytes, `head`, were read already."""
 
     def __init__(self, head: bytes, stream: BinaryIO) -> None:
         self._head = head
@@ -88,10 +88,10 @@ class _Begun(io.RawIOBase):
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # what Readable asks for
         if self._head:
-            taken = self._head[: len(buffer)]
-            buffer[: len(taken)] = taken
-            self._head = self._head[len(taken) :]
-            return len(taken)
+            first = self._head[: len(buffer)]
+            buffer[: len(first)] = first
+            self._head = self._head[len(first) :]
+            return len(first)
         return self._stream.readinto(buffer)  # type: ignore[attr-defined,no-any-return]  # BinaryIO has no readinto
 
     def close(self) -> None:
@@ -101,24 +101,24 @@ class _Begun(io.RawIOBase):
 
 
 def compression(head: bytes) -> str:
-    """Tell from the first four bytes how a file is compressed: `gzip`, `zstd` or not."""
+    """Return how a file is compressed, by its first four bytes: `gzip`, `zstd` or ""."""
     return next((name for magic, name in _MAGICS.items() if head.startswith(magic)), "")
 
 
-def opened(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
-    """Open a file, decompressed, and tell how it is compressed.
+def open_stream(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
+    """Open a file to read it decompressed. Return how it is compressed as well.
 
     Args:
-        name: Path, URI, or `-`.
-        start: Where to begin; 0 where the file is compressed or a pipe.
+        name: path, URI, or `-`.
+        start: the first byte to read; 0 if the file is compressed or a pipe.
 
     Raises:
-        OSError: It can't be opened; so do reads later.
+        OSError: it can't be open_stream. Reads raise it as well.
     """
     if is_pipe(name):
-        stream = piped(name)
+        stream = open_pipe(name)
         head = stream.read(4)
-        plain: io.RawIOBase | pa.NativeFile = _Begun(head, stream)
+        plain: io.RawIOBase | pa.NativeFile = _WithHead(head, stream)
     else:
         system, path = filesystem(name)
         plain = system.open_input_file(path)
@@ -126,5 +126,5 @@ def opened(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
         plain.seek(start)
     kind = compression(head) if not start else ""
     if kind:
-        return _Steps(plain, kind), kind
+        return _SmallSteps(plain, kind), kind
     return plain, kind

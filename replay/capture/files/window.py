@@ -1,4 +1,4 @@
-"""The stretch of a capture that is in memory, and the columns that are made of it."""
+"""The part of a capture that is in memory, and the columns that are made of it."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -9,9 +9,9 @@ import numpy.typing as npt
 Column: TypeAlias = npt.NDArray[Any]
 
 SIZE = 16 << 20
-"""Bytes of a capture that are in memory at a time; more than the longest record."""
+"""Bytes of a capture in memory at a time: more than the longest record has."""
 _SLACK = 128
-"""Readable bytes behind the end, so that a fixed-size header can be gathered before its length is checked."""
+"""Bytes after the end that may be read: a header of fixed size is read before its length is checked."""
 
 
 NO_LINK = -1
@@ -19,18 +19,18 @@ NO_LINK = -1
 
 
 class Readable(Protocol):
-    """What a window is filled from."""
+    """A stream that a window reads from."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill `buffer` as far as there is something; 0 at the end."""
+        """Read into `buffer`, maybe less than it holds; return the number of bytes, 0 at the end."""
 
 
 class Window:
-    """A buffer that moves over a file: `data[begin:end]` is what has been read and not yet been used."""
+    """A buffer that moves over a file. `data[begin:end]` was read and is not used yet."""
 
     def __init__(self, offset: int, size: int = SIZE) -> None:
-        """`offset`: place in the file of the first byte that will be read."""
-        # Unlike a bytearray, it isn't filled with zeros first, which would cost more than a small file does.
+        """`offset`: where in the file the first byte is that will be read."""
+        # A bytearray would be filled with zeros first, which takes longer than reading a small file.
         self.data = np.empty(size + _SLACK, np.uint8).data
         self.begin = 0
         self.end = 0
@@ -41,11 +41,11 @@ class Window:
         return f"<Window {self.offset(self.begin)}..{self.offset(self.end)}>"
 
     def offset(self, place: int) -> int:
-        """Tell the place in the file of `data[place]`."""
+        """Return the offset in the file of `data[place]`."""
         return self._base + place
 
     def fill(self, stream: Readable, most: int = SIZE) -> bool:
-        """Read on, up to `most` bytes more; False at the end of the file."""
+        """Read up to `most` bytes more; False at the end of the file."""
         view = self.data
         left = self.end - self.begin
         view[:left] = bytes(view[self.begin : self.end])
@@ -60,7 +60,7 @@ class Window:
         return True
 
     def blocks(self, places: Column, dtype: npt.DTypeLike) -> Column:
-        """Gather one `dtype` from each place; places up to `end` can be asked for."""
+        """Read one `dtype` at each place. Places up to `end` are allowed."""
         kind = np.dtype(dtype)
         raw = np.ndarray(len(self.data) - kind.itemsize + 1, f"V{kind.itemsize}", self.data, 0, (1,))
         found: Column = raw[places].view(kind)
@@ -69,12 +69,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Captured packets, a row each."""
+    """Captured packets, one row each."""
 
     at: Column
     """Where the packet's bytes begin in the window."""
     captured: Column
-    """Bytes that there are of it."""
+    """Bytes of it that were captured."""
     length: Column
     """Bytes it had on the wire."""
     time: Column

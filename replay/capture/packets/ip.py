@@ -1,4 +1,4 @@
-"""IP headers by columns: where TCP begins and where it ended on the wire, and between whom it went."""
+"""IP headers in columns: where TCP begins, where it ended on the wire, and its two addresses."""
 
 from dataclasses import dataclass
 
@@ -35,37 +35,37 @@ _MOST_EXTENSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """The network layer of each record."""
+    """Where the IP packet of each record is."""
 
     begin: Column
     version: Column
     end: Column
     """Where the captured bytes end."""
     wire_end: Column
-    """Where the packet ended on the wire, link layer's padding included."""
+    """Where the packet ended on the wire, with the link layer's padding."""
 
 
 class Transport:
-    """TCP headers and whose they are, a row a record; where it carries no TCP, `begin` is 0."""
+    """Where the TCP header of each record is, and its addresses. `begin` is 0 in records without TCP."""
 
     def __init__(self, packets: int) -> None:
         self.begin = np.zeros(packets, np.int64)
         self.wire_end = np.zeros(packets, np.int64)
-        """Where the TCP segment ended on the wire; link layers pad short packets behind it."""
+        """Where the TCP segment ended on the wire. Link layers add padding to short packets after it."""
         self.version = np.zeros(packets, np.uint64)
         self.source = np.zeros((2, packets), np.uint64)
-        """Addresses in two halves; those of IPv4 are in the second."""
+        """Addresses in two halves. IPv4 addresses are in the second half."""
         self.destination = np.zeros((2, packets), np.uint64)
 
     def put(self, rows: Column, version: int, begin: Column, wire_end: Column) -> None:
-        """Set where TCP is in some records."""
+        """Note where TCP begins in some records."""
         self.version[rows] = version
         self.begin[rows] = begin
         self.wire_end[rows] = wire_end
 
 
 def transport(window: Window, records: Records, counts: FileCounts) -> Transport:
-    """Read link layers and IP headers; what carries no TCP, or can't be read, is counted."""
+    """Read link layers and IP headers. Packets without TCP, and those that can't be read, are counted."""
     begin, version = network(window, records, counts)
     end = records.at + records.captured
     found = Transport(len(begin))
@@ -78,14 +78,14 @@ def transport(window: Window, records: Records, counts: FileCounts) -> Transport
 
 
 def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
-    """Count packets that end within a header: cut by the snap length, or else malformed."""
+    """Count packets that end within a header: cut by the snap length, or malformed."""
     cut = records.captured < records.length
     counts.cut_headers += int(np.count_nonzero(rows & cut))
     counts.malformed += int(np.count_nonzero(rows & ~cut))
 
 
 def _tcp(counts: FileCounts, sane: Column, fragment: Column, protocol: Column) -> Column:
-    """Tell which packets are whole and of TCP; count the others."""
+    """Return which packets are complete and carry TCP; count the others."""
     tcp = protocol == _TCP
     counts.malformed += int(np.count_nonzero(~sane))
     counts.fragments += int(np.count_nonzero(sane & fragment))
@@ -99,7 +99,7 @@ def _read_ipv4(window: Window, packets: _Network, rows: Column, found: Transport
     header = window.blocks(begin, _IPV4)
     size = (header["head"] & 15).astype(np.int64) * 4
     total = header["total"].astype(np.int64)
-    # Offloading leaves a total length of 0 in segments longer than the field can tell.
+    # With offloading the total length is 0 in segments that are too long for the field.
     stop = np.where(total > 0, begin + total, packets.wire_end[rows])
     sane = (header["head"] >> 4 == IPV4) & (size >= 20) & (begin + size <= stop)
     good = _tcp(counts, sane, header["fragment"] & 0x3FFF != 0, header["protocol"])
@@ -114,7 +114,7 @@ def _read_ipv6(window: Window, packets: _Network, rows: Column, found: Transport
     begin = packets.begin[rows]
     header = window.blocks(begin, _IPV6)
     payload = header["payload"].astype(np.int64)
-    # RFC 2675: 0 stands for a jumbogram; and for what offloading leaves, as in IPv4.
+    # 0 means a jumbogram (RFC 2675), or a segment too long for the field, as in IPv4.
     stop = np.where(payload > 0, begin + 40 + payload, packets.wire_end[rows])
     place, protocol, fragment = _extensions(window, begin + 40, packets.end[rows], header["next"])
     sane = (header["head"] >> 4 == IPV6) & (place <= stop)
@@ -127,11 +127,11 @@ def _read_ipv6(window: Window, packets: _Network, rows: Column, found: Transport
 def _extensions(
     window: Window, place: Column, end: Column, protocol: Column
 ) -> tuple[Column, Column, Column]:
-    """Step over IPv6 extension headers.
+    """Skip IPv6 extension headers.
 
     Returns:
-        Where what they carry begins, its protocol, and whether the packet is a fragment. An atomic fragment
-        (RFC 6946: a whole packet behind a fragment header) is none.
+        where their payload begins, its protocol, and whether the packet is a fragment. An atomic fragment
+        (RFC 6946: a complete packet after a fragment header) does not count as one.
     """
     protocol, fragment = protocol.copy(), np.zeros(len(place), np.bool_)
     for _ in range(_MOST_EXTENSIONS):

@@ -1,4 +1,4 @@
-"""Link layers: where the IP header of a packet begins, and of which IP it is."""
+"""Link layers: where the IP header of a packet begins, and its IP version."""
 
 from collections.abc import Callable
 
@@ -13,21 +13,21 @@ _ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 _MOST_TAGS = 2
 _FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
-"""AF_INET, and AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS."""
+"""AF_INET, then AF_INET6 of Linux, of NetBSD and OpenBSD, of FreeBSD, of macOS."""
 
 _Layer = Callable[[Window, Column], tuple[Column, Column]]
 """(window, where the packets begin) -> (where IP begins, IPV4, IPV6 or NEITHER)."""
 
 
-def _named(kinds: Column, names: dict[int, int]) -> Column:
+def _versions(kinds: Column, names: dict[int, int]) -> Column:
     found = np.full(len(kinds), NEITHER, np.int64)
     for kind, version in names.items():
         found[kinds == kind] = version
     return found
 
 
-def _typed(header: int, ethertype: int) -> _Layer:
-    """Make the layer of `header` bytes with an EtherType at `ethertype`, and maybe VLAN tags behind."""
+def _with_ethertype(header: int, ethertype: int) -> _Layer:
+    """Make the reader of a layer: `header` bytes, its EtherType at `ethertype`, then maybe VLAN tags."""
 
     def layer(window: Window, at: Column) -> tuple[Column, Column]:
         begin = at + header
@@ -38,39 +38,39 @@ def _typed(header: int, ethertype: int) -> _Layer:
                 break
             kinds[tagged] = window.blocks(begin[tagged] + 2, ">u2")
             begin[tagged] += 4
-        return begin, _named(kinds, _ETHERTYPES)
+        return begin, _versions(kinds, _ETHERTYPES)
 
     return layer
 
 
 def _loopback(window: Window, at: Column) -> tuple[Column, Column]:
-    """Read BSD loopback: an address family in the byte order of whoever captured, here as either."""
+    """Read BSD loopback: an address family, in the byte order of the machine that captured it."""
     family = window.blocks(at, ">u4").astype(np.int64)
     swapped = window.blocks(at, "<u4").astype(np.int64)
-    return at + 4, _named(np.minimum(family, swapped), _FAMILIES)
+    return at + 4, _versions(np.minimum(family, swapped), _FAMILIES)
 
 
 def _raw(window: Window, at: Column) -> tuple[Column, Column]:
-    return at, _named(window.blocks(at, "u1") >> 4, {4: IPV4, 6: IPV6})
+    return at, _versions(window.blocks(at, "u1") >> 4, {4: IPV4, 6: IPV6})
 
 
 _LAYERS: dict[int, _Layer] = {
     0: _loopback,
-    1: _typed(14, 12),
+    1: _with_ethertype(14, 12),
     12: _raw,
     14: _raw,
     101: _raw,
     108: _loopback,
-    113: _typed(16, 14),
+    113: _with_ethertype(16, 14),
     228: _raw,
     229: _raw,
-    276: _typed(20, 0),
+    276: _with_ethertype(20, 0),
 }
 """By link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked, raw IPv4 and IPv6, cooked v2."""
 
 
 def network(window: Window, records: Records, counts: FileCounts) -> tuple[Column, Column]:
-    """Tell for each record where its IP header begins and which IP it is, NEITHER where it isn't any."""
+    """Return for each record where its IP header begins, and its IP version: NEITHER if it is not IP."""
     begin, version = records.at.copy(), np.full(len(records.at), NEITHER, np.int64)
     for link, packets in zip(
         *(found.tolist() for found in np.unique(records.link, return_counts=True)), strict=True
@@ -79,10 +79,10 @@ def network(window: Window, records: Records, counts: FileCounts) -> tuple[Colum
         layer = _LAYERS.get(link)
         if layer is None:
             counts.unknown_link += packets
-            line = f"packets of link type {link}, which is not read"
+            line = f"packets of link type {link}, which is not supported"
             if link == NO_LINK:
-                line = "packets of an interface that is described nowhere"
-            counts.note(line)
+                line = "packets of an interface that the file does not describe"
+            counts.add_problem(line)
             continue
         mine = np.flatnonzero(records.link == link)
         begin[mine], version[mine] = layer(window, records.at[mine])

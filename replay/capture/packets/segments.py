@@ -1,10 +1,11 @@
 """TCP segments of captures as Arrow record batches: runs of payload, in capture order.
 
-A *run* is the payload of consecutive, contiguous TCP segments of one direction of one connection, between
-which no packet with payload of the other direction was captured. SYN, FIN and RST without payload make rows
-of their own. Retransmissions, overlaps and reordering are left in, and a run breaks at them. It may break
-anywhere else too (at the end of a file, share or window, at `MAX_RUN` bytes, where nothing came for
-`MAX_PAUSE`): adjacent rows that could be one mean the same as one.
+A *run* is the payload of TCP segments that follow each other without a gap, in one direction of one
+connection, with no payload of the other direction captured between them. A SYN, FIN or RST without payload
+has a row of its own. Retransmissions, overlaps and reordering stay as they are, and end a run.
+
+A run may end anywhere else too: at the end of a file, share or window, after `MAX_RUN` bytes, at a pause of
+`MAX_PAUSE`. Two rows that could be one mean the same as one.
 """
 
 import ipaddress
@@ -21,31 +22,31 @@ from replay.capture.files.window import Column, Window
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
 
 MAX_RUN = 1 << 20
-"""Bytes of payload after which a run breaks."""
+"""Bytes of payload after which a run ends."""
 MAX_PAUSE = 1_000_000
-"""ns between two packets at which a run breaks: frames take their times from runs, and where a packet was
-captured late, frames of both sides of a round trip would otherwise share one."""
+"""A pause between two packets, in ns, that ends a run. The times of frames come from runs. Without this rule
+the frames before and after a round trip would share a run where a packet was captured late."""
 MAX_BATCH = 4 << 20
-"""Bytes of payload at which a batch ends."""
+"""Most bytes of payload in a batch."""
 _FILE_SHIFT = 40
 
 SEGMENTS = pa.schema(
     [
-        # Both endpoints in canonical order, see `endpoints`; b"" in rows that carry FileCounts as JSON.
+        # Both endpoints in canonical order, see `endpoints`; b"" in rows that hold FileCounts as JSON.
         pa.field("connection", pa.binary(), nullable=False),
         # The lower endpoint sent it.
         pa.field("from_low", pa.bool_(), nullable=False),
         # Nanoseconds since 1970 of the first and of the last packet of the run.
         pa.field("time", pa.int64(), nullable=False),
         pa.field("end_time", pa.int64(), nullable=False),
-        # (file number << 40) + offset of the first packet's record in the file; rows of a connection are
-        # to be consumed in this order.
+        # (file number << 40) + offset in the file of the first packet's record. The rows of a connection
+        # must be read in this order.
         pa.field("order", pa.int64(), nullable=False),
-        # Of the first byte of payload; of the SYN, FIN or RST itself where there is none.
+        # Of the first byte of payload; without payload, of the SYN, FIN or RST itself.
         pa.field("sequence", pa.uint32(), nullable=False),
         # SYN belongs before the payload, FIN after it.
         pa.field("flags", pa.uint8(), nullable=False),
-        # Bytes that followed the payload on the wire and were cut by the snap length.
+        # Bytes that followed the payload on the wire, and that the snap length cut.
         pa.field("missing", pa.uint32(), nullable=False),
         pa.field("packets", pa.uint32(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
@@ -54,10 +55,10 @@ SEGMENTS = pa.schema(
 
 
 def endpoints(connection: bytes) -> tuple[str, str]:
-    """Tell the two ends of a connection, the lower one first, as `host:port` or `[v6]:port`.
+    """Return the two ends of a connection, the lower one first, as `host:port` or `[v6]:port`.
 
-    The key is a family byte (4 or 6), then address and port of the lower end and of the higher one, compared
-    as numbers, address first.
+    The key is one byte (4 or 6), then address and port of the lower end and of the higher one. Ends are
+    compared as numbers, address first.
     """
     size = 4 if connection[0] == 4 else 16
     middle = 1 + size + 2
@@ -71,17 +72,17 @@ def _endpoint(packed: bytes) -> str:
 
 
 def read(share: Share, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
-    """Read what a share names, as batches of SEGMENTS, and after each file's part its FileCounts as a row."""
+    """Read a share, as batches of SEGMENTS. After each part of a file comes a row with its FileCounts."""
     for piece in share.pieces:
         counts = FileCounts(file=piece.source.name, number=piece.source.number)
         base = piece.source.number << _FILE_SHIFT
         for window, records in windows(piece, counts):
             yield from split(runs(window, decode(window, records, keep, counts), base))
-        yield _counted(counts, base + piece.start)
+        yield _counts_row(counts, base + piece.start)
 
 
 def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into some of at most MAX_BATCH bytes of payload each."""
+    """Split a batch into batches of at most MAX_BATCH bytes of payload."""
     ends = np.frombuffer(batch.column("payload").buffers()[1], np.int32)[: batch.num_rows + 1]
     begin = 0
     while begin < batch.num_rows:
@@ -94,9 +95,9 @@ def runs(window: Window, packets: Packets, base: int) -> pa.RecordBatch:
     """Join the packets of one window into runs, grouped by connection.
 
     Args:
-        window: Where the payload is.
-        packets: In the order of the capture.
-        base: What is added to each packet's offset to make `order`.
+        window: where the payload is.
+        packets: in the order of the capture.
+        base: is added to each packet's offset to make `order`.
     """
     sort = _by_connection(packets.ends)
     first = _breaks(packets, sort)
@@ -126,18 +127,18 @@ def runs(window: Window, packets: Packets, base: int) -> pa.RecordBatch:
 
 
 def _by_connection(ends: Column) -> Column:
-    """Sort by a hash of the two ends, stable; where two hashes are equal, runs only break more often."""
+    """Sort by a hash of the two ends, stably. Where two hashes are equal, runs just end more often."""
     mixed = np.zeros(ends.shape[1], np.uint64)
     for part in ends:
         mixed = (mixed ^ part) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
-    # 16 bits are sorted by radix, several times as fast.
+    # numpy sorts 16 bits by radix, several times as fast.
     order: Column = np.argsort((mixed >> np.uint64(48)).astype(np.uint16), kind="stable")
     return order
 
 
 def _breaks(packets: Packets, sort: Column) -> Column:
-    """Tell where, in sorted order, each run begins."""
+    """Return where, in sorted order, each run begins."""
     if not len(sort):
         return sort
     ends, from_low = packets.ends[:, sort], packets.from_low[sort]
@@ -158,10 +159,10 @@ def _breaks(packets: Packets, sort: Column) -> Column:
 
 
 def _gather(window: Window, packets: Packets, sort: Column) -> pa.Buffer:
-    """Copy the payloads of the packets, in sorted order, one behind the other.
+    """Copy the payloads of the packets, in sorted order, one after the other.
 
-    The window itself serves as the values of an Arrow array whose elements are, in turn, a payload and what
-    lies between it and the next; `take` then copies the payloads at memory speed.
+    An Arrow array is laid over the window. Its elements are, in turn, a payload and the bytes up to the next
+    one. Its `take` then copies the payloads at the speed of memory.
     """
     filled = np.flatnonzero(packets.size > 0)
     edges = np.empty(2 * len(filled), np.int32)
@@ -205,7 +206,7 @@ def _pack(dtype: np.dtype[np.void], ends: Column, low: Column, high: Column) -> 
     return pa.Array.from_buffers(pa.binary(), len(key), [None, pa.py_buffer(edges), pa.py_buffer(key)])
 
 
-def _counted(counts: FileCounts, order: int) -> pa.RecordBatch:
+def _counts_row(counts: FileCounts, order: int) -> pa.RecordBatch:
     row = dict.fromkeys(SEGMENTS.names, 0) | {
         "connection": b"",
         "from_low": False,

@@ -1,7 +1,7 @@
-"""The bytes of captured packets as columns of TCP fields, a row a packet and no object a packet.
+"""TCP headers in columns: one row for each packet, but no Python object.
 
-numpy gathers the headers of all packets in a window from where they begin. What is no TCP, or can't be read,
-is counted in FileCounts and left out.
+numpy reads the headers of all packets in a window at once. Packets without TCP, and those that can't be read,
+are counted in FileCounts and left out.
 """
 
 import ipaddress
@@ -27,12 +27,12 @@ _HALF = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which connections are wanted: one of its hosts and one of its ports must be among those named."""
+    """Which connections are read: one of its hosts and one of its ports must be in these sets."""
 
     hosts: frozenset[str] = frozenset()
-    """Addresses or networks (`10.0.0.0/8`); none: all."""
+    """Addresses or networks (`10.0.0.0/8`); empty: all."""
     ports: frozenset[int] = frozenset()
-    """None: all."""
+    """Empty: all."""
 
 
 EVERYTHING = Filter()
@@ -40,7 +40,7 @@ EVERYTHING = Filter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packets:
-    """TCP packets that carry payload, SYN, FIN or RST, in the order of the capture."""
+    """TCP packets with payload, SYN, FIN or RST, in the order of the capture."""
 
     order: Column
     """Where its record begins in the file."""
@@ -55,9 +55,9 @@ class Packets:
     begin: Column
     """Where the payload begins in the window."""
     size: Column
-    """Bytes of payload that there are."""
+    """Bytes of payload that were captured."""
     missing: Column
-    """Bytes of payload that were on the wire behind these, cut by the snap length."""
+    """Bytes of payload after these that were on the wire, and that the snap length cut."""
 
 
 def decode(window: Window, records: Records, keep: Filter, counts: FileCounts) -> Packets:
@@ -80,11 +80,11 @@ def _count(records: Records, counts: FileCounts) -> None:
     counts.wire_bytes += int(records.length.sum())
     counts.cut_packets += int(np.count_nonzero(records.captured < records.length))
     if len(records.time):
-        counts.saw(int(records.time.min()), int(records.time.max()))
+        counts.add_times(int(records.time.min()), int(records.time.max()))
 
 
 def _sane(window: Window, rows: Column, found: Transport, counts: FileCounts) -> Column:
-    """Tell which TCP headers are within their IP packet."""
+    """Return which TCP headers are complete within their IP packet."""
     offset = (window.blocks(found.begin[rows], _HEADER)["offset"] >> 4).astype(np.int64) * 4
     sane: Column = (offset >= 20) & (found.begin[rows] + offset <= found.wire_end[rows])
     counts.malformed += int(np.count_nonzero(~sane))
@@ -96,13 +96,13 @@ def _segments(window: Window, records: Records, rows: Column, found: Transport) 
     begin = found.begin[rows] + (header["offset"] >> 4).astype(np.int64) * 4
     wire = found.wire_end[rows] - begin
     flags = header["flags"] & (FIN | SYN | RST)
-    # RFC 9293 3.5.3: what a RST carries is no part of the stream.
+    # RFC 9293 3.5.3: the payload of a RST does not belong to the stream.
     wire[flags & RST != 0] = 0
     good = np.flatnonzero((wire > 0) | (flags != 0))
     rows, wire, begin, flags, header = rows[good], wire[good], begin[good], flags[good], header[good]
     size = np.clip(records.at[rows] + records.captured[rows] - begin, 0, wire)
     ends, from_low = _ends(header, found, rows)
-    # RFC 9293 3.4: a SYN takes a number of its own, before the payload.
+    # RFC 9293 3.4: a SYN has a sequence number of its own, before the payload.
     opening = (flags & SYN != 0) & (wire > 0)
     return Packets(
         order=records.offset[rows],
@@ -118,7 +118,7 @@ def _segments(window: Window, records: Records, rows: Column, found: Transport) 
 
 
 def _ends(header: Column, found: Transport, rows: Column) -> tuple[Column, Column]:
-    """Put the two ends of each packet in canonical order: the columns of `Packets.ends`, and `from_low`."""
+    """Put the two ends of each packet in canonical order. Return `Packets.ends` and `Packets.from_low`."""
     (high_a, low_a), (high_b, low_b) = found.source[:, rows], found.destination[:, rows]
     port_a, port_b = header["source"].astype(np.uint64), header["destination"].astype(np.uint64)
     less, same = low_a < low_b, low_a == low_b

@@ -201,7 +201,7 @@ HOSTILE = {
     "4 GB block": (
         section() + b"\6\0\0\0\xfc\xff\xff\xff" + BLOCKS[len(section()) :],
         8,
-        f"at byte {len(section())} a block claims 4294967292 bytes; went on at the next found",
+        f"at byte {len(section())} a block claims 4294967292 bytes; went on at the next one found",
     ),
     "cut gzip": (gzip.compress(os.urandom(70_000), 0)[:66_000], 0, "neither pcap nor pcapng"),
     "broken gzip": (gzip.compress(WHOLE)[:30], 0, "Truncated compressed stream"),

@@ -225,7 +225,7 @@ def test_a_link_type_that_is_not_read_is_said_once(reading: Reading) -> None:
     rows, counts = reading(pcap([ONE] * 3, 105))
 
     assert (rows, counts.unknown_link, counts.link_types) == ([], 3, {105: 3})
-    assert counts.problems == ["packets of link type 105, which is not read"]
+    assert counts.problems == ["packets of link type 105, which is not supported"]
 
 
 def test_pcapng_of_several_interfaces_sections_and_orders(reading: Reading) -> None:
@@ -274,7 +274,7 @@ def test_packets_of_an_interface_that_is_not_described(reading: Reading) -> None
     rows, counts = reading(section() + interface(RAW) + enhanced(ONE, 3) + enhanced(ONE, 0))
 
     assert (len(rows), counts.unknown_link) == (1, 1)
-    assert counts.problems == ["packets of an interface that is described nowhere"]
+    assert counts.problems == ["packets of an interface that the file does not describe"]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
