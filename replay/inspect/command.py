@@ -1,4 +1,4 @@
-"""``fetchgate replay inspect``: what captures hold, without Spark."""
+"""``fetchgate replay inspect``: shows what is in captures, without Spark."""
 
 import argparse
 import json
@@ -23,22 +23,22 @@ EXIT_USAGE: Final = 2
 EXIT_PARTS_UNREAD: Final = 3
 PROGRAM: Final = "fetchgate replay inspect"
 _WHOLE: Final = 1 << 62
-_PATIENCE: Final = 1.0
-"""Seconds until progress is shown."""
+_PROGRESS_AFTER: Final = 1.0
+"""Seconds after which a progress bar is shown."""
 _EXAMPLES: Final = """\
 examples:
   fetchgate replay inspect fetches.pcap
   fetchgate replay inspect captures/ --json
   zcat old.pcap.gz | fetchgate replay inspect -
   fetchgate replay inspect any.pcap --port 9092
-      only what is on this port, and as Kafka, whatever its bytes look like
+      reads only this port, and reads it as Kafka, whatever the bytes look like
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the command's arguments."""
     parser.description = (
-        "Tell what captures hold: who speaks Kafka, what it asks, and what the capture lacks."
+        "Show what is in captures: which connections speak Kafka, what they request, and what is missing."
     )
     parser.epilog = _EXAMPLES
     parser.add_argument(
@@ -50,15 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="N",
-        help="a port on which brokers listen (again for more; default: Kafka is found by content)",
+        help="a port on which brokers listen (repeatable; default: Kafka is recognised by its bytes)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command and give the exit code."""
+    """Run the command and return the exit code."""
     if any(not 0 < port < 1 << 16 for port in arguments.port):
-        return _usage("--port takes a number from 1 to 65535")
+        return _usage("--port must be an integer from 1 to 65535")
     try:
         sources = expand(arguments.inputs)
     except InputError as error:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps(inspection.as_json(), indent=1) + "\n")
     else:
-        from replay.inspect.render import show  # noqa: PLC0415 - rich takes time to import, and --json needs none
+        from replay.inspect.render import show  # noqa: PLC0415 - rich is slow to import, and --json does not need it
 
         show(inspection)
     if not any(True for _ in inspection.problems()):
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def inspect(sources: list[Source], ports: frozenset[int]) -> Inspection:
-    """Read captures and count."""
+    """Read captures and count what is in them."""
     inspection = Inspection()
     connections = Connections(ports=ports, read_responses=False)
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
@@ -102,7 +102,7 @@ def _events(
 
 
 class _Progress:
-    """A bar on stderr, from the moment on that one is missed."""
+    """A progress bar on stderr, shown only if reading takes long."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -118,12 +118,12 @@ class _Progress:
             self._bar.stop()
 
     def advance(self, size: int) -> None:
-        """Note that as many bytes were read."""
+        """Note that `size` more bytes were read."""
         self._done += size
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=min(self._done, self._total))
-        elif time.monotonic() - self._start > _PATIENCE and sys.stderr.isatty():
-            from rich.console import Console  # noqa: PLC0415 - takes time to import, and most runs need none
+        elif time.monotonic() - self._start > _PROGRESS_AFTER and sys.stderr.isatty():
+            from rich.console import Console  # noqa: PLC0415 - slow to import, and most runs do not need it
             from rich.progress import Progress  # noqa: PLC0415 - as above
 
             self._bar = Progress(console=Console(stderr=True), transient=True)

@@ -1,4 +1,4 @@
-"""What is in captures: counts of files, of connections and of what they ask, added up event by event."""
+"""Counts of what is in captures: files, connections, and their requests. Sans-IO."""
 
 import dataclasses
 import struct
@@ -14,14 +14,14 @@ from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_co
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
 
-UNKNOWN: Final = "response to an unseen request"
+UNSEEN_REQUEST: Final = "response to an unseen request"
 _SESSION: Final = struct.Struct(">ii")
 _NAMES: Final = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 
 
 @dataclass(slots=True)
 class KeyCounts:
-    """What was asked with one API key."""
+    """Counts of the exchanges with one API key."""
 
     requests: int = 0
     responses: int = 0
@@ -31,7 +31,7 @@ class KeyCounts:
     versions: Counter[int] = field(default_factory=Counter)
 
     def add(self, exchange: Exchange) -> None:
-        """Count an exchange."""
+        """Add an exchange."""
         self.requests += exchange.request_bytes > 0
         self.responses += exchange.response_bytes > 0
         self.request_bytes += exchange.request_bytes
@@ -43,20 +43,20 @@ class KeyCounts:
 
 @dataclass(slots=True)
 class FetchCounts:
-    """What the fetches of a connection list."""
+    """Counts of a connection's fetches."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    """full (epoch 0), incremental (above 0), sessionless (epoch -1 without an id), close (-1 with one)."""
+    """By kind: full (epoch 0), incremental (> 0), sessionless (-1 without a session id), close (-1 with one)."""
     least: int = -1
-    """Fewest partitions that a fetch listed."""
+    """Fewest partitions listed by a fetch; -1 if there is no fetch."""
     most: int = 0
     partitions: int = 0
-    """All of them together."""
+    """The partitions of all fetches together."""
     unread: int = 0
-    """Fetches of which not enough was captured, or that are not understood."""
+    """Fetches that were not captured completely, or that could not be parsed."""
 
     def add(self, exchange: Exchange) -> None:
-        """Count a request."""
+        """Add a request."""
         listed = _listed(exchange)
         if listed is None:
             self.unread += 1
@@ -70,7 +70,7 @@ class FetchCounts:
 
 @dataclass(slots=True)
 class ConnectionCounts:
-    """One connection."""
+    """Counts of one connection."""
 
     end: ConnectionEnd
     keys: dict[int, KeyCounts] = field(default_factory=dict)
@@ -83,14 +83,14 @@ class ConnectionCounts:
 
     @property
     def sessions(self) -> str:
-        """Whether it uses fetch sessions: yes, no, or "" where it does not fetch."""
+        """Whether it uses fetch sessions: "yes", "no", or "" if it does not fetch."""
         kinds = self.fetch.kinds
         if not kinds:
             return ""
         return "yes" if kinds["incremental"] or kinds["close"] else "no"
 
     def as_json(self) -> dict[str, Any]:
-        """Tell all."""
+        """Return the counts as plain values, for JSON."""
         end = dataclasses.asdict(self.end)
         end["topics"] = sorted(self.end.topics.values())
         fetch = _plain(self.fetch)
@@ -102,7 +102,7 @@ class ConnectionCounts:
 
 
 class Inspection:
-    """Takes what `Connections` gives, and the counts of files."""
+    """All counts: of the events that `Connections` returns, and of files."""
 
     def __init__(self) -> None:
         self.files: dict[str, FileCounts] = {}
@@ -110,7 +110,7 @@ class Inspection:
         self._open: dict[str, ConnectionCounts] = {}
 
     def add(self, event: Exchange | ConnectionEnd) -> None:
-        """Count an event."""
+        """Add an event."""
         counts = self._open.get(event.connection)
         if isinstance(event, ConnectionEnd):
             counts = self._open.pop(event.connection, None) or ConnectionCounts(event)
@@ -128,19 +128,19 @@ class Inspection:
             counts.fetch.add(event)
 
     def add_file(self, counts: FileCounts) -> None:
-        """Count a file, or a part of one."""
+        """Add the counts of a file or of a part of it."""
         if counts.file in self.files:
             self.files[counts.file].add(counts)
         else:
             self.files[counts.file] = counts
 
     def kafka(self) -> list[ConnectionCounts]:
-        """Give the connections that speak Kafka, those with the most bytes first."""
+        """Return the connections that speak Kafka, the largest first."""
         found = [counts for counts in self.connections if counts.keys]
         return sorted(found, key=lambda counts: -counts.end.client_bytes - counts.end.broker_bytes)
 
     def others(self) -> dict[str, list[ConnectionEnd]]:
-        """Give the other connections by why they were not read."""
+        """Return the other connections, by the reason why they were not read."""
         found: dict[str, list[ConnectionEnd]] = {}
         for counts in self.connections:
             if not counts.keys:
@@ -148,13 +148,13 @@ class Inspection:
         return found
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Give file and text of what could not be read."""
+        """Yield what could not be read: the file, and the problem."""
         for name, counts in self.files.items():
             for problem in counts.problems:
                 yield name, problem
 
     def as_json(self) -> dict[str, Any]:
-        """Tell all, as one object."""
+        """Return all counts as one JSON object."""
         kafka = self.kafka()
         brokers = Counter(counts.end.broker for counts in kafka)
         files = list(self.files.values())
@@ -178,18 +178,18 @@ class Inspection:
 
 
 def name_of(api_key: int) -> str:
-    """Name an API key as Kafka does."""
-    return UNKNOWN if api_key == UNSEEN else _NAMES.get(api_key, f"key {api_key}")
+    """Return Kafka's name of an API key."""
+    return UNSEEN_REQUEST if api_key == UNSEEN else _NAMES.get(api_key, f"key {api_key}")
 
 
 def _plain(counts: KeyCounts | FetchCounts) -> dict[str, Any]:
-    # Not asdict: it copies a Counter by handing it its items.
+    # Not asdict: it would make a Counter of the items, and count them.
     values = {one.name: getattr(counts, one.name) for one in dataclasses.fields(counts)}
     return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 
 
 def _listed(exchange: Exchange) -> tuple[int, str] | None:
-    """Read how many partitions a fetch lists, and its kind."""
+    """Return how many partitions a fetch lists, and its kind; None if it can't be parsed."""
     frame, version = exchange.request, exchange.api_version
     layout = LAYOUTS.get(version)
     if exchange.request_missing or layout is None:
@@ -209,7 +209,7 @@ def _listed(exchange: Exchange) -> tuple[int, str] | None:
 
 
 def _count(frame: bytes, at: int, layout: FetchLayout) -> int:
-    """Add up the partitions of a request whose topics have ids and no tags; -1: it is another kind."""
+    """Count the partitions of a request whose topics have ids and no tags; -1 if it is of another kind."""
     if not layout.topic_ids:
         return -1
     topics, at = read_compact_count(frame, at)

@@ -1,4 +1,4 @@
-"""How `fetchgate replay inspect` shows what it found: rich tables."""
+"""The tables that `fetchgate replay inspect` prints."""
 
 import sys
 from collections import Counter
@@ -13,9 +13,9 @@ from replay.inspect.counts import ConnectionCounts, Inspection, KeyCounts, name_
 from replay.report.wording import printable, shown
 
 _WIDTH: Final = 160
-"""Columns where the output is no terminal."""
+"""Characters in a line if the output is not a terminal."""
 _SHOWN: Final = 40
-"""Connections in the table; all are in the JSON."""
+"""The table has at most so many connections. The JSON has all."""
 _LINK_TYPES: Final = {
     0: "null", 1: "Ethernet", 12: "raw IP", 14: "raw IP", 101: "raw IP", 108: "loopback",
     113: "Linux SLL", 228: "IPv4", 229: "IPv6", 276: "Linux SLL2",
@@ -23,7 +23,7 @@ _LINK_TYPES: Final = {
 
 
 def show(inspection: Inspection, console: Console | None = None) -> None:
-    """Print tables of the files, of what was asked, and of the connections."""
+    """Print tables of the files, the requests and the connections."""
     out = console or Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     out.print(_files(inspection))
     kafka = inspection.kafka()
@@ -31,9 +31,9 @@ def show(inspection: Inspection, console: Console | None = None) -> None:
         out.print(_keys(kafka))
         out.print(_connections(kafka))
         if len(kafka) > _SHOWN:
-            out.print(f"and {len(kafka) - _SHOWN:,} connections more (--json has all)")
+            out.print(f"and {len(kafka) - _SHOWN:,} more connections (all are in the JSON: --json)")
     else:
-        out.print("No connection was found that speaks Kafka.")
+        out.print("No connection that speaks Kafka was found.")
     for line in _lines(inspection):
         out.print(Text(printable(line)))
 
@@ -107,14 +107,14 @@ def _connections(kafka: list[ConnectionCounts]) -> Table:
 
 def _unseen(counts: ConnectionCounts) -> str:
     end = counts.end
-    told = [
+    missing = [
         (end.gaps, f"{end.gaps:,} gaps ({end.gap_bytes:,} B)"),
         (end.unframed_bytes, f"{end.unframed_bytes:,} B not read"),
         (counts.unpaired_responses, f"{counts.unpaired_responses:,} requests"),
         (not end.client_bytes, "client's half"),
         (not end.broker_bytes, "broker's half"),
     ]
-    return ", ".join(text for found, text in told if found)
+    return ", ".join(text for found, text in missing if found)
 
 
 def _lines(inspection: Inspection) -> list[str]:
@@ -123,16 +123,16 @@ def _lines(inspection: Inspection) -> list[str]:
     for reason, other in found["others"].items():
         lines.append(f"{other['connections']:,} connections not read, {reason}: {other['bytes']:,} bytes")
     for counts in inspection.files.values():
-        told = {
+        numbers = {
             "packets cut by the snap length": counts.cut_packets,
             "packets without IP": counts.not_ip,
             "packets without TCP": counts.not_tcp,
-            "IP fragments, not put together": counts.fragments,
+            "IP fragments, not reassembled": counts.fragments,
             "malformed packets": counts.malformed,
-            "packets of link types that are not read": counts.unknown_link,
-            "bytes passed over in search of a record": counts.skipped_bytes,
+            "packets of link types that are not supported": counts.unknown_link,
+            "bytes skipped in search of a record": counts.skipped_bytes,
         }
-        lines += [f"{counts.file}: {number:,} {what}" for what, number in told.items() if number]
+        lines += [f"{counts.file}: {number:,} {what}" for what, number in numbers.items() if number]
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]
     return lines
 

@@ -1,4 +1,4 @@
-"""``fetchgate replay measure``: what sessions would have saved, from captures, through Spark."""
+"""``fetchgate replay measure``: what fetch sessions would have saved, computed from captures on Spark."""
 
 import argparse
 import dataclasses
@@ -34,38 +34,62 @@ examples:
   tcpdump -i any -w - tcp port 9092 | fetchgate replay measure -
   fetchgate replay measure s3://bucket/captures/ --master spark://host:7077 --parquet table/
   fetchgate replay measure table/ --policy always --client billing --json
-      from what --parquet wrote, without reading the captures again
+      measures what --parquet wrote, without reading the captures again
 
 Bytes are counted on whole Kafka frames. Predicted broker side = sessions + (actual - eligible).
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but parts of the input could not be read.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but parts of the input could not be read.
 """
 
 
 class UsageError(Exception):
-    """The user's mistake; the message is one line that names the option or the file."""
+    """The command line is wrong. The message is one line that names the option or the file."""
 
 
 class NothingReadableError(Exception):
-    """None of the inputs can be read; the message says of each why, in one line."""
+    """None of the inputs can be read. The message gives the reason for each, in one line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.description = "Tell from captures what incremental fetch sessions would have saved."
+    parser.description = "Compute from captures what incremental fetch sessions would have saved."
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="FILE|GLOB|DIR|-", help="captures (pcap, pcapng, .gz, .zst), or a table")
-    add("--port", action="append", default=[], type=_port, metavar="N", help="ports of brokers alone")
+    add(
+        "inputs",
+        nargs="+",
+        metavar="FILE|GLOB|DIR|-",
+        help="captures (pcap, pcapng, .gz, .zst), or a table of --parquet",
+    )
+    add(
+        "--port",
+        action="append",
+        default=[],
+        type=_port,
+        metavar="N",
+        help="read only this port of brokers (repeatable)",
+    )
     add(
         "--host",
         action="append",
         default=[],
         type=_host,
         metavar="H",
-        help="connections of this address or network alone",
+        help="read only connections of this address or network (repeatable)",
     )
-    add("--client", action="append", default=[], metavar="ID", help="fetches of this client id alone")
-    add("--topic", action="append", default=[], metavar="T", help="fetches that name this topic alone")
+    add(
+        "--client",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="count only fetches of this client id (repeatable)",
+    )
+    add(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="T",
+        help="count only fetches that name this topic (repeatable)",
+    )
     add(
         "--policy",
         choices=("gateway", "always"),
@@ -75,38 +99,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--master", default="local[*]", metavar="URL", help="where Spark runs (default: local[*])")
     add("--json", action="store_true", help="print the report as one JSON object")
-    add("--csv", metavar="FILE", help="write the report as a CSV table as well")
-    add("--html", metavar="FILE", help="write the report as one HTML file as well")
-    add("--parquet", metavar="DIR", help="write the exchanges as a table, which can be measured again")
+    add("--csv", metavar="FILE", help="write the report as a CSV table too")
+    add("--html", metavar="FILE", help="write the report as one HTML file too")
+    add("--parquet", metavar="DIR", help="write the exchanges as a table, which can be measured again later")
     add(
         "--price-per-gb",
         type=_price,
         metavar="X",
-        help="tell what the bytes cost at this price per 10^9 bytes",
+        help="compute what the saved bytes cost at this price per 10^9 bytes",
     )
     add("--anonymize", action="store_true", help="replace names and addresses in the report by pseudonyms")
     add(
         "--anonymize-key",
         type=_key,
         metavar="KEY",
-        help="as --anonymize, with a secret that keeps guesses from being checked; best given as "
+        help="as --anonymize, with a secret key, so that nobody can check a guessed name; better set as "
         "FETCHGATE_ANONYMIZE_KEY",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and give the exit code."""
+    """Run the command and return the exit code."""
     console = Console(stderr=True)
     try:
         with tempfile.TemporaryDirectory(prefix="fetchgate-measure-") as scratch:
-            made = _measured(arguments, console, scratch)
-        _write(arguments, made)
+            result = _measured(arguments, console, scratch)
+        _write(arguments, result)
     except (UsageError, InputError) as error:
-        return _complain(error, EXIT_USAGE)
+        return _fail(error, EXIT_USAGE)
     except (NothingReadableError, NoJavaError, SparkFailedError, OSError) as error:
-        return _complain(error, EXIT_FAILED)
-    problems = made["input"]["problems"]
-    for problem in problems if arguments.json else ():  # the report in words tells of them itself
+        return _fail(error, EXIT_FAILED)
+    problems = result["input"]["problems"]
+    for problem in problems if arguments.json else ():  # the report for people lists them
         sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
     return EXIT_PARTLY if problems else 0
 
@@ -122,22 +146,22 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         ),
         price_per_gb=arguments.price_per_gb,
     )
-    made = report(groups.to_pylist(), about)
+    result = report(groups.to_pylist(), about)
     key = arguments.anonymize_key
-    return anonymize.anonymize(made, key or b"") if arguments.anonymize or key else made
+    return anonymize.anonymize(result, key or b"") if arguments.anonymize or key else result
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
-    """Look at the inputs and outputs before Spark is started for them."""
+    """Check inputs and outputs before Spark is started."""
     for option in ("csv", "html"):
         file = getattr(arguments, option)
         if file and not Path(file).absolute().parent.is_dir():
-            raise UsageError(f"--{option} {file}: there is no such directory to write it in")
+            raise UsageError(f"--{option} {file}: there is no such directory to write to")
     if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
-        raise UsageError("--parquet keeps the names that --anonymize takes out of the report: leave out one")
+        raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
     if arguments.parquet and Path(arguments.parquet).is_dir() and any(Path(arguments.parquet).iterdir()):
         raise UsageError(
-            f"--parquet {arguments.parquet}: it is not empty; name a directory that is, or none yet"
+            f"--parquet {arguments.parquet}: the directory is not empty; name one that is, or a new one"
         )
     work = Work(
         keep=Filter(hosts=frozenset(arguments.host), ports=frozenset(arguments.port)),
@@ -149,11 +173,11 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     if not tables:
         sources = [_readable(source, scratch) for source in expand(arguments.inputs)]
         if all(source.problem for source in sources):
-            told = (printable(f"{source.name}: {source.problem}") for source in sources)
-            raise NothingReadableError("; ".join(told))
+            reasons = (printable(f"{source.name}: {source.problem}") for source in sources)
+            raise NothingReadableError("; ".join(reasons))
         return dataclasses.replace(work, sources=tuple(sources))
     if len(arguments.inputs) > 1:
-        raise UsageError(f"{tables[0]} is a table that --parquet wrote: it is measured alone")
+        raise UsageError(f"{tables[0]} is a table that --parquet wrote: it must be the only input")
     return dataclasses.replace(work, table=tables[0])
 
 
@@ -163,23 +187,23 @@ def _is_table(text: str) -> bool:
 
 
 def _readable(source: Source, scratch: str) -> Source:
-    """Have standard input, or a pipe, where Spark's workers can read it."""
+    """Copy a pipe to a file, which Spark's workers can read; leave other sources as they are."""
     return spool(source, scratch) if source.once else source
 
 
-def _write(arguments: argparse.Namespace, made: Report) -> None:
-    """Print the report, and write the files that were asked for."""
+def _write(arguments: argparse.Namespace, result: Report) -> None:
+    """Print the report, and write the files that the options name."""
     for file, render in ((arguments.csv, csv.render), (arguments.html, html.render)):
         if file:
-            # RFC 4180 wants CRLF, which the rendered table has already
-            Path(file).write_text(render(made), encoding="utf-8", newline="")
+            # RFC 4180: lines end with CRLF, as the rendered table has it already
+            Path(file).write_text(render(result), encoding="utf-8", newline="")
     if arguments.json:
-        sys.stdout.write(json.dumps(made, indent=2) + "\n")
+        sys.stdout.write(json.dumps(result, indent=2) + "\n")
     else:
-        Console().print(terminal.render(made))
+        Console().print(terminal.render(result))
 
 
-def _complain(error: Exception, code: int) -> int:
+def _fail(error: Exception, code: int) -> int:
     sys.stderr.write(f"fetchgate replay measure: {error}\n")
     return code
 
@@ -193,14 +217,16 @@ def _version() -> str:
 def _port(text: str) -> int:
     if text.isdecimal() and 0 < int(text) < 1 << 16:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text} is no port: 1 to 65535")
+    raise argparse.ArgumentTypeError(f"{text} is not a port (1 to 65535)")
 
 
 def _host(text: str) -> str:
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no address or network, such as 10.0.0.0/8") from None
+        raise argparse.ArgumentTypeError(
+            f"{text} is not an address or a network such as 10.0.0.0/8"
+        ) from None
     return text
 
 
@@ -215,4 +241,4 @@ def _price(text: str) -> float:
     with suppress(ValueError):
         if (price := float(text)) >= 0 and price < float("inf"):
             return price
-    raise argparse.ArgumentTypeError(f"{text} is no price, such as 0.02")
+    raise argparse.ArgumentTypeError(f"{text} is not a price such as 0.02")

@@ -1,6 +1,7 @@
-"""What rows of exchanges can't tell of a connection: by topic, over time, its sessions. Sans-IO.
+"""What the rows of exchanges do not say of a connection: bytes by topic, over time, its sessions. Sans-IO.
 
-One digest goes into the `detail` of each `connection` row; its size is bounded by topics, not by fetches.
+The `detail` of each `connection` row holds one digest. Its size depends on the number of topics, not of
+fetches.
 """
 
 from collections import defaultdict
@@ -17,13 +18,13 @@ WIDTHS: Final = tuple(
     int(seconds * _SECOND)
     for seconds in (0.1, 0.2, 1, 2, 10, 20, 60, 120, 600, 1200, 3600, 7200, 14400, 43200, 86400)
 )
-"""Widths of buckets, in ns; each divides the next, so that timelines of all connections fit together."""
+"""Widths of buckets, in ns. Each divides the next, so that timelines can be merged."""
 BUCKETS: Final = 120
-"""At most so many."""
+"""Most buckets in a timeline."""
 
 
 class Timeline:
-    """Fetch bytes over time, in buckets that widen as the time grows."""
+    """Fetch bytes over time, in buckets. The longer the time, the wider they are."""
 
     def __init__(self) -> None:
         self.width = WIDTHS[0]
@@ -33,7 +34,7 @@ class Timeline:
         return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"
 
     def add(self, time: int, actual: int, predicted: int) -> None:
-        """Add bytes at a time in ns."""
+        """Add bytes. `time` is in ns."""
         bucket = self.buckets.get(time // self.width)
         if bucket is None:
             self.buckets[time // self.width] = [actual, predicted]
@@ -43,7 +44,7 @@ class Timeline:
         bucket[1] += predicted
 
     def merge(self, width: int, buckets: Iterable[tuple[int, int, int]]) -> None:
-        """Add another timeline's buckets: number, actual, predicted."""
+        """Add another timeline's buckets: number, actual bytes, predicted bytes."""
         if width > self.width:
             self._widen(width)
         for number, actual, predicted in buckets:
@@ -69,7 +70,7 @@ _ELIGIBLE: Final = ("request_bytes", "response_bytes", "record_bytes")
 
 
 class Digest:
-    """Sums up one connection's outcomes."""
+    """The sums of one connection's outcomes."""
 
     def __init__(self, connection: str) -> None:
         self._connection = connection
@@ -80,7 +81,7 @@ class Digest:
         self.log = SessionLog()
 
     def add(self, outcome: Outcome) -> None:
-        """Take the outcome of a fetch that is counted."""
+        """Add the outcome of a fetch that is counted."""
         exchange = outcome.exchange
         actual = exchange.request_bytes + exchange.response_bytes
         through = outcome.session_request_bytes + outcome.session_response_bytes
@@ -93,19 +94,19 @@ class Digest:
         self._note_session(outcome)
 
     def close(self, closing: Outcome) -> None:
-        """Take what ends the connection's own session."""
+        """Add the close of the session that the gateway had for the connection."""
         predicted = closing.session_request_bytes + closing.session_response_bytes
         self.timeline.add(closing.exchange.request_time, 0, predicted)
         self.log.close(closing.exchange.request_time, self._connection)
 
     def detail(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the digest as plain values, for JSON."""
         buckets = self.timeline.buckets.items()
         return {
             "topics": [self._topic_values(key) for key in self._topics],
             "width": self.timeline.width,
             "over_time": [[number, *values] for number, values in sorted(buckets)],
-            "sessions": self.log.take(),
+            "sessions": self.log.drain(),
         }
 
     def _topic_values(self, key: TopicKey) -> dict[str, Any]:
@@ -129,18 +130,18 @@ class Digest:
             self.log.touch(time, self._connection, outcome.session_size)
 
     def _note_native(self, outcome: Outcome, time: int) -> None:
-        """Note a session of the client's own; its id is the broker's, and any connection may use it.
+        """Note a session that the client itself has. Its id is the broker's, and any connection may use it.
 
-        What it grows or shrinks by later is not followed, for the responses of a session do not tell.
+        Its size stays that of its first response: the later responses of a session do not say it.
         """
-        asked, given = str(outcome.session_id), str(outcome.answer_session_id)
+        requested, returned = str(outcome.session_id), str(outcome.answer_session_id)
         if outcome.session_id > 0 and outcome.kind in {"full", "close"}:
-            self.log.close(time, asked)
+            self.log.close(time, requested)
         elif outcome.kind == "incremental":
-            self.log.touch(time, asked, self._native.get(asked, 0))
+            self.log.touch(time, requested, self._native.get(requested, 0))
         if outcome.kind == "full" and outcome.answer_session_id:
-            self._native[given] = outcome.partitions_answered
-            self.log.make(time, given, outcome.partitions_answered)
+            self._native[returned] = outcome.partitions_answered
+            self.log.make(time, returned, outcome.partitions_answered)
 
 
 def _add(sums: list[int], values: Iterable[int]) -> None:

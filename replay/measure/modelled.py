@@ -1,4 +1,4 @@
-"""The figures that are not counted: what headers of TCP and IP add, and what bytes cost. Sans-IO."""
+"""The figures that are modelled, not counted: headers of TCP and IP, and money. Sans-IO."""
 
 from typing import Final
 
@@ -16,29 +16,29 @@ _TCP_IP: Final = (
 _MONEY: Final = "saved fetch bytes, Kafka frames alone, both directions, times the price given"
 
 
-def modelled(tally: FetchSums, seconds: float, price_per_gb: float | None) -> Modelled:
-    """Return what is modelled.
+def modelled(fetches: FetchSums, seconds: float, price_per_gb: float | None) -> Modelled:
+    """Return the modelled part of the report.
 
     Args:
-        tally: of all fetches.
-        seconds: how long the capture took.
-        price_per_gb: of 10^9 bytes; None: nothing is said of money.
+        fetches: the sums of all fetches.
+        seconds: the time that the capture covers.
+        price_per_gb: the price of 10^9 bytes; None leaves out money.
     """
-    fetch = tally.fetch()
+    fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
-    sent = sessions["full"] + sessions["incremental"] + sessions["sessionless"] + tally.closes
+    sent = sessions["full"] + sessions["incremental"] + sessions["sessionless"] + fetches.closes
     frames = actual["requests"] + actual["responses"]
-    then = frames + 2 * (sent - fetch["eligible"]["exchanges"])
+    predicted = frames + 2 * (sent - fetch["eligible"]["exchanges"])
     tcp_ip = TcpIp(
         bytes_actual=_headers(frames, actual_bytes(fetch)),
-        bytes_predicted=_headers(then, predicted_bytes(fetch)),
+        bytes_predicted=_headers(predicted, predicted_bytes(fetch)),
         how=_TCP_IP,
     )
     return Modelled(tcp_ip=tcp_ip, money=_money(fetch["saved_bytes"], seconds, price_per_gb))
 
 
 def _headers(frames: int, size: int) -> int:
-    """Return bytes of headers: a frame takes a segment, and one more for each `_SEGMENT` bytes of all."""
+    """Return the bytes of headers: one segment for each frame, and one more for each `_SEGMENT` bytes."""
     return (frames + size // _SEGMENT) * _HEADERS
 
 

@@ -1,7 +1,7 @@
-"""The report object, from the table's rows summed up by connection. Sans-IO.
+"""The report object, made from sums of the table's rows. Sans-IO.
 
-`GROUPED` and `SUMMED` say what the one query over the table groups by and adds up. A single row of the table,
-with ``count`` 1, is a group as well: how finely rows were grouped before makes no difference.
+One query over the table groups its rows by the columns in `GROUPED` and adds up the columns in `SUMMED`. The
+report is the same however fine the groups are: a single row, with ``count`` 1, is a group as well.
 """
 
 import base64
@@ -57,16 +57,16 @@ SUMMED: Final = (
     *(column.name for column in FETCH_COLUMNS if column.name in sums.SUMMED),
 )
 TOP: Final = 50
-"""Connections that are listed one by one."""
+"""The report lists at most so many connections."""
 _SECOND: Final = 1_000_000_000
 
 Group: TypeAlias = Mapping[str, Any]
-"""`GROUPED` and `SUMMED`, `count` (of rows), and `details` (a list of those that are not null)."""
+"""`GROUPED` and `SUMMED`, `count` (of rows), and `details` (the values of `detail` that are not null)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What a report says of itself."""
+    """What is not in the table, but belongs into the report."""
 
     version: str
     policy: str
@@ -75,8 +75,8 @@ class About:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What the groups hold, sorted out."""
+class _Collected:
+    """The contents of all groups, sorted by where they belong in the report."""
 
     whole: FetchSums = field(default_factory=FetchSums)
     clients: dict[tuple[str, str, int], FetchSums] = field(default_factory=lambda: defaultdict(FetchSums))
@@ -87,10 +87,10 @@ class _Found:
     files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
     ends: list[ConnectionEnd] = field(default_factory=list)
     digests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """With the broker of each."""
+    """Each with its broker."""
 
     def add(self, group: Group) -> None:
-        """Sort a group in."""
+        """Add a group."""
         row = group["row"]
         if row == "file":
             self._add_files(group["details"])
@@ -119,23 +119,23 @@ class _Found:
     def _add_fetches(self, group: Group) -> None:
         client = group["client_id"], group["software"]
         connection = group["connection"]
-        for tally in (
+        for fetches in (
             self.whole,
             self.clients[*client, group["api_version"]],
             self.brokers[group["broker"]],
             self.connections[connection, group["client"], group["broker"]],
         ):
-            tally.add(group)
+            fetches.add(group)
         if not group["eligible"] and group["row"] != "closing":
             reason = group["reason"] or "not understood"
-            left = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
-            left["exchanges"] += group["count"]
-            left["bytes"] += group["request_bytes"] + group["response_bytes"]
+            row = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
+            row["exchanges"] += group["count"]
+            row["bytes"] += group["request_bytes"] + group["response_bytes"]
 
 
 def report(groups: Iterable[Group], about: About) -> Report:
-    """Make the report of a table's groups."""
-    found = _Found()
+    """Make the report from a table's groups."""
+    found = _Collected()
     for group in groups:
         found.add(group)
     whole = found.whole.fetch()
@@ -161,7 +161,7 @@ def report(groups: Iterable[Group], about: About) -> Report:
     )
 
 
-def _input(found: _Found) -> Input:
+def _input(found: _Collected) -> Input:
     problems = [
         Problem(file=counts.file, problem=line)
         for _, counts in sorted(found.files.items())
@@ -180,31 +180,31 @@ def _input(found: _Found) -> Input:
     )
 
 
-def _by_client(found: _Found) -> list[ClientRow]:
+def _by_client(found: _Collected) -> list[ClientRow]:
     return [
         ClientRow(
             client_id=client_id,
             software=software,
             fetch_version=version,
-            connections=len(tally.connections),
-            fetch=tally.fetch(),
+            connections=len(fetches.connections),
+            fetch=fetches.fetch(),
         )
-        for (client_id, software, version), tally in _largest(found.clients)
+        for (client_id, software, version), fetches in _largest(found.clients)
     ]
 
 
-def _by_broker(found: _Found) -> list[BrokerRow]:
+def _by_broker(found: _Collected) -> list[BrokerRow]:
     return [
-        BrokerRow(broker=broker, connections=len(tally.connections), fetch=tally.fetch())
-        for broker, tally in _largest(found.brokers)
+        BrokerRow(broker=broker, connections=len(fetches.connections), fetch=fetches.fetch())
+        for broker, fetches in _largest(found.brokers)
     ]
 
 
-def _connections(found: _Found) -> list[ConnectionRow]:
+def _connections(found: _Collected) -> list[ConnectionRow]:
     rows = []
-    told = {end.connection: (end.client_id, end.software) for end in found.ends}
-    for (connection, client, broker), tally in _largest(found.connections)[:TOP]:
-        client_id, software = told[connection]
+    clients = {end.connection: (end.client_id, end.software) for end in found.ends}
+    for (connection, client, broker), fetches in _largest(found.connections)[:TOP]:
+        client_id, software = clients[connection]
         rows.append(
             ConnectionRow(
                 connection=connection,
@@ -212,36 +212,36 @@ def _connections(found: _Found) -> list[ConnectionRow]:
                 broker=broker,
                 client_id=client_id,
                 software=software,
-                fetch=tally.fetch(),
+                fetch=fetches.fetch(),
             )
         )
     return rows
 
 
-def _largest(tallies_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
-    return sorted(tallies_of.items(), key=lambda pair: (-pair[1].actual_bytes, pair[0]))
+def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
+    return sorted(sums_of.items(), key=lambda pair: (-pair[1].actual_bytes, pair[0]))
 
 
-def _by_topic(found: _Found, whole: FetchReport) -> list[TopicRow]:
-    """Return a row for each topic, and one for what belongs to none: the whole less those."""
+def _by_topic(found: _Collected, whole: FetchReport) -> list[TopicRow]:
+    """Return a row for each topic, and one for the rest of each frame: the whole minus the topics."""
     names = {topic_id: name for end in found.ends for topic_id, name in end.topics.items()}
     topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for _, digest in found.digests:
         for totals in digest["topics"]:
-            name = totals["topic"] if "topic" in totals else _named(bytes.fromhex(totals["id"]), names)
+            name = totals["topic"] if "topic" in totals else _topic_name(bytes.fromhex(totals["id"]), names)
             sums.add_topic(topics[name], totals)
     order = sorted(topics.items(), key=lambda pair: (-actual_bytes(pair[1]), pair[0]))
-    rows = [TopicRow(topic=name, fetch=sums.settled(fetch)) for name, fetch in order]
-    rest = sums.less(whole, [row["fetch"] for row in rows])
+    rows = [TopicRow(topic=name, fetch=sums.with_savings(fetch)) for name, fetch in order]
+    rest = sums.subtract(whole, [row["fetch"] for row in rows])
     return [*rows, TopicRow(topic=None, fetch=rest)] if whole["actual"]["requests"] else rows
 
 
-def _named(topic_id: bytes, names: Mapping[bytes, str]) -> str:
+def _topic_name(topic_id: bytes, names: Mapping[bytes, str]) -> str:
     """Return a topic's name, or its id as Kafka writes it (Uuid.toString)."""
     return names.get(topic_id) or base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
-def _timeline(found: _Found) -> Timeline:
+def _timeline(found: _Collected) -> Timeline:
     timeline = Timeline()
     for _, digest in found.digests:
         timeline.merge(digest["width"], ((at, actual, then) for at, actual, then in digest["over_time"]))
@@ -260,8 +260,8 @@ def _over_time(timeline: Timeline) -> list[Bucket]:
     ]
 
 
-def _span(found: _Found) -> tuple[int, int]:
-    """Return the first and the last packet's time in ns, 0 where there is none."""
+def _span(found: _Collected) -> tuple[int, int]:
+    """Return the times of the first and the last packet in ns; 0 if there are no packets."""
     seen = [counts for counts in found.files.values() if counts.first_time]
     return min((one.first_time for one in seen), default=0), max((one.last_time for one in seen), default=0)
 
@@ -296,7 +296,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
     )
 
 
-def _slots(found: _Found) -> list[SlotsRow]:
+def _slots(found: _Collected) -> list[SlotsRow]:
     events: dict[str, list[Event]] = defaultdict(list)
     for broker, digest in found.digests:
         events[broker] += [(time, act, name, size) for time, act, name, size in digest["sessions"]]

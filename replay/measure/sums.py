@@ -1,4 +1,4 @@
-"""Sums of fetches, and the parts of the report made from them. Sans-IO."""
+"""Sums of fetches, in the form of the report object. Sans-IO."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -42,7 +42,7 @@ SUMMED: Final = frozenset(
         "session_record_bytes",
     }
 )
-"""Columns of fetches that are added up."""
+"""The columns of fetches that are added up."""
 _SESSIONS: Final = (
     "full",
     "incremental",
@@ -57,7 +57,7 @@ _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_by
 
 
 class FetchSums:
-    """Sums over groups of fetches."""
+    """The sums of groups of fetches."""
 
     __slots__ = ("_fetch", "_where", "closes", "connections")
 
@@ -68,7 +68,7 @@ class FetchSums:
         self.closes = 0
 
     def __repr__(self) -> str:
-        return f"<Tally requests={self._fetch['actual']['requests']} bytes={self.actual_bytes}>"
+        return f"<FetchSums requests={self._fetch['actual']['requests']} bytes={self.actual_bytes}>"
 
     @property
     def actual_bytes(self) -> int:
@@ -76,7 +76,7 @@ class FetchSums:
         return actual_bytes(self._fetch)
 
     def add(self, group: Mapping[str, Any]) -> None:
-        """Add a group of fetches that are alike in kind of row and eligibility, or of closes."""
+        """Add a group: fetches of the same kind of row and the same eligibility, or closes."""
         self.connections.add(group["connection"])
         self.closes += group["closes"]
         captured = group["row"] != "closing"
@@ -88,8 +88,8 @@ class FetchSums:
         self._add_where(group)
 
     def fetch(self) -> FetchReport:
-        """Return the sums, with what they save."""
-        return settled(self._fetch)
+        """Return the sums, with what sessions save."""
+        return with_savings(self._fetch)
 
     def where(self) -> Where:
         """Return where the bytes go."""
@@ -131,7 +131,7 @@ class FetchSums:
 
 
 def empty() -> FetchReport:
-    """Return sums of nothing."""
+    """Return sums that are all 0."""
     return FetchReport(
         actual=Actual(
             requests=0,
@@ -162,8 +162,8 @@ def empty() -> FetchReport:
     )
 
 
-def settled(fetch: FetchReport) -> FetchReport:
-    """Return sums with what they save."""
+def with_savings(fetch: FetchReport) -> FetchReport:
+    """Return sums with `saved_bytes` and `saved_ratio` computed."""
     saved = eligible_bytes(fetch) - sessions_bytes(fetch)
     whole = actual_bytes(fetch)
     return FetchReport(
@@ -176,7 +176,7 @@ def settled(fetch: FetchReport) -> FetchReport:
 
 
 def add_topic(fetch: FetchReport, totals: Mapping[str, Any]) -> None:
-    """Add what one connection's digest tells of a topic."""
+    """Add the sums of one topic, from one connection's digest."""
     for prefix, part in (
         ("", fetch["actual"]),
         ("eligible_", fetch["eligible"]),
@@ -186,14 +186,14 @@ def add_topic(fetch: FetchReport, totals: Mapping[str, Any]) -> None:
             part[name] += totals.get(prefix + name, 0)  # type: ignore[literal-required]  # its own names
 
 
-def less(whole: FetchReport, parts: Iterable[FetchReport]) -> FetchReport:
-    """Return the whole less its parts."""
+def subtract(whole: FetchReport, parts: Iterable[FetchReport]) -> FetchReport:
+    """Return the whole minus its parts."""
     rest = empty()
     for part in ("actual", "eligible", "sessions"):
         for name in rest[part]:
-            taken = sum(one[part][name] for one in parts)  # type: ignore[literal-required]  # keys of Fetch
-            rest[part][name] = whole[part][name] - taken  # type: ignore[literal-required]  # keys of Fetch
-    return settled(rest)
+            parts_sum = sum(one[part][name] for one in parts)  # type: ignore[literal-required]  # keys of Fetch
+            rest[part][name] = whole[part][name] - parts_sum  # type: ignore[literal-required]  # keys of Fetch
+    return with_savings(rest)
 
 
 def _no_shares() -> Shares:

@@ -1,9 +1,8 @@
-"""The exchanges of a capture as a table, one row an exchange; every report is a query over it. Sans-IO.
+"""The table of exchanges: one row for each exchange. Every report is a query over it. Sans-IO.
 
-`COLUMNS` documents it column by column, and is what `measure --parquet` writes. A connection's rows carry its
-own fetches and what the session engine made of them; its last row, of the kind `connection`, carries what can
-only be told of the whole connection (`replay.measure.digest`). `file` rows tell what was found in a
-capture file.
+`COLUMNS` describes each column. `measure --parquet` writes this table. A connection's rows hold its fetches,
+and what they cost through the session engine. Its last row, of the kind `connection`, holds what belongs to
+the whole connection (`replay.measure.digest`). `file` rows hold the counts of a capture file.
 """
 
 import dataclasses
@@ -20,14 +19,14 @@ from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, is_cut
 from replay.simulate.outcome import Outcome
 
 FETCH: Final = 1
-"""The API key."""
+"""The API key of Fetch."""
 LAST: Final = (1 << 31) - 1
-"""The `place` of a connection's last row."""
+"""The value of `place` in a connection's last row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, and what it holds."""
+    """A column of the table, with its meaning."""
 
     name: str
     type: pa.DataType
@@ -96,7 +95,7 @@ FETCH_COLUMNS: Final = (
     Column("session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes"),
     Column("session_size", pa.int64(), "partitions that the session holds afterwards"),
 )
-"""Null in rows that are no fetch; attributes of `Outcome`."""
+"""Attributes of `Outcome`; null in rows that are not fetches."""
 _OTHER_COLUMNS: Final = (
     Column(
         "counted", pa.bool_(), "a fetch that --client and --topic let pass; null in rows that are no fetch"
@@ -108,12 +107,12 @@ RAW_COLUMNS: Final = (
     Column("response", pa.binary(), "the frame without what was cut from it: contents of records"),
     Column("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
-"""Written with --parquet alone; from these the engine can run again."""
+"""Written only with --parquet. With them the engine can run again."""
 COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, *_OTHER_COLUMNS, *RAW_COLUMNS)
 
 
 def schema(columns: Iterable[Column]) -> pa.Schema:
-    """Return columns as an Arrow schema that carries what they mean."""
+    """Return columns as an Arrow schema, with their meanings as metadata."""
     return pa.schema([pa.field(one.name, one.type, metadata={"meaning": one.meaning}) for one in columns])
 
 
@@ -123,10 +122,10 @@ EXCHANGES_RAW: Final = schema(COLUMNS)
 
 
 class Writer:
-    """Rows of the table, as record batches of a bounded size.
+    """Collects rows of the table, for record batches of a bounded size.
 
     Args:
-        raw: keep the frames.
+        raw: write the frames as well.
     """
 
     _ROWS: Final = 4096
@@ -140,11 +139,11 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to take a batch."""
+        """Whether the rows so far are enough for a batch."""
         return len(self._rows) >= self._ROWS or self._bytes >= self._BYTES
 
-    def take(self) -> pa.RecordBatch:
-        """Return the rows so far, and begin anew."""
+    def drain(self) -> pa.RecordBatch:
+        """Return the rows so far as a batch, and forget them."""
         rows, self._rows, self._bytes = self._rows, [], 0
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
         return pa.record_batch(
@@ -161,14 +160,14 @@ class Writer:
         counted: bool | None = None,
         row: str = "",
     ) -> None:
-        """Add an exchange; a fetch with what the engine made of it.
+        """Add an exchange, and for a fetch its outcome.
 
         Args:
             exchange: the exchange.
-            place: in the connection, in the order in which the engine took them.
+            place: its position in the connection, in the order in which exchanges were added.
             outcome: of a fetch.
-            counted: whether --client and --topic let a fetch pass.
-            row: the kind of the row, where the exchange itself does not tell.
+            counted: whether a fetch is of the clients and topics that --client and --topic name.
+            row: the kind of the row; "" if the exchange itself shows it.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
@@ -177,9 +176,9 @@ class Writer:
         )
 
     def detail(self, kind: str, connection: str, end: ConnectionEnd | None, detail: str) -> None:
-        """Add the row of a whole connection, or of a file."""
-        told = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
-        self._append((kind, connection, LAST, *told, *_NO_EXCHANGE, *_NO_FETCH, None, detail), None)
+        """Add the row of a connection or of a file."""
+        ends = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
+        self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, detail), None)
 
     def _append(self, row: tuple[Any, ...], exchange: Exchange | None) -> None:
         if self._raw:
@@ -203,7 +202,7 @@ def _kind(exchange: Exchange) -> str:
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
-    """Return request and response as they are stored: without stretches that were cut."""
+    """Return request and response without contents that were cut, and where these were."""
     kept, cuts, at = [], [], 0
     for piece in exchange.response:
         if is_cut(piece):
@@ -215,7 +214,7 @@ def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
 
 
 def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
-    """Read a connection's rows again, of a table with the raw columns."""
+    """Yield the exchanges and ends in rows of a table that has the raw columns."""
     names = batch.schema.names
     for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         row = dict(zip(names, values, strict=True))
@@ -230,21 +229,21 @@ def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
 
 
 def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
-    """Put stretches of zeros back where contents were cut."""
-    view, taken, at = memoryview(kept), 0, 0
+    """Yield a frame in pieces, with `CUT` where contents were cut."""
+    view, used, at = memoryview(kept), 0, 0
     for place, length in zip(cuts[::2], cuts[1::2], strict=True):
         if place > at:
-            yield view[taken : taken + place - at]
-            taken += place - at
+            yield view[used : used + place - at]
+            used += place - at
         for start in range(0, length, len(CUT)):
             yield CUT[: min(len(CUT), length - start)]
         at = place + length
-    if taken < len(view):
-        yield view[taken:]
+    if used < len(view):
+        yield view[used:]
 
 
 def end_to_json(end: ConnectionEnd) -> dict[str, Any]:
-    """Return a connection's end as plain values."""
+    """Return a connection's end as plain values, for JSON."""
     values = dataclasses.asdict(end)
     values["topics"] = {topic_id.hex(): name for topic_id, name in end.topics.items()}
     return values

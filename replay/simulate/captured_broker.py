@@ -1,9 +1,8 @@
-"""The broker of one connection, as far as its captured responses tell what it would have said in a session.
+"""A simulated broker: what it would have sent in a session, known from what it sent without one. Sans-IO.
 
-A capture of a client without sessions holds full responses. What an incremental response would have held
-follows from them: the broker leaves out what it has said before in the session, keeps its own order, and
-moves what it sent records of to the end (FetchSession.java: IncrementalFetchContext, CachedPartition).
-Sans-IO.
+A capture of a client without sessions holds full responses. Each incremental response follows from them: the
+broker leaves out what it sent before in the session, keeps an order of its own, and moves partitions that it
+sent records of to the end (FetchSession.java: IncrementalFetchContext, CachedPartition).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from proxy.session.partitions import PartitionTable
 from replay.simulate.captured_response import CapturedResponse
 
 SESSION_ID: Final = 1
-"""Every session that is modelled has this id: a connection holds one at a time."""
+"""The id of every simulated session. A connection has only one at a time."""
 
 _LAST: Final = 1 << 48
 _BEFORE_READING: Final[dict[int, int]] = {
@@ -32,27 +31,27 @@ _BEFORE_READING: Final[dict[int, int]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2 * _LAST,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2 * _LAST,
 }
-"""Errors found before anything is read: their entries stand after all others, unknown ids first."""
+"""Errors that the broker finds before it reads. Their entries come after all others, unknown ids first."""
 _UNSEEN: Final = -1
 _FEW: Final = 16
-"""With more partitions it is the columns' turn."""
+"""Up to so many partitions are looked up one by one, more of them in columns."""
 
 _Offsets = npt.NDArray[np.int64]
 
 _HIGH: Final = Struct("<q")
-"""Offsets are only compared, so their bytes are taken as they lie; -1 is -1 either way."""
+"""Offsets are only compared with each other, so the byte order makes no difference. -1 is -1 in both."""
 
 
 @cache
 def _bounds(size: int) -> np.dtype[np.void]:
-    """Return where the bounds of a log stand in an entry of that size, v5 and later."""
+    """Return where high watermark and log start are in an entry of that size (v5 and later)."""
     names, formats, offsets = ["partition", "high", "start"], [">u4", "<i8", "<i8"], [0, 6, 22]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
 @dataclass(slots=True, eq=False)
-class Told:
-    """What a response tells of one partition, and where its bytes are."""
+class IncludedEntry:
+    """An entry of an incremental response."""
 
     row: int
     key: bytes
@@ -63,7 +62,7 @@ class Told:
 
 @dataclass(slots=True, eq=False)
 class Element:
-    """A topic element of a response."""
+    """A topic in a response, with its entries."""
 
     key: bytes
     partitions: int
@@ -72,11 +71,11 @@ class Element:
 
 
 class CapturedBroker:
-    """What the broker holds of the one session of a connection.
+    """A simulated broker with the one session of a connection.
 
     Args:
-        moves_all: brokers up to 2.8 move every partition that they send to the end (KAFKA-12330), later ones
-            those with records.
+        moves_all: brokers up to 2.8 move every partition that they send to the end (KAFKA-12330). Later ones
+            move those with records.
     """
 
     def __init__(self, *, moves_all: bool = False) -> None:
@@ -88,13 +87,13 @@ class CapturedBroker:
         self._named = np.zeros(0, np.bool_)
         self._ranks = 0
         self._size = 0
-        """Partitions in the session: those that have a rank."""
+        """Partitions in the session: those with a rank."""
 
     def make(self, table: PartitionTable, listing: Listing, response: CapturedResponse) -> bool:
-        """Take a full fetch with epoch 0 and its response, of v7 or later.
+        """Make a session from a full fetch (epoch 0) and its response, of v7 or later.
 
         Returns:
-            False if the broker made no session: the response is an error, or was thrown away to throttle.
+            False if the broker made no session: the response is an error, or was emptied to throttle.
         """
         walk = response.walk
         if walk.error_code or (not walk.partitions and walk.throttle_time_ms):
@@ -112,8 +111,8 @@ class CapturedBroker:
         return True
 
     def follow(self, sent: FetchRequest) -> tuple[int, int]:
-        """Take an incremental fetch; return how many partitions it adds, and how many it drops."""
-        table = self._held()
+        """Apply an incremental fetch. Return how many partitions it adds, and how many it drops."""
+        table = self._session_table()
         if table.size == self._size and self._only_alters(table, sent):
             return 0, 0
         forgotten = self.forget()
@@ -121,7 +120,7 @@ class CapturedBroker:
         return self.add(table.locate(listing)) if listing is not None and sent.partitions else 0, forgotten
 
     def _only_alters(self, table: PartitionTable, sent: FetchRequest) -> bool:
-        """Whether a fetch lists a few partitions, all of them held; not to be asked for more."""
+        """Whether a fetch lists a few partitions, all in the session. False if it lists many."""
         topics, size = sent.topics, sent.layout.request_entry
         if topics.partitions > _FEW or len(topics.keys) != len(topics.blocks):
             return not topics.partitions
@@ -133,12 +132,12 @@ class CapturedBroker:
         return True
 
     def add(self, rows: Rows) -> int:
-        """Append what a delta lists and the session lacks; return how many partitions that is.
+        """Add the partitions of a delta that the session does not have. Return how many these are.
 
         Args:
-            rows: the table's row of each entry of the delta.
+            rows: the table's row for each entry of the delta.
         """
-        table = self._held()
+        table = self._session_table()
         lack = len(table.topic) - len(self._rank)
         if lack > 0:
             self._high = np.append(self._high, np.full(lack, _UNSEEN, np.int64))
@@ -154,8 +153,8 @@ class CapturedBroker:
         return len(new)
 
     def forget(self) -> int:
-        """Drop what the table no longer holds; return how many partitions that is."""
-        gone = (self._held().topic[: len(self._rank)] == 0) & (self._rank > 0)
+        """Drop the partitions that are no longer in the table. Return how many these are."""
+        gone = (self._session_table().topic[: len(self._rank)] == 0) & (self._rank > 0)
         self._rank[gone] = 0
         count = int(np.count_nonzero(gone))
         self._size -= count
@@ -170,19 +169,19 @@ class CapturedBroker:
         layout, walk = response.layout, response.walk
         if walk.error_code:
             return list(response.pieces), []
-        told = sorted(self._included(response), key=_place)
-        for _, entry in told:
+        included = sorted(self._included(response), key=_place)
+        for _, entry in included:
             if entry.records or self.moves_all:
                 self._to_the_end(entry.row)
         head = response_head(layout, response.correlation_id, walk.throttle_time_ms, SESSION_ID)
-        elements = _elements(layout, [entry for _, entry in told])
+        elements = _elements(layout, [entry for _, entry in included])
         body = [piece for element in elements for piece in element.pieces]
         pieces: list[Buffer] = [b"", head, layout.count(len(elements)), *body, *response.tags]
         pieces[0] = sum(map(len, pieces)).to_bytes(4)
         return pieces, elements
 
     def _arranged(self, order: Rows) -> None:
-        """Follow the table, whose rows have other numbers now."""
+        """Reorder the columns as the table reordered its rows."""
         for column in (self._high, self._start, self._rank, self._named):
             column[: len(order)] = column[order]
 
@@ -190,18 +189,18 @@ class CapturedBroker:
         self._ranks += 1
         self._rank[row] = self._ranks
 
-    def _held(self) -> PartitionTable:
+    def _session_table(self) -> PartitionTable:
         if self._table is None:
             raise RuntimeError("no session was made")
         return self._table
 
-    def _included(self, response: CapturedResponse) -> Iterator[tuple[int, Told]]:
-        """Give what a session would send of a full response, with its place; what is sent is remembered."""
-        table, layout = self._held(), response.layout
-        for key, entries in response.quiet():
+    def _included(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
+        """Yield the entries of a full response that a session would send, with their place. Remember them."""
+        table, layout = self._session_table(), response.layout
+        for key, entries in response.empty_entries():
             fields = entries.view(_bounds(layout.response_entry))
             rows = table.rows(key, fields["partition"])
-            if rows.min() < 0:  # no response to this fetch
+            if rows.min() < 0:  # the fetch did not list one of them
                 continue
             self._named[rows] = True
             changes = (self._high[rows] != fields["high"]) | (self._start[rows] != fields["start"])
@@ -211,20 +210,20 @@ class CapturedBroker:
             self._high[known], self._start[known] = fields["high"][changes], fields["start"][changes]
             for at in changes.nonzero()[0].tolist():
                 row = int(rows[at])
-                yield int(self._rank[row]), Told(row, key, [entries[at].tobytes()], 0)
-        for entry in response.changes:
+                yield int(self._rank[row]), IncludedEntry(row, key, [entries[at].tobytes()], 0)
+        for entry in response.other_entries:
             row = table.row(entry.key, entry.partition)
             if row < 0:
                 continue
             if self._changed(entry, row) or entry.records or entry.redirects or entry.error_code:
                 pieces, code = self._as_in_session(response, entry, row)
                 place = int(self._rank[row]) + _BEFORE_READING.get(code, 0)
-                yield place, Told(row, entry.key, pieces, entry.records)
+                yield place, IncludedEntry(row, entry.key, pieces, entry.records)
 
     def _as_in_session(
         self, response: CapturedResponse, entry: PartitionResponse, row: int
     ) -> tuple[list[memoryview], int]:
-        """Return an entry and its error as a session tells them: a topic once named stays known."""
+        """Return an entry and its error as a session has them: a topic that was known once stays known."""
         start, code = entry.start, entry.error_code
         if code != ErrorCode.UNKNOWN_TOPIC_ID:
             self._named[row] = True
@@ -242,21 +241,21 @@ class CapturedBroker:
         return changed
 
 
-def _place(pair: tuple[int, Told]) -> int:
+def _place(pair: tuple[int, IncludedEntry]) -> int:
     return pair[0]
 
 
-def _elements(layout: FetchLayout, told: Sequence[Told]) -> list[Element]:
-    """Return entries as topic elements; neighbours of one topic share one."""
+def _elements(layout: FetchLayout, included: Sequence[IncludedEntry]) -> list[Element]:
+    """Group entries by topic. Entries of one topic that follow each other share an element."""
     end = b"\x00" if layout.flexible else b""
     elements: list[Element] = []
     start = 0
-    for at in range(1, len(told) + 1):
-        if at == len(told) or told[at].key != told[start].key:
-            entries = told[start:at]
-            pieces: list[Buffer] = [layout.prefix(told[start].key, at - start)]
+    for at in range(1, len(included) + 1):
+        if at == len(included) or included[at].key != included[start].key:
+            entries = included[start:at]
+            pieces: list[Buffer] = [layout.prefix(included[start].key, at - start)]
             pieces += [piece for entry in entries for piece in entry.pieces]
             records = sum(entry.records for entry in entries)
-            elements.append(Element(told[start].key, at - start, records, [*pieces, end]))
+            elements.append(Element(included[start].key, at - start, records, [*pieces, end]))
             start = at
     return elements

@@ -1,4 +1,4 @@
-"""One fetch response as captured: whole, walked once, and as v7 has it. Sans-IO."""
+"""One captured fetch response, parsed; and the same response in the format of v7. Sans-IO."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -16,40 +16,40 @@ _ABORTED_SIZE: Final = 16
 
 
 class CapturedResponse:
-    """One fetch response as captured, walked to its end.
+    """One captured fetch response, parsed to its end.
 
     Args:
-        pieces: the whole frame, its length included; stretches of record contents may be cut, as long as
-            their length is kept.
-        version: that of the request.
-        isolation_level: that of the request.
+        pieces: the whole frame with its length. Contents of records may be cut (see `is_cut`), but keep their
+            length.
+        version: of the request.
+        isolation_level: of the request.
 
     Raises:
-        ProtocolError: the bytes are no fetch response of that version.
+        ProtocolError: the bytes are not a fetch response of that version.
     """
 
     def __init__(self, pieces: Sequence[Buffer], version: int, isolation_level: int) -> None:
         self.pieces = joined(pieces)
         self.cut = len(self.pieces) > 1
-        """Whether contents of records were cut."""
+        """Contents of records were cut."""
         self.layout = LAYOUTS[version]
         self.isolation_level = isolation_level
         self.size = sum(map(len, pieces))
         self.walk = FetchResponseWalk(self.layout, isolation_level, keep=True)
         for piece in self.pieces:
-            self.walk.feed(piece)  # type: ignore[arg-type]  # a cut stretch is hopped over, never looked into
+            self.walk.feed(piece)  # type: ignore[arg-type]  # cut contents are skipped, never read
         if not self.walk.done:
             raise Malformed("a fetch response that ends early")
 
     def part(self, start: int, end: int) -> list[memoryview]:
-        """Return bytes of the frame, uncopied."""
+        """Return bytes of the frame, without a copy."""
         if len(self.pieces) == 1:
             return [memoryview(self.pieces[0])[start:end]]
         return slices(self.pieces, start, end)  # type: ignore[arg-type]  # as above
 
     @cached_property
     def raised(self) -> "CapturedResponse":
-        """The same response as v7 has it; that of v7 and later is as it is."""
+        """The same response in the format of v7; responses of v7 and later stay as they are."""
         if self.layout.version >= SESSION_VERSION:
             return self
         return CapturedResponse([_raised(self)], SESSION_VERSION, self.isolation_level)
@@ -66,21 +66,21 @@ class CapturedResponse:
 
     @property
     def empty_entry_bytes(self) -> int:
-        """Bytes of entries that say nothing but where a partition's log begins and ends."""
-        return self.layout.response_entry * (self.walk.partitions - len(self.changes))
+        """Bytes of the empty entries: they say only where a partition's log begins and ends."""
+        return self.layout.response_entry * (self.walk.partitions - len(self.other_entries))
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of all other entries, without their records."""
-        return sum(entry.end - entry.start for entry in self.changes) - self.walk.record_bytes
+        """Bytes of the other entries, without their records."""
+        return sum(entry.end - entry.start for entry in self.other_entries) - self.walk.record_bytes
 
     @cached_property
-    def changes(self) -> list[PartitionResponse]:
-        """The entries that say more than where a partition's log begins and ends."""
+    def other_entries(self) -> list[PartitionResponse]:
+        """The entries that say more than where a partition's log begins and ends: records, an error."""
         return [entry for entry in self.walk.entries if not entry.ends_empty or entry.error_code]
 
-    def quiet(self) -> Iterator[tuple[bytes, Entries]]:
-        """Give the entries that say no more, by topic."""
+    def empty_entries(self) -> Iterator[tuple[bytes, Entries]]:
+        """Yield the empty entries of each topic, with the topic's key."""
         found: dict[bytes, list[bytes]] = {}
         end = self.layout.empty_ends[1 if self.isolation_level else 0]
         for run in self.walk.runs:
@@ -98,7 +98,7 @@ class CapturedResponse:
 
 
 def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """Return a frame in as few pieces as a walk can hold on to: bytes, and cut stretches as they are."""
+    """Join the bytes of a frame that lie between cut contents. Cut contents stay as they are."""
     if len(pieces) == 1 and isinstance(pieces[0], bytes):
         return list(pieces)
     whole: list[Buffer] = []
@@ -109,13 +109,12 @@ def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _raised(response: CapturedResponse) -> bytes:
-    """Return a v4 to v6 response as v7 has it: a top-level error, a session id, in v4 a log start offset."""
+    """Return a v4 to v6 response in the format of v7: with error code, session id, log start offsets."""
     frame = b"".join(response.pieces)
     head = frame[4:12] + bytes(6)
     body = frame[12:]
     if response.layout.version == 4:
-        # An entry stands where its topic's count or the entry before it ended; runs have no offsets of their
-        # own, so the whole is walked again, entry by entry.
+        # The walk does not keep where each empty entry begins, so this goes through all entries again.
         body = b"".join(_widened(body))
     content = head + body
     return len(content).to_bytes(4) + content

@@ -1,4 +1,4 @@
-"""One captured fetch and what it costs with sessions: read, and each topic told its share. Sans-IO."""
+"""One captured fetch, and what it costs with sessions: in total, and for each topic. Sans-IO."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,8 +31,8 @@ _KINDS: Final[dict[FetchKind, Kind]] = {
 }
 TopicKey: TypeAlias = str | bytes
 """A topic's name, or its 16-byte id (v13 and later)."""
-Listed: TypeAlias = tuple[bytes, int, int]
-"""A topic element of a request: key, partitions, bytes."""
+ListedTopic: TypeAlias = tuple[bytes, int, int]
+"""A topic in a request: key, number of partitions, bytes."""
 
 NOT_UNDERSTOOD: Final = "not understood"
 UNPAIRED: Final = "unpaired"
@@ -41,7 +41,7 @@ CUT: Final = "bytes missing"
 
 @dataclass(slots=True)
 class TopicShare:
-    """What of one fetch belongs to a topic: entries and topic elements, in bytes."""
+    """The part of one fetch that belongs to a topic: its entries, and the element that holds them."""
 
     partitions_requested: int = 0
     partitions_answered: int = 0
@@ -57,11 +57,11 @@ class TopicShare:
 
 @dataclass(slots=True)
 class Outcome:
-    """One captured fetch, and what it costs with sessions. Bytes are whole frames, length included."""
+    """One captured fetch, and what it costs with sessions. Bytes are whole frames with their length."""
 
     exchange: Exchange
     kind: Kind | None = None
-    """What it is on the client's wire; None where it could not be read."""
+    """What the client sent; None if it could not be read."""
     topics: dict[TopicKey, TopicShare] = field(default_factory=dict)
     session_id: int = 0
     session_epoch: int = SESSIONLESS_EPOCH
@@ -72,24 +72,24 @@ class Outcome:
     partitions_answered: int = 0
     record_bytes: int = 0
     listing_bytes: int = 0
-    """Topic elements of the request."""
+    """Topics and their entries in the request."""
     empty_entry_bytes: int = 0
-    """Entries of the response without news."""
+    """Entries of the response that tell nothing new."""
     entry_bytes: int = 0
-    """All other entries of the response, without their records."""
+    """The other entries of the response, without their records."""
     eligible: bool = False
-    """The engine took it; what follows is then what it cost, and zero otherwise."""
+    """It went through the engine. Then the fields below say what it cost; otherwise they are 0."""
     reason: str = ""
-    """Why it was not eligible, or why the engine sent it as it came."""
+    """Why it was not eligible, or why the engine forwarded it unchanged."""
     session_kind: Kind | None = None
-    """What it was first sent as; None where it was not eligible."""
+    """As what it was sent first; None if it was not eligible."""
     session_request_bytes: int = 0
-    """With closes and repairs, as `session_response_bytes`."""
+    """With closes and repairs. So is `session_response_bytes`."""
     session_response_bytes: int = 0
     close_bytes: int = 0
-    """Of both: sessions closed, requests and responses."""
+    """The part of both that closes sessions: requests and responses."""
     repair_bytes: int = 0
-    """Of both: what was asked again."""
+    """The part of both that was fetched again after a session was lost."""
     full: int = 0
     incremental: int = 0
     sessionless: int = 0
@@ -104,7 +104,7 @@ class Outcome:
     session_entry_bytes: int = 0
     session_record_bytes: int = 0
     session_size: int = 0
-    """Partitions that the session holds afterwards."""
+    """Partitions in the session after the fetch."""
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
         """Return the share of a topic."""
@@ -115,7 +115,7 @@ class Outcome:
         return share
 
     def sent(self, kind: Kind, size: int, partitions: int) -> None:
-        """Add a request that goes to the broker."""
+        """Count a request that is sent to the broker."""
         if kind == "close":
             self.closes += 1
             self.close_bytes += size
@@ -135,34 +135,37 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class CapturedFetch:
-    """A fetch and its response, read; what both policies work on."""
+    """A fetch and its response, parsed: the input of both policies."""
 
     outcome: Outcome
     request: FetchRequest
-    elements: list[Listed]
-    """Topic elements of the request."""
+    elements: list[ListedTopic]
+    """Topics of the request."""
     response: CapturedResponse | None
 
     @property
     def listed(self) -> bool:
-        """Whether it is a plain consumer's and names all its partitions."""
+        """Whether it is a plain fetch of a consumer that lists all its partitions."""
         return self.request.session_id <= 0 >= self.request.session_epoch and not self.request.not_plain
 
     @property
     def listing(self) -> Listing:
-        """What it lists, v4 to v6 as v7."""
+        """The partitions that it lists; those of v4 to v6 in the format of v7."""
         listing = self.request.listing
         if listing is None:
-            raise RuntimeError("only a plain consumer's fetch has a listing")
+            raise RuntimeError("only a consumer's plain fetch has a listing")
         return raise_listing(listing)
 
 
 def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
-    """Read a fetch and its response into the outcome; None if there is nothing to go on with.
+    """Parse a fetch and its response, and note what they hold in the outcome.
 
     Args:
         outcome: of the fetch.
-        repeated: what the connection's fetches before it were like.
+        repeated: the connection's last fetch and response.
+
+    Returns:
+        None if the fetch can't be used. The outcome has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version
@@ -178,7 +181,7 @@ def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
             body = request_header(exchange.request, 4)[4]
             request = parse_fetch_request(exchange.request, version, body)
             repeated.note_request(request)
-        elements = [*_listed(request)]
+        elements = [*_request_topics(request)]
         _note_request(outcome, request, elements)
         response = None
         if exchange.response:
@@ -190,7 +193,7 @@ def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
     return CapturedFetch(outcome, request, elements, response)
 
 
-def _note_request(outcome: Outcome, request: FetchRequest, elements: list[Listed]) -> None:
+def _note_request(outcome: Outcome, request: FetchRequest, elements: list[ListedTopic]) -> None:
     outcome.kind = kind_of(request.session_id, request.session_epoch)
     outcome.session_id, outcome.session_epoch = request.session_id, request.session_epoch
     outcome.partitions_requested = request.partitions
@@ -207,19 +210,19 @@ def _note_response(outcome: Outcome, response: CapturedResponse) -> None:
 
 
 def kind_of(session_id: int, epoch: int) -> Kind:
-    """Return what a fetch is on the wire, by its pair of session id and epoch (KIP-227)."""
+    """Return the kind of a fetch by its session id and epoch (KIP-227)."""
     return _KINDS[fetch_kind(session_id, epoch)]
 
 
 def share_captured(fetch: CapturedFetch) -> None:
-    """Tell each topic its share of what was captured."""
+    """Add to each topic its share of what was captured."""
     outcome, layout = fetch.outcome, fetch.request.layout
     for key, count, size in fetch.elements:
         share = outcome.topic(key, layout)
         share.request_bytes += size
         share.partitions_requested += count
     if fetch.response is not None:
-        for key, count, size, records in _answered(fetch.response):
+        for key, count, size, records in _response_topics(fetch.response):
             share = outcome.topic(key, layout)
             share.response_bytes += size
             share.record_bytes += records
@@ -227,8 +230,8 @@ def share_captured(fetch: CapturedFetch) -> None:
 
 
 def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
-    """Tell each topic its share of a request that goes to the broker."""
-    for key, count, size in _listed(sent):
+    """Add to each topic its share of a request that is sent to the broker."""
+    for key, count, size in _request_topics(sent):
         outcome.session_listing_bytes += size
         share = outcome.topic(key, sent.layout)
         share.session_request_bytes += size
@@ -236,7 +239,7 @@ def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
 
 
 def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element]) -> None:
-    """Tell each topic its share of an incremental response."""
+    """Add to each topic its share of an incremental response."""
     for element in elements:
         size = sum(map(len, element.pieces))
         outcome.session_partitions_answered += element.partitions
@@ -248,19 +251,19 @@ def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element
 
 
 def share_whole(outcome: Outcome, response: CapturedResponse) -> None:
-    """Tell each topic its share of a full response."""
+    """Add to each topic its share of a full response."""
     outcome.session_partitions_answered += response.walk.partitions
     outcome.session_empty_entry_bytes += response.empty_entry_bytes
     outcome.session_entry_bytes += response.entry_bytes
     outcome.session_record_bytes += response.walk.record_bytes
-    for key, count, size, _ in _answered(response):
+    for key, count, size, _ in _response_topics(response):
         share = outcome.topic(key, response.layout)
         share.session_response_bytes += size
         share.session_partitions_answered += count
 
 
-def _listed(request: FetchRequest) -> Iterator[Listed]:
-    """Give each element of a request."""
+def _request_topics(request: FetchRequest) -> Iterator[ListedTopic]:
+    """Yield each topic of a request."""
     topics, layout = request.topics, request.layout
     if request.not_plain:
         return
@@ -275,8 +278,8 @@ def _head_size(layout: FetchLayout) -> int:
     return len(response_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
 
 
-def _answered(response: CapturedResponse) -> Iterator[tuple[bytes, int, int, int]]:
-    """Give each topic of a response: key, partitions, bytes, record bytes among them."""
+def _response_topics(response: CapturedResponse) -> Iterator[tuple[bytes, int, int, int]]:
+    """Yield each topic of a response: key, partitions, bytes, and bytes of records among them."""
     layout, walk = response.layout, response.walk
     end = 1 if layout.flexible else 0
     if len(walk.elements) == 1:

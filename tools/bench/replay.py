@@ -32,7 +32,7 @@ _FRAMING: Final = (
     *("-Y", "kafka", "-T", "fields", "-e", "kafka.len"),
 )
 """Has tshark tell the length of every Kafka frame, and nothing else."""
-_SPARK_UP: Final = re.compile(r"Spark was up after ([\d.]+) s")
+_SPARK_UP: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
 def run(stage: Stage) -> list[Table]:

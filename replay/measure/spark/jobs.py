@@ -1,7 +1,7 @@
-"""From shares of captures, or a table written before, to the table of exchanges and its groups.
+"""The Spark jobs: from captures, or from a table, to the table of exchanges, and from it to its groups.
 
-One job with one exchange and one sort brings each connection's segments together, in order; nothing holds a
-connection as a whole.
+One shuffle and one sort bring the segments of each connection together, in order. No connection is held in
+memory as a whole.
 """
 
 import ipaddress
@@ -31,14 +31,14 @@ Key: TypeAlias = tuple[pa.Scalar, ...]
 def from_captures(
     spark: SparkSession, shares: list[Share], keep: Filter, choice: RowFilter, partitions: int
 ) -> DataFrame:
-    """Make the table of what shares hold.
+    """Make the table from captures.
 
     Args:
         spark: the session.
-        shares: what one task each reads.
-        keep: hosts and ports that are wanted.
-        choice: what is made of the exchanges.
-        partitions: tasks that connections are spread over.
+        shares: each is read by one task.
+        keep: which hosts and ports are read.
+        choice: how exchanges become rows.
+        partitions: number of tasks for the connections.
     """
     pickled = [pickle.dumps(share) for share in shares]
     ids = spark.range(0, len(shares), 1, len(shares))
@@ -48,13 +48,13 @@ def from_captures(
 
 
 def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> DataFrame:
-    """Make a table anew from one that has the raw columns, with another choice."""
+    """Make a table again, from one that has the raw columns, with another filter."""
     spread = table.repartition(partitions, "connection").sortWithinPartitions("connection", "place")
     return _grouped(spread, partial(_measure_again, keep, choice), choice)
 
 
 def groups(table: DataFrame) -> pa.Table:
-    """Sum the table up: by `GROUPED`, what is `SUMMED`, with the count of rows and their details."""
+    """Group the table by `GROUPED`; add up `SUMMED`, count the rows, and collect their details."""
     sums = [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in SUMMED]
     summed = table.groupBy(*GROUPED).agg(
         f.count("*").alias("count"), f.collect_list("detail").alias("details"), *sums
@@ -63,12 +63,12 @@ def groups(table: DataFrame) -> pa.Table:
 
 
 def topic_ids(table: DataFrame) -> pa.Table:
-    """Return the details of a table's connections; they name the topics that have ids."""
+    """Return the details of a table's connections. They hold the names of topic ids."""
     return table.where("row = 'connection'").select("detail").toArrow()
 
 
 def _grouped(spread: DataFrame, function: Callable[..., Batches], choice: RowFilter) -> DataFrame:
-    """Run a function over each connection's batches, as they come."""
+    """Run a function over the batches of each connection, one after the other."""
 
     def over(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return function(key, batches)
@@ -103,7 +103,7 @@ def _measure_again(keep: Filter, choice: RowFilter, key: Key, batches: Batches) 
 
 
 def _wanted(keep: Filter, connection: str) -> bool:
-    """Whether one of a connection's hosts and one of its ports are among those named."""
+    """Whether a filter keeps a connection (see `Filter`)."""
     ends = [end.rpartition(":") for end in connection.rpartition(" #")[0].split(" > ")]
     hosts = [ipaddress.ip_address(host.strip("[]")) for host, _, _ in ends]
     networks = [ipaddress.ip_network(host, strict=False) for host in keep.hosts]

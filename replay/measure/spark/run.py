@@ -1,4 +1,4 @@
-"""One measurement on Spark, from its start to the groups that the report is made of, and its progress."""
+"""One measurement on Spark: from the start of Spark to the groups for the report, with a progress bar."""
 
 import dataclasses
 import json
@@ -38,29 +38,29 @@ from replay.simulate.outcome import TopicKey
 _LEAST_SHARE: Final = 16 << 20
 _MOST_SHARE: Final = 512 << 20
 _PARTITION: Final = 16 << 20
-"""About so many bytes of capture are worth a task of their own."""
-_GLANCE_SECONDS: Final = 0.25
-_NAMED: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
-"""How Python's own lines tell of an exception."""
+"""Bytes of captures for each task, about."""
+_POLL_SECONDS: Final = 0.25
+_EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
+"""The line of a Python traceback that names the exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is to be measured, and how."""
+    """What to measure, and how."""
 
     keep: Filter
     choice: RowFilter
     topics: frozenset[str]
-    """Names; the ids that stand for them in requests are found in the table."""
+    """Names. Their ids, which requests may have instead, are found in the table."""
     sources: tuple[Source, ...] = field(default=())
     table: str | None = None
-    """A directory with a table, in place of sources."""
+    """A directory with a table, instead of sources."""
     parquet: str | None = None
-    """Where the table is to be written."""
+    """Where to write the table."""
 
     @property
     def size(self) -> int:
-        """Bytes of the captures, as far as they are known."""
+        """Bytes of the captures; those of unknown size count as 0."""
         return sum(max(source.size, 0) for source in self.sources)
 
 
@@ -68,28 +68,28 @@ def run_on_spark(work: Work, master: str, console: Console) -> pa.Table:
     """Start Spark, measure, and return the table's groups (see `replay.measure.report`).
 
     Raises:
-        NoJavaError: there is no Java to run Spark on.
-        SparkFailedError: it did not come up, or failed at its work.
+        NoJavaError: there is no Java for Spark.
+        SparkFailedError: Spark did not start, or the measurement failed.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     began = time.monotonic()
     quiet = not console.is_terminal
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as progress:
-        shown = progress.add_task("starting Spark", total=None)
+        bar = progress.add_task("starting Spark", total=None)
         with session(master) as spark:
             up = time.monotonic()
-            progress.update(shown, description="reading captures")
-            with _watched(spark, progress, shown), _failures_told():
+            progress.update(bar, description="reading captures")
+            with _task_progress(spark, progress, bar), _failures_in_one_line():
                 found = measure(spark, work)
             done = time.monotonic()
-    told = f"Spark was up after {up - began:.1f} s; measured in {done - up:.1f} s"
+    times = f"Spark started in {up - began:.1f} s; measured in {done - up:.1f} s"
     rate = f", {size(round(work.size / (done - up)))}/s" if work.size else ""
-    console.print(told + rate, style="dim", highlight=False)
+    console.print(times + rate, style="dim", highlight=False)
     return found
 
 
 def measure(spark: SparkSession, work: Work) -> pa.Table:
-    """Measure within a session that is there."""
+    """Measure in a Spark session that is running."""
     cores = spark.sparkContext.defaultParallelism
     partitions = min(4 * cores, work.size // _PARTITION + 1) if work.sources else cores
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
@@ -100,7 +100,7 @@ def measure(spark: SparkSession, work: Work) -> pa.Table:
     else:
         table = spark.read.parquet(work.table)
         if set(EXCHANGES_RAW.names) - set(table.columns):
-            raise InputError(f"{work.table}: no table that --parquet wrote")
+            raise InputError(f"{work.table}: not a table that --parquet wrote")
     if work.topics:
         table = table.persist(StorageLevel.DISK_ONLY)
         choice = dataclasses.replace(choice, topics=_keys(table, work.topics))
@@ -113,7 +113,7 @@ def measure(spark: SparkSession, work: Work) -> pa.Table:
 
 
 def _keys(table: DataFrame, topics: frozenset[str]) -> frozenset[TopicKey]:
-    """Return topics' names, and the ids that the captured Metadata responses give them."""
+    """Return topics' names, and their ids from the captured Metadata responses."""
     named = topic_ids(table).column("detail").to_pylist()
     ends = (end_from_json(json.loads(detail)["end"]) for detail in named)
     ids = {topic_id for end in ends for topic_id, name in end.topics.items() if name in topics}
@@ -121,30 +121,30 @@ def _keys(table: DataFrame, topics: frozenset[str]) -> frozenset[TopicKey]:
 
 
 @contextmanager
-def _failures_told() -> Iterator[None]:
-    """Tell of a failure in one line: the last of what a worker or Spark said."""
+def _failures_in_one_line() -> Iterator[None]:
+    """Turn a failure into one line: the last exception that a worker or Spark printed."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
         if _interrupted(error):
             raise KeyboardInterrupt from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = next((line for line in reversed(lines) if _NAMED.match(line)), lines[0] if lines else "")
-        raise SparkFailedError(f"Spark failed at its work: {told}") from error
+        reason = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[0] if lines else "")
+        raise SparkFailedError(f"Spark failed: {reason}") from error
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether the user stopped it: what PySpark raises then hides that."""
+    """Whether the user stopped it with Ctrl-C. PySpark raises another exception then."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
 @contextmanager
-def _watched(spark: SparkSession, progress: Progress, shown: TaskID) -> Iterator[None]:
-    """Show how many of the tasks are done, while they are."""
+def _task_progress(spark: SparkSession, progress: Progress, bar: TaskID) -> Iterator[None]:
+    """Show how many of Spark's tasks are done."""
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(spark, progress, shown, over), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(spark, progress, bar, over), daemon=True)
     watcher.start()
     try:
         yield
@@ -153,11 +153,11 @@ def _watched(spark: SparkSession, progress: Progress, shown: TaskID) -> Iterator
         watcher.join()
 
 
-def _watch(spark: SparkSession, progress: Progress, shown: TaskID, over: threading.Event) -> None:
+def _watch(spark: SparkSession, progress: Progress, bar: TaskID, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    while not over.wait(_GLANCE_SECONDS):
+    while not over.wait(_POLL_SECONDS):
         stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
         for stage in filter(None, stages):
             done = stage.numCompletedTasks
-            told = "reading captures" if stage.stageId == 0 else "measuring sessions"
-            progress.update(shown, description=told, completed=done, total=stage.numTasks)
+            description = "reading captures" if stage.stageId == 0 else "measuring sessions"
+            progress.update(bar, description=description, completed=done, total=stage.numTasks)

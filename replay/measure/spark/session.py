@@ -1,4 +1,4 @@
-"""A Spark session of our own: quiet, on loopback, with a folder that is gone when it ends."""
+"""A Spark session of our own: it prints nothing, stays on loopback, and removes its folder when it ends."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from replay.measure.spark.java import java_home
 
 BATCH_BYTES: Final = 4 << 20
-"""A worker holds a few Arrow batches of this size at a time, whatever the capture's."""
+"""A worker has a few Arrow batches of this size in memory, however large the capture is."""
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = err
@@ -34,19 +34,19 @@ appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 
 
 class SparkFailedError(Exception):
-    """Spark could not be started; the message is one line."""
+    """Spark could not be started, or failed. The message is one line."""
 
 
 @contextmanager
 def session(master: str) -> Iterator[SparkSession]:
-    """Start Spark, and stop it and remove what it left at the end.
+    """Start Spark. At the end, stop it and remove its files.
 
     Args:
         master: as Spark's own --master.
 
     Raises:
-        NoJavaError: there is no Java to run it on.
-        SparkFailedError: it did not come up.
+        NoJavaError: there is no Java for Spark.
+        SparkFailedError: Spark did not start.
     """
     scratch = Path(tempfile.mkdtemp(prefix="fetchgate-spark-"))
     try:
@@ -62,7 +62,7 @@ def session(master: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Give the root logger a handler: py4j would make it print a stack trace for a call that Ctrl-C ends."""
+    """Add a handler to the root logger. Without one, py4j prints a stack trace when Ctrl-C ends a call."""
     handler = logging.NullHandler()
     logging.getLogger().addHandler(handler)
     try:
@@ -72,7 +72,7 @@ def _quiet() -> Iterator[None]:
 
 
 def is_local(master: str) -> bool:
-    """Whether all of Spark runs on this machine."""
+    """Whether Spark runs only on this machine."""
     return master.startswith("local")
 
 
@@ -81,28 +81,28 @@ def _start(master: str, scratch: Path) -> SparkContext:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
     conf = _conf(master, scratch)
-    noise = scratch / "stderr"
+    output = scratch / "stderr"
     try:
-        with noise.open("wb") as stderr, _interrupt_later():
+        with output.open("wb") as stderr, _interrupt_later():
             gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]  # PySpark's own
         return SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
-        raise SparkFailedError(f"--master {master}: {_reason(error, noise)}") from error
+        raise SparkFailedError(f"--master {master}: {_reason(error, output)}") from error
 
 
 @contextmanager
 def _interrupt_later() -> Iterator[None]:
-    """Hold Ctrl-C back: a Java process that is interrupted while it starts would be left behind."""
+    """Delay Ctrl-C: a Java process that is interrupted while it starts would be left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if received:
         raise KeyboardInterrupt
 
 
@@ -129,19 +129,19 @@ def _conf(master: str, scratch: Path) -> SparkConf:
     return conf.setAll(list(settings.items()))
 
 
-def _reason(error: Exception, noise: Path) -> str:
-    """Give the line that tells why: Java's own last complaint, else the exception's."""
+def _reason(error: Exception, output: Path) -> str:
+    """Return the reason in one line: the first error that Java printed, or else the exception."""
     with suppress(OSError):
-        lines = [line.strip() for line in noise.read_text(errors="replace").splitlines()]
-        told = [line for line in lines if "Exception" in line or "Error" in line]
-        if told:
-            return told[0].partition("Exception: ")[2] or told[0]
+        lines = [line.strip() for line in output.read_text(errors="replace").splitlines()]
+        errors = [line for line in lines if "Exception" in line or "Error" in line]
+        if errors:
+            return errors[0].partition("Exception: ")[2] or errors[0]
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _stop(context: SparkContext) -> None:
-    """Stop Spark and the Java process: the gateway leaves when its standard input closes."""
-    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the process it started there alone
+    """Stop Spark and the Java process. PySpark's gateway exits when its standard input closes."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - only PySpark's own attribute has the process
     context.stop()
     if gateway is None:
         return

@@ -90,7 +90,7 @@ def test_only_the_port_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("port", ["0", "70000"])
 def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--port", port, str(CAPTURES / "java-100p.pcap")]) == 2
-    assert capsys.readouterr().err.startswith("fetchgate replay inspect: --port takes")
+    assert capsys.readouterr().err.startswith("fetchgate replay inspect: --port must be")
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

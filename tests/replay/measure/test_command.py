@@ -45,12 +45,12 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
     [
         (["measure"], "the following arguments are required: FILE|GLOB|DIR|-"),
         (["measure", "none.pcap"], "none.pcap: no such file"),
-        (["measure", CAPTURE, "--port", "70000"], "--port: 70000 is no port"),
-        (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is no address"),
-        (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is no price"),
+        (["measure", CAPTURE, "--port", "70000"], "--port: 70000 is not a port"),
+        (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
+        (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
         (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
-        (["measure", CAPTURE, "--parquet", str(CAPTURES)], "it is not empty"),
-        (["measure", CAPTURE, "--parquet", "x", "--anonymize"], "--parquet keeps the names"),
+        (["measure", CAPTURE, "--parquet", str(CAPTURES)], "the directory is not empty"),
+        (["measure", CAPTURE, "--parquet", "x", "--anonymize"], "--parquet writes the names"),
         (["measure", CAPTURE, "--anonymize-key", "x" * 65], "--anonymize-key: a key has 1 to 64 bytes"),
         (["measure", CAPTURE, "--anonymize-key", ""], "--anonymize-key: a key has 1 to 64 bytes"),
         (["measure", CAPTURE, "--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
@@ -94,7 +94,7 @@ def test_a_table_is_measured_alone(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "part.parquet").touch()
 
     assert cli.main(["measure", str(tmp_path), CAPTURE]) == 2
-    assert "is measured alone" in capsys.readouterr().err
+    assert "must be the only input" in capsys.readouterr().err
 
 
 def test_without_java_it_fails_in_one_line(

@@ -63,7 +63,7 @@ def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -
     writer.exchange(
         dataclasses.replace(EXCHANGE, request_bytes=request_bytes, response_bytes=response_bytes), 5
     )
-    (found,) = writer.take().to_pylist()
+    (found,) = writer.drain().to_pylist()
 
     assert (found["row"], found["place"], found["kind"], found["counted"]) == (row, 5, None, None)
     assert found["client_id"] == "id"
@@ -72,7 +72,7 @@ def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -
 def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
     writer = Writer(raw=True)
     writer.exchange(EXCHANGE, 0)
-    batch = writer.take()
+    batch = writer.drain()
     (row,) = batch.to_pylist()
     (again,) = exchanges(batch)
 
@@ -93,7 +93,7 @@ def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
 
     assert told == [False] * 4095 + [True]
     assert heavy.full
-    assert [rows.take().num_rows, rows.take().num_rows] == [4096, 0]
+    assert [rows.drain().num_rows, rows.drain().num_rows] == [4096, 0]
 
 
 def test_the_end_of_a_connection_comes_back_with_its_topics() -> None:

@@ -22,16 +22,18 @@ def captured(version: int, isolation_level: int = 0) -> CapturedResponse:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_entries_with_news_and_those_without_are_told_apart(version: int) -> None:
     response = captured(version)
-    quiet = {key: [int.from_bytes(item.tobytes()[:4]) for item in items] for key, items in response.quiet()}
+    quiet = {
+        key: [int.from_bytes(item.tobytes()[:4]) for item in items] for key, items in response.empty_entries()
+    }
     t, u = (topic_id(name) if version >= 13 else name.encode() for name in "tu")
 
-    assert [(each.key, each.partition, each.records, each.error_code) for each in response.changes] == [
+    assert [(each.key, each.partition, each.records, each.error_code) for each in response.other_entries] == [
         (t, 1, 90, 0),
         (t, 2, 0, 3),
     ]
     assert quiet == {t: [0, 3], u: [*range(20)]}
     assert response.empty_entry_bytes == 22 * response.layout.response_entry
-    assert response.entry_bytes == sum(each.end - each.start for each in response.changes) - 90
+    assert response.entry_bytes == sum(each.end - each.start for each in response.other_entries) - 90
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -81,7 +83,7 @@ def test_contents_of_records_may_be_cut() -> None:
     assert response.cut
     assert response.size == len(frame)
     assert [len(piece) for piece in response.pieces] == [start, len(CUT), 10_000, len(frame) - start - size]
-    assert [each.records for each in response.changes] == [size]
+    assert [each.records for each in response.other_entries] == [size]
     assert sum(map(len, response.part(0, len(frame)))) == len(frame)
 
 

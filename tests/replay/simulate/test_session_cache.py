@@ -192,7 +192,7 @@ def test_the_log_keeps_what_makes_a_difference() -> None:
     log.touch(27 * SECOND + 3 * TOUCH_NS, "a", 6)
     log.close(28 * SECOND + 3 * TOUCH_NS, "a")
 
-    assert [(time // SECOND, act, size) for time, act, _, size in log.take()] == [
+    assert [(time // SECOND, act, size) for time, act, _, size in log.drain()] == [
         (0, "make", 5),
         (10, "touch", 5),
         (20, "touch", 5),
@@ -202,4 +202,4 @@ def test_the_log_keeps_what_makes_a_difference() -> None:
         (57, "touch", 6),
         (58, "close", 0),
     ]
-    assert log.take() == []
+    assert log.drain() == []

@@ -111,7 +111,7 @@ def test_any_master_gives_the_same_and_nothing_is_left(spark: SparkSession, tmp_
 
     assert [one.returncode for one in ran] == [0, 0], ran[-1].stderr
     assert [dict(json.loads(one.stdout), version="0") for one in ran] == [here, here]
-    assert all(one.stderr.startswith("Spark was up after ") and one.stderr.count("\n") == 1 for one in ran)
+    assert all(one.stderr.startswith("Spark started in ") and one.stderr.count("\n") == 1 for one in ran)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,7 +151,7 @@ def test_an_interrupt_waits_until_java_has_started() -> None:
 def failing(error: Exception, cause: BaseException | None = None) -> None:
     """Fail as PySpark does where it is interrupted: the error hides the cause."""
     error.__context__ = cause
-    with run._failures_told():
+    with run._failures_in_one_line():
         raise error
 
 
@@ -162,5 +162,5 @@ def test_an_interrupt_is_known_by_what_it_caused() -> None:
 
 def test_a_failure_is_the_last_line_of_a_worker() -> None:
     text = "job aborted\nTraceback:\n  File x\nValueError: no such thing\n\n\tat org.apache.spark.Error(x)\n"
-    with pytest.raises(SparkFailedError, match=r"^Spark failed at its work: ValueError: no such thing$"):
+    with pytest.raises(SparkFailedError, match=r"^Spark failed: ValueError: no such thing$"):
         failing(Py4JError(text))
