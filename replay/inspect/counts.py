@@ -46,7 +46,7 @@ class FetchCounts:
     """Counts of a connection's fetches."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    """By kind: full (epoch 0), incremental (> 0), sessionless (-1 without a session id), close (-1 with one)."""
+    """By kind: full (epoch 0), incremental (> 0), sessionless (-1, no session id), close (-1 with one)."""
     least: int = -1
     """Fewest partitions listed by a fetch; -1 if there is no fetch."""
     most: int = 0

@@ -1,12 +1,13 @@
-"""Stable pseudonyms for the names in a report, so that it can be shown to others.
+"""Replaces the names in a report by stable pseudonyms, so that it can be shown to others.
 
-A pseudonym is a keyed hash of the name and of what it names, so the same name has the same pseudonym in every
-report made with the same key, and reports can be compared.
+A pseudonym is a keyed hash of the name and of its kind (client, topic, ...). So a name has the same pseudonym
+in all reports that were made with the same key, and these reports can be compared.
 
-What it protects from: reading names off the report. What it does not: without a key of one's own anybody can
-hash a guess and look for it, and addresses and common topic names are guessed in no time; with a key that is
-kept to oneself they can't. Ports, software and its versions, times, byte and partition counts stay as they
-are, and may tell a colleague whose traffic it is.
+Nobody can read names from such a report. But without a secret key anybody can guess a name, hash it and
+search for it. Addresses and common topic names are quickly guessed. A secret key prevents that.
+
+Ports, software and its versions, times, and counts of bytes and partitions stay as they are. A colleague may
+recognise the traffic by them.
 """
 
 import re
@@ -26,9 +27,9 @@ from replay.report.model import (
 )
 
 MAX_KEY: Final = 64
-"""Bytes that a key may have (blake2b's own bound)."""
+"""Most bytes of a key (the limit of blake2b)."""
 _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){3,7}")
-"""IPv4 and IPv6 in a sentence; three colons at least, for a time of day has two."""
+"""IPv4 and IPv6 addresses in a sentence. An IPv6 address has three colons at least: a time has two."""
 _ENDPOINT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^\s:\[\]]+):(?P<port>\d+)")
 
 
@@ -36,12 +37,12 @@ def anonymize(report: Report, key: bytes = b"") -> Report:
     """Replace client ids, topic names, hosts and file names by pseudonyms.
 
     Args:
-        report: the report object; it is not changed.
-        key: a secret of at most `MAX_KEY` bytes that makes pseudonyms unguessable; reports are comparable
-            where it is the same.
+        report: the report object. It is not changed.
+        key: a secret of at most `MAX_KEY` bytes, so that nobody can check a guessed name. Reports with the
+            same key can be compared.
 
     Returns:
-        the report with pseudonyms, everything else as it was.
+        the report with pseudonyms, and everything else unchanged.
     """
     return _Pseudonyms(key).report(report)
 
@@ -64,7 +65,7 @@ class _Pseudonyms:
         }
 
     def _name(self, kind: str, name: str) -> str:
-        """Give "client-k7m2qx9p": 40 bits, which ten thousand names hardly share. No name stays none."""
+        """Return a pseudonym such as "client-k7m2qx9p"; "" for "". Its 40 bits hardly ever collide."""
         if not name:
             return ""
         text = name.encode(errors="surrogatepass")
@@ -72,7 +73,7 @@ class _Pseudonyms:
         return f"{kind}-{b32encode(digest).decode().lower()}"
 
     def _endpoints(self, text: str) -> str:
-        """Replace the host of each host:port in a text."""
+        """Replace the host in each host:port of a text."""
         return _ENDPOINT.sub(lambda match: f"{self._host(match['host'])}:{match['port']}", text)
 
     def _host(self, host: str) -> str:

@@ -1,9 +1,9 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
-Column `by` tells what a row is: total, client, topic, broker or connection. Sum over one kind of row, never
-over several: each kind holds all the bytes (connection only the largest ones). The other columns are named
-after the report object's fields (`actual_request_bytes` is `fetch.actual.request_bytes`), in bytes and
-counts; a column is empty where it does not apply. RFC 4180: UTF-8, comma, CRLF, names in the first row.
+The column `by` names the kind of a row: total, client, topic, broker or connection. Add up only rows of one
+kind: each kind has all the bytes (but connection has only the largest connections). The other columns are
+named after the fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column
+is empty where it does not apply. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
 """
 
 import csv
@@ -24,7 +24,7 @@ NAMES: Final = (
     "connection",
     "connections",
 )
-"""What a row is of. A topic row with an empty topic has what is no topic's: the rest of each frame."""
+"""What a row describes. The topic row without a topic has the rest of each frame."""
 FIELDS: Final = tuple(
     (group, field)
     for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", SessionsReport))
@@ -38,7 +38,7 @@ FIGURES: Final = (
 )
 """`predicted_bytes` is sessions + (actual - eligible), both directions; `saved_ratio` 0.5 is one half."""
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a formula begins with, plain and full-width."""
+"""A formula begins with one of these characters, plain or full-width."""
 COLUMNS: Final = (*NAMES, *FIGURES)
 
 
@@ -49,8 +49,8 @@ def render(report: Report) -> str:
         report: the report object.
 
     Returns:
-        text to be written as UTF-8 without translating its line ends. Names of peers are printable, and one
-        that a spreadsheet would take for a formula begins with an apostrophe.
+        text, to be written as UTF-8 without translation of line ends. Names from clients and brokers are
+        printable. Before a name that a spreadsheet would take for a formula stands an apostrophe.
     """
     lines = _Lines()
     writer = csv.DictWriter(lines, COLUMNS, restval="")
@@ -60,7 +60,7 @@ def render(report: Report) -> str:
 
 
 class _Lines(list[str]):
-    """What `csv` writes to."""
+    """A list that `csv` can write to."""
 
     write = list[str].append
 
@@ -87,7 +87,7 @@ def _names(row: Mapping[str, object]) -> dict[str, str | int]:
 
 
 def _inert(name: str) -> str:
-    """Keep a spreadsheet from computing a peer's name (OWASP: CSV injection)."""
+    """Make sure that a spreadsheet does not compute a name (OWASP: CSV injection)."""
     return "'" + printable(name) if name.startswith(_FORMULA) else printable(name)
 
 

@@ -1,7 +1,7 @@
-"""The report as one HTML file: opens offline, asks for nothing, needs no script.
+"""The report as one HTML file. It opens offline, sends no request and needs no script.
 
-A Content-Security-Policy in the page forbids every request and every script, so that even a hole in the
-escaping could not use them.
+A Content-Security-Policy in the page forbids all requests and scripts. So even a name that was not escaped
+could not start one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,9 +34,9 @@ from replay.report.wording import (
 )
 
 ROWS: Final = 50
-"""Of a table by client, topic, broker or connection; the others are summed up. The CSV has all."""
+"""Most rows of a table by client, topic, broker or connection. The last one adds up the rest."""
 PROBLEMS: Final = 20
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _TITLE: Final = "What fetch sessions would save"
 
 
@@ -47,7 +47,7 @@ def render(report: Report) -> str:
         report: the report object.
 
     Returns:
-        the whole file, to be written as UTF-8.
+        the contents of the file, to be written as UTF-8.
     """
     fetches = report["fetch"]["actual"]["requests"]
     body = element(
@@ -66,7 +66,7 @@ def _head() -> Markup:
     return element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", http_equiv="Content-Security-Policy", content=_CONTENT_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("link", rel="icon", href="data:,"),
         element("title", f"{_TITLE} - fetchgate"),
@@ -82,7 +82,7 @@ def _headline(report: Report) -> Markup:
             element("p", f"{captured(report)}. {filters}", class_="soft"),
             _cards(report)
             if report["fetch"]["actual"]["requests"]
-            else _section("No fetch", [], "No fetch request was found in what was read."),
+            else _section("No fetch", [], "No fetch request was found."),
         )
     )
 
@@ -96,7 +96,7 @@ def _cards(report: Report) -> Markup:
         (size(abs(saved)), "added, both directions" if dearer else "saved, both directions"),
         (size(actual_bytes(fetch)), f"captured, in {plural(fetch['actual']['requests'], 'fetch request')}"),
         (size(predicted_bytes(fetch)), "predicted, with sessions"),
-        (percent(report["readable"]["ratio"]), "of the captured streams was readable"),
+        (percent(report["readable"]["ratio"]), "of the captured streams could be read"),
     )
     classes = [f"card lead{' dearer' if dearer else ''}", *["card"] * 4]
     boxes = [
@@ -117,10 +117,10 @@ def _problems(report: Report) -> Markup:
         for problem in problems[:PROBLEMS]
     ]
     if more := len(problems[PROBLEMS:]):
-        lines.append(f"and {number(more)} more; the JSON has them all")
+        lines.append(f"and {number(more)} more; the JSON has all")
     return element(
         "div",
-        element("b", "Parts of the input could not be read; the figures leave them out."),
+        element("b", "Parts of the input could not be read. They are not in the figures."),
         element("ul", [element("li", line) for line in lines]),
         class_="banner",
     )
@@ -138,8 +138,8 @@ def _fetches(report: Report) -> Markup:
                 ("Topic",),
                 topic_rows(report, ROWS),
                 "Entries",
-                "A topic has its entries in requests and responses and the elements that hold them. What "
-                "frames have besides stands in a row of its own, so that the column adds up.",
+                "A topic's bytes are its entries in requests and responses, with the elements around them. "
+                "The rest of each frame has its own row, so that the column adds up.",
             ),
             _breakdown("By broker", ("Broker",), [*broker_rows(report, ROWS), total_row(report)], "Fetches"),
             _sessions(report),
@@ -186,7 +186,7 @@ def _where(report: Report) -> Markup:
     return _section(
         "Where the bytes go",
         [plots.where(split), _table(("Part", "What it is"), ("Captured", "Predicted"), rows)],
-        "Listing and empty entries are what sessions avoid: partitions named again though nothing changed.",
+        "Sessions avoid listing and empty entries: partitions that are named again although nothing changed.",
     )
 
 
@@ -236,14 +236,16 @@ def _sessions(report: Report) -> Markup:
     actual, eligible, sessions = fetch["actual"], fetch["eligible"], fetch["sessions"]
     through = sessions["full"] + sessions["incremental"] + sessions["sessionless"]
     before = (actual["requests"], actual["request_bytes"], actual["response_bytes"])
-    taken = (eligible["exchanges"], eligible["request_bytes"], eligible["response_bytes"])
+    replaced = (eligible["exchanges"], eligible["request_bytes"], eligible["response_bytes"])
     instead = (through, sessions["request_bytes"], sessions["response_bytes"])
-    after = tuple(first - second + third for first, second, third in zip(before, taken, instead, strict=True))
+    after = tuple(
+        first - second + third for first, second, third in zip(before, replaced, instead, strict=True)
+    )
     rows = [
         (name, number(fetches), size(requests), size(responses))
         for name, (fetches, requests, responses) in (
             ("Captured", before),
-            ("- eligible of these", taken),
+            ("- eligible of these", replaced),
             ("+ the eligible through sessions", instead),
             ("= predicted broker side", after),
         )
@@ -266,8 +268,8 @@ def _not_eligible(report: Report) -> Markup:
     ]
     return _section(
         "Not eligible",
-        [_table(("Why", "What that means"), ("Fetches", "Bytes"), rows)],
-        "Left as captured: part of what was captured and of what is predicted, never of the saving.",
+        [_table(("Reason", "What it means"), ("Fetches", "Bytes"), rows)],
+        "They stay as captured: in the captured and in the predicted bytes, but not in the saved bytes.",
     )
 
 
@@ -285,12 +287,13 @@ def _slots(report: Report) -> Markup:
         )
         for row in report["slots"]
     ]
-    numbers = ("Wanted at once", "Held at once", "Slots", "Evictions", "Refused")
+    numbers = ("Needed at once", "Used at once", "Slots", "Evictions", "Refused")
     return _section(
         "Fetch session slots of the brokers",
         [_table(("Broker",), numbers, rows)],
-        "A broker keeps max.incremental.fetch.session.cache.slots sessions (1,000 by default). When all are "
-        "taken it evicts one by Kafka's rules, or refuses: then the fetches go on in full and save nothing.",
+        "A broker has max.incremental.fetch.session.cache.slots slots for sessions (1,000 by default). When "
+        "all are used, it evicts a session by Kafka's rules, or refuses the new one. Fetches without a "
+        "session stay full and save nothing.",
     )
 
 
@@ -301,8 +304,8 @@ def _modelled(report: Report) -> Markup:
     if not money:
         return _section(MODELLED, [table])
     saved = (
-        f"At {money['price_per_gb']:g} a GB the saved bytes are worth {price(money['saved'])} in the time of "
-        f"the capture, {price(money['saved_per_month'])} in 30 days such as this: {money['how']}."
+        f"At {money['price_per_gb']:g} per GB the saved bytes cost {price(money['saved'])} in the time of "
+        f"the capture, or {price(money['saved_per_month'])} in 30 days of the same traffic: {money['how']}."
     )
     return _section(MODELLED, [table, element("p", saved)])
 
@@ -321,9 +324,9 @@ def _reading(report: Report) -> Markup:
     rows = [("readable", size(readable["readable_bytes"]), percent(readable["ratio"]))]
     rows += [(shown(reason), size(count), percent(count / max(whole, 1))) for reason, count in ranked]
     words = [
-        f"Of the {size(whole)} in the captured TCP streams. What could not be read is in no other figure."
+        f"Of {size(whole)} in the captured TCP streams. No other figure includes what could not be read."
     ]
     if halves := unpaired(report):
-        words.append(f"Seen by half: {halves}.")
+        words.append(f"Incomplete: {halves}.")
     content = [plots.share(readable["ratio"]), _table(("Part",), ("Bytes", "Share"), rows)]
-    return _section("What share was readable", content, *words)
+    return _section("How much could be read", content, *words)

@@ -1,4 +1,4 @@
-"""HTML and SVG elements that no text put into them can break: all but markup itself is escaped."""
+"""HTML and SVG elements. All text in them is escaped, so that it can't break them."""
 
 import html
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ _VOID: Final = frozenset({"meta", "link"})
 
 
 class Markup(str):
-    """Text that is HTML already. Only this module and constants of this package make any."""
+    """Text that is HTML already. Only this module makes it, and constants of this package."""
 
     __slots__ = ()
 
@@ -18,12 +18,12 @@ def element(name: str, /, *children: str | Iterable[Markup], **attributes: str |
 
     Args:
         name: the tag.
-        children: text, which is escaped; `Markup`, which is not; or several `Markup` in a row.
-        attributes: values are escaped, empty ones left out; in their names `class_` stands for class, `_` for
-            a hyphen.
+        children: text, which is escaped; `Markup`, which is not; or several `Markup`.
+        attributes: values are escaped, and empty ones left out. `class_` stands for class, and `_` in a name
+            for a hyphen.
 
     Returns:
-        the element, closed where it has to be.
+        the element, with an end tag if it needs one.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
@@ -36,7 +36,7 @@ def element(name: str, /, *children: str | Iterable[Markup], **attributes: str |
 
 
 def joined(parts: Iterable[Markup]) -> Markup:
-    """Put markup in a row."""
+    """Concatenate markup."""
     return Markup("".join(parts))
 
 

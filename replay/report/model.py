@@ -1,12 +1,13 @@
-"""The report object: what `measure --json` prints and what every other form of the report is made from.
+"""The report object: `measure --json` prints it, and every other form of the report is made from it.
 
-Plain dictionaries, so that the object is the JSON and nothing has to be converted. Three rules hold for it:
+It consists of plain dictionaries, so it is the JSON without conversion. Three rules hold:
 
 - Bytes are counted, on whole Kafka frames (their 4-byte length included) unless a field says otherwise.
 - predicted broker side = `sessions` + (`actual` - `eligible`), for requests and responses alike.
 - Columns add up: the rows of `by_client`, of `by_topic` and of `by_broker` each sum to `fetch`.
 
-Names in it (client ids, software, topics, hosts) are what the peers sent: whoever shows them escapes them.
+Names (client ids, software, topics, hosts) are as clients and brokers sent them. Code that shows them must
+escape them.
 """
 
 from typing import TypedDict
@@ -16,7 +17,7 @@ class Actual(TypedDict):
     """The fetches as captured."""
 
     requests: int
-    """Whether answered or not."""
+    """With a response or without."""
     responses: int
     """Only those whose request was seen."""
     request_bytes: int
@@ -28,7 +29,7 @@ class Actual(TypedDict):
 
 
 class Eligible(TypedDict):
-    """The share of the fetches that the session engine took, as captured."""
+    """The fetches that went through the session engine, as captured."""
 
     exchanges: int
     request_bytes: int
@@ -37,7 +38,7 @@ class Eligible(TypedDict):
 
 
 class SessionsReport(TypedDict):
-    """What the eligible fetches cost through the engine; closes and repairs are part of the byte counts."""
+    """What the eligible fetches cost through the engine. The bytes include closes and repairs."""
 
     request_bytes: int
     response_bytes: int
@@ -56,24 +57,24 @@ class SessionsReport(TypedDict):
 
 
 class FetchReport(TypedDict):
-    """One row's fetches: of the whole capture, a client, a topic, a broker or a connection."""
+    """The fetches of the whole capture, or of a client, topic, broker or connection."""
 
     actual: Actual
     eligible: Eligible
     sessions: SessionsReport
     saved_bytes: int
-    """eligible - sessions, both directions; negative where sessions would have cost more."""
+    """eligible - sessions, both directions; negative if sessions would have cost more."""
     saved_ratio: float
-    """saved_bytes / all actual fetch bytes of the row, 0.0 where there are none."""
+    """saved_bytes / all actual fetch bytes of the row; 0.0 if there are none."""
 
 
 class Problem(TypedDict):
-    """One thing in the input that could not be read; any of them makes the exit code 3."""
+    """Something in the input that could not be read. With any problem the exit code is 3."""
 
     file: str
-    """The file as it was given, "" where it is no single file's."""
+    """The file as the user named it; "" if the problem is not of one file."""
     problem: str
-    """A line for a reader, without the file's name."""
+    """One line for people, without the file's name."""
 
 
 class Input(TypedDict):
@@ -92,7 +93,7 @@ class Input(TypedDict):
 
 
 class Filters(TypedDict):
-    """What the report was narrowed to; an empty list is no filter."""
+    """What was read and counted; an empty list is no filter."""
 
     ports: list[int]
     hosts: list[str]
@@ -101,17 +102,17 @@ class Filters(TypedDict):
 
 
 class Time(TypedDict):
-    """Span of the packets read, ISO 8601 in UTC; "" where none was read."""
+    """Times of the first and the last packet, ISO 8601 in UTC; "" if there was no packet."""
 
     first: str
     last: str
 
 
 class Bucket(TypedDict):
-    """Fetch bytes, both directions, of one stretch of time."""
+    """Fetch bytes, both directions, of a period of time."""
 
     time: str
-    """Its beginning, ISO 8601 in UTC. Buckets ascend; those without a fetch may be left out."""
+    """Its beginning, ISO 8601 in UTC. Buckets are in order; those without a fetch may be left out."""
     seconds: float
     """Its length."""
     actual_bytes: int
@@ -119,12 +120,12 @@ class Bucket(TypedDict):
 
 
 class Shares(TypedDict):
-    """Where the bytes go; the five sum to all fetch bytes of both directions."""
+    """Where the bytes go. The five parts add up to all fetch bytes of both directions."""
 
     listing_bytes: int
-    """Requests: partition entries and the topic elements that hold them, forgotten ones included."""
+    """Requests: entries of partitions, and the topic elements that hold them; with forgotten ones."""
     empty_entry_bytes: int
-    """Responses: entries that told nothing new."""
+    """Responses: entries that tell nothing new."""
     entry_bytes: int
     """Responses: the other entries, without their records."""
     record_bytes: int
@@ -145,15 +146,15 @@ class ReadableReport(TypedDict):
 
     readable_bytes: int
     unreadable_bytes: int
-    """Lost, cut, opaque or not Kafka; readable and unreadable are the whole."""
+    """Lost, cut, encrypted or not Kafka. Readable and unreadable bytes together are all bytes."""
     ratio: float
-    """readable / whole, 1.0 where there is nothing."""
+    """readable / all; 1.0 if there are no bytes."""
     by_reason: dict[str, int]
-    """Unreadable bytes by reason; sums to `unreadable_bytes`."""
+    """Unreadable bytes by reason. They add up to `unreadable_bytes`."""
 
 
 class NotEligible(TypedDict):
-    """Fetches left as they are for one reason."""
+    """Fetches that stay as captured, for one reason."""
 
     exchanges: int
     bytes: int
@@ -165,7 +166,7 @@ class ClientRow(TypedDict):
 
     client_id: str
     software: str
-    """Name and version as told in ApiVersions v3+, "" where it was not."""
+    """Name and version from ApiVersions v3 or later; "" if unknown."""
     fetch_version: int
     connections: int
     fetch: FetchReport
@@ -174,13 +175,13 @@ class ClientRow(TypedDict):
 class TopicRow(TypedDict):
     """One topic's entries and topic elements.
 
-    The row whose topic is None has the rest of each frame, and all that is counted by the frame: requests,
-    responses, exchanges, full, incremental, sessionless, added, altered, forgotten, close_bytes and
-    repair_bytes are 0 in a topic's row.
+    The row whose topic is None has the rest of each frame, and everything that is counted once for a frame:
+    requests, responses, exchanges, full, incremental, sessionless, added, altered, forgotten, close_bytes and
+    repair_bytes. These are 0 in the row of a topic.
     """
 
     topic: str | None
-    """Name; or the topic id as Kafka writes it, where no Metadata response named it."""
+    """Name; or the topic id as Kafka writes it, if no captured Metadata response has its name."""
     fetch: FetchReport
 
 
@@ -194,10 +195,10 @@ class BrokerRow(TypedDict):
 
 
 class ConnectionRow(TypedDict):
-    """One of the connections that fetch most bytes."""
+    """One of the connections with the most fetch bytes."""
 
     connection: str
-    """As in "client host:port > broker host:port #n", n counts port reuse."""
+    """As in "client host:port > broker host:port #n". n counts the connections with the same ports."""
     client: str
     broker: str
     client_id: str
@@ -210,22 +211,22 @@ class SlotsRow(TypedDict):
 
     broker: str
     sessions_at_once: int
-    """Most sessions held at a time."""
+    """Most sessions in slots at a time."""
     requested_at_once: int
-    """Most connections that wanted one at a time."""
+    """Most sessions at a time if there had been slots for all."""
     slots: int
     evictions: int
     refused: int
-    """Sessions asked for and not given, for want of a slot that might be evicted."""
+    """Sessions that the broker did not make: no slot was free, and none could be evicted."""
 
 
 class TcpIp(TypedDict):
-    """Modelled: what TCP and IP headers add to the fetch bytes; the headers alone, both directions."""
+    """Modelled: bytes of TCP and IP headers around the fetch bytes, both directions."""
 
     bytes_actual: int
     bytes_predicted: int
     how: str
-    """The model in a sentence."""
+    """How it was computed, in one sentence."""
 
 
 class Money(TypedDict):
@@ -234,9 +235,9 @@ class Money(TypedDict):
     price_per_gb: float
     """Per 10^9 bytes."""
     saved: float
-    """Over the time of the capture."""
+    """In the time of the capture."""
     saved_per_month: float
-    """If the captured time went on for 30 days."""
+    """If the traffic went on like this for 30 days."""
     how: str
 
 
@@ -254,7 +255,7 @@ class Report(TypedDict):
     version: str
     """Of fetchgate."""
     policy: str
-    """As given: "gateway" or "always"."""
+    """The value of --policy: gateway or always."""
     filters: Filters
     time: Time
     input: Input
@@ -274,20 +275,20 @@ class Report(TypedDict):
 
 
 def actual_bytes(fetch: FetchReport) -> int:
-    """All fetch bytes as captured, both directions."""
+    """Return all fetch bytes as captured, both directions."""
     return fetch["actual"]["request_bytes"] + fetch["actual"]["response_bytes"]
 
 
 def eligible_bytes(fetch: FetchReport) -> int:
-    """The eligible fetches' bytes as captured, both directions."""
+    """Return the bytes of eligible fetches as captured, both directions."""
     return fetch["eligible"]["request_bytes"] + fetch["eligible"]["response_bytes"]
 
 
 def sessions_bytes(fetch: FetchReport) -> int:
-    """What the eligible fetches cost through the engine, both directions."""
+    """Return what the eligible fetches cost through the engine, both directions."""
     return fetch["sessions"]["request_bytes"] + fetch["sessions"]["response_bytes"]
 
 
 def predicted_bytes(fetch: FetchReport) -> int:
-    """The predicted broker side, both directions: sessions + (actual - eligible)."""
+    """Return the predicted broker side, both directions: sessions + (actual - eligible)."""
     return sessions_bytes(fetch) + actual_bytes(fetch) - eligible_bytes(fetch)

@@ -1,4 +1,4 @@
-"""The report's plots: inline SVG and boxes sized by CSS, coloured by class so that they follow the theme."""
+"""The report's plots: inline SVG, and boxes sized by CSS. CSS classes give the colours."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,23 +16,23 @@ RIGHT: Final = 34
 TOP: Final = 10
 BOTTOM: Final = 28
 TICKS: Final = 7
-"""Of the time axis, at most."""
+"""Most ticks on the time axis."""
 _TIMES: Final = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(60, 120, 300, 600, 900, 1_800),
     *(3_600, 7_200, 10_800, 21_600, 43_200),
 )
-"""Seconds that ticks are apart; beyond them whole days."""
+"""Seconds between two ticks; for longer times whole days."""
 
 
 def over_time(buckets: Sequence[Bucket]) -> Markup:
-    """Draw fetch bytes a second as captured and as predicted, as two stepped areas in front of each other.
+    """Draw fetch bytes a second, as captured and as predicted: two stepped areas, one before the other.
 
     Args:
-        buckets: ascending, one at least.
+        buckets: in order of time, at least one.
 
     Returns:
-        an SVG; each bucket tells its figures when it is pointed at.
+        an SVG. Pointing at a bucket shows its figures.
     """
     begin = buckets[0]["time"]
     span = seconds_between(begin, buckets[-1]["time"]) + buckets[-1]["seconds"]
@@ -55,7 +55,7 @@ def over_time(buckets: Sequence[Bucket]) -> Markup:
 
 
 class _Scale:
-    """From seconds and bytes a second to places in the drawing."""
+    """Converts seconds, and bytes a second, to coordinates."""
 
     def __init__(self, *, begin: str, span: float, top: float) -> None:
         self.begin = begin
@@ -74,7 +74,7 @@ class _Scale:
 
 
 def _nice_step(top: float) -> float:
-    """Choose 1, 2 or 5 times a power of ten, so that at most five steps reach the top; 1 at least."""
+    """Choose 1, 2 or 5 times a power of ten (at least 1), so that at most five steps reach the top."""
     if top <= 5:
         return 1
     rough = top / 5
@@ -141,7 +141,7 @@ def _time_axis(scale: _Scale) -> Markup:
 
 
 def _time_step(span: float) -> float:
-    """Choose seconds that a reader counts in, so that at most `TICKS` ticks are on the axis."""
+    """Choose a usual number of seconds, so that at most `TICKS` ticks are on the axis."""
     days = ceil(span / 86_400 / (TICKS - 1)) * 86_400
     return next((step for step in _TIMES if span / step <= TICKS - 1), days)
 
@@ -151,7 +151,7 @@ def _clock(time: str, form: str) -> str:
 
 
 def where(split: Where) -> Markup:
-    """Draw where the bytes go: two bars of one scale, the capture above the prediction."""
+    """Draw where the bytes go: a bar for the capture, and below it one for the prediction."""
     rows = (("captured", split["actual"]), ("predicted", split["predicted"]))
     whole = max(sum(shares[key] for key in SHARES) for _, shares in rows)
     return joined(
@@ -175,12 +175,12 @@ def _segment(key: ShareKey, count: int, whole: int) -> Markup:
 
 
 def pair(actual: int, predicted: int, most: int) -> Markup:
-    """Draw one row's bar: what was captured, and over it what is predicted.
+    """Draw the bar of a row: captured bytes, and over them predicted bytes.
 
     Args:
         actual: bytes as captured.
         predicted: bytes as predicted.
-        most: bytes that fill the width.
+        most: bytes for the full width.
     """
     return element(
         "div",
@@ -191,7 +191,7 @@ def pair(actual: int, predicted: int, most: int) -> Markup:
 
 
 def share(ratio: float) -> Markup:
-    """Draw a ratio as a bar filled so far."""
+    """Draw a ratio as a bar that is filled to this part."""
     return element(
         "div",
         element("i", class_="predicted", style=f"width:{min(max(ratio, 0.0), 1.0):.3%}"),

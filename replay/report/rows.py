@@ -1,4 +1,4 @@
-"""The report's tables as rows to show: what saves most first, the long tail summed up in one row."""
+"""Rows of the report's tables, ready to show: largest savings first, the last row adds up the rest."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,13 +9,13 @@ from replay.report.wording import REST, plural, shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of a table, its bytes of both directions."""
+    """A row of a table. Its bytes are of both directions."""
 
     names: tuple[str, ...]
-    """Fit to be shown; one for each column that names something."""
+    """Printable names, one for each column of names."""
     connections: int = 0
     count: int
-    """Fetches, or of a topic: partitions answered."""
+    """Fetches; for a topic, its entries in responses."""
     actual: int
     eligible: int
     predicted: int
@@ -24,23 +24,23 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Share of the row's own bytes that was saved."""
+        """The part of the row's captured bytes that is saved."""
         return self.saved / self.actual if self.actual else 0.0
 
 
 def total_row(report: Report) -> Row:
-    """The whole capture."""
+    """Return the row of the whole capture."""
     row = _row(("all",), report["fetch"], connections=report["input"]["connections"])
     return replace(row, total=True)
 
 
 def client_rows(report: Report, limit: int) -> list[Row]:
-    """By client id, software and fetch version."""
+    """Return rows by client id, software and fetch version."""
     rows = (
         _row(
             (
                 shown(client["client_id"]),
-                shown(client["software"], empty="not told"),
+                shown(client["software"], empty="unknown"),
                 f"v{client['fetch_version']}",
             ),
             client["fetch"],
@@ -52,7 +52,7 @@ def client_rows(report: Report, limit: int) -> list[Row]:
 
 
 def topic_rows(report: Report, limit: int) -> list[Row]:
-    """By topic; last what is no topic's."""
+    """Return rows by topic; the last one is the rest of each frame."""
     topics = (
         _row((shown(topic["topic"]),), topic["fetch"], count=topic["fetch"]["actual"]["partitions_answered"])
         for topic in report["by_topic"]
@@ -63,7 +63,7 @@ def topic_rows(report: Report, limit: int) -> list[Row]:
 
 
 def broker_rows(report: Report, limit: int) -> list[Row]:
-    """By broker."""
+    """Return rows by broker."""
     rows = (
         _row((shown(broker["broker"]),), broker["fetch"], connections=broker["connections"])
         for broker in report["by_broker"]
@@ -72,7 +72,7 @@ def broker_rows(report: Report, limit: int) -> list[Row]:
 
 
 def connection_rows(report: Report, limit: int) -> list[Row]:
-    """The largest connections, with their client ids; the report holds no others, so none are summed up."""
+    """Return rows of the largest connections. The report has no others, so none adds up the rest."""
     rows = (
         _row((shown(connection["connection"]), shown(connection["client_id"])), connection["fetch"])
         for connection in report["connections"]

@@ -1,4 +1,4 @@
-"""The style sheet of the HTML report: light and dark by the reader's own choice, and plain on paper."""
+"""The style sheet of the HTML report: light or dark as the browser is set, and plain on paper."""
 
 from typing import Final
 

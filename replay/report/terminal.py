@@ -1,6 +1,6 @@
-"""The report for a terminal: compact at 80 columns, and plain where rich finds no terminal or NO_COLOR.
+"""The report for a terminal: fits into 80 columns. It has no colours outside a terminal, or with NO_COLOR.
 
-Names of peers go in as `Text`, never as rich markup.
+Names of clients and brokers are `Text`, never rich markup.
 """
 
 from collections.abc import Sequence
@@ -31,19 +31,19 @@ from replay.report.wording import (
 )
 
 ROWS: Final = 10
-"""Of a table by client, topic or broker; the others are summed up."""
+"""Most rows of a table by client, topic or broker. The last one adds up the rest."""
 PROBLEMS: Final = 5
-"""Told by name; the others are counted. The JSON has them all."""
+"""Most problems that are listed. The others are counted; the JSON has all."""
 
 
 def render(report: Report) -> RenderableType:
-    """Build what `measure` prints.
+    """Build the text that `measure` prints.
 
     Args:
         report: the report object.
 
     Returns:
-        what a `rich.console.Console` prints.
+        an object for `rich.console.Console.print`.
     """
     if not report["fetch"]["actual"]["requests"]:
         return Group(_headline(report), Text(), _reading(report))
@@ -131,7 +131,7 @@ def _by(title: str, names: tuple[str, ...], rows: list[Row], counted: str) -> Ta
 def _not_eligible(report: Report) -> list[Table]:
     if not report["not_eligible"]:
         return []
-    table = _table("Not eligible, left as captured", "why", numbers=("fetches", "bytes"))
+    table = _table("Not eligible, stay as captured", "reason", numbers=("fetches", "bytes"))
     for reason, row in sorted(report["not_eligible"].items(), key=lambda item: -item[1]["bytes"]):
         table.add_row(Text(shown(reason)), number(row["exchanges"]), size(row["bytes"]))
     return [table]
@@ -141,7 +141,9 @@ def _slots(report: Report) -> list[Table]:
     if not report["slots"]:
         return []
     table = _table(
-        "Fetch session slots", "broker", numbers=("at once", "wanted", "slots", "evictions", "refused")
+        "Fetch session slots, most at once",
+        "broker",
+        numbers=("used", "needed", "slots", "evictions", "refused"),
     )
     for row in report["slots"]:
         counts = (row["sessions_at_once"], row["requested_at_once"], row["slots"], row["evictions"])
@@ -161,7 +163,7 @@ def _reading(report: Report) -> Text:
         where = f"{shown(problem['file'])}: " if problem["file"] else ""
         text.append(f"\n{where}{shown(problem['problem'])}", style="yellow")
     if more := len(problems[PROBLEMS:]):
-        text.append(f"\nand {plural(more, 'more problem')}, all in the JSON", style="yellow")
+        text.append(f"\nand {plural(more, 'more problem')}; the JSON has all", style="yellow")
     return text
 
 
@@ -175,7 +177,7 @@ def _modelled(report: Report) -> Text:
     text.append(f"{size(tcp_ip['bytes_predicted'])} predicted ({tcp_ip['how']})")
     if money:
         text.append(
-            f"\n{MODELLED}: money saved {price(money['saved'])}, {price(money['saved_per_month'])} in 30 "
-            f"days such as this, at {money['price_per_gb']:g} a GB ({money['how']})"
+            f"\n{MODELLED}: money saved {price(money['saved'])}, or {price(money['saved_per_month'])} in 30 "
+            f"days of the same traffic, at {money['price_per_gb']:g} per GB ({money['how']})"
         )
     return text

@@ -1,4 +1,4 @@
-"""How figures, names and the report's own sentences are written, the same in the terminal and in HTML."""
+"""The report's sentences, and the formats of its figures and names: the same in the terminal and in HTML."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -6,60 +6,63 @@ from typing import Final, Literal
 from replay.report.model import Filters, Report
 
 POLICY: Final = {
-    "gateway": "Policy gateway: what fetchgate in front of these clients would have done, with a session "
-    "where it pays and full fetches where it does not.",
-    "always": "Policy always: a session for every connection from its first eligible fetch on, kept to its "
-    "end. It shows what sessions can do; the gateway turns them down where they do not pay.",
+    "gateway": "Policy gateway: what fetchgate would have done for these clients. It makes a session where "
+    "that saves bytes, and sends full fetches where it does not.",
+    "always": "Policy always: every connection has a session from its first eligible fetch to its end. This "
+    "shows what sessions can do at most. The gateway makes none where they do not save bytes.",
 }
 FORMULA: Final = (
-    "Predicted broker side = what the eligible fetches cost through the gateway's own session engine, "
-    "closing and repairing sessions included, + all other fetches as they were captured."
+    "Predicted broker side = what the eligible fetches cost through the gateway's session engine "
+    "(with closing and repairing sessions) + all other fetches as captured."
 )
 SAVED: Final = (
-    "Saved = eligible fetches as captured - the same through sessions, both directions; "
-    "the percentage is of all captured fetch bytes."
+    "Saved = eligible fetches as captured - the same fetches through sessions, both directions. "
+    "The percentage is of all captured fetch bytes."
 )
 COUNTED: Final = (
-    "Bytes are counted, on whole Kafka frames with their 4-byte length, and 1 MB is 10^6 of them. "
-    "What is modelled stands apart and is named so."
+    "Bytes are counted on whole Kafka frames with their 4-byte length. 1 MB is 10^6 bytes. "
+    "Modelled figures are in a section of their own."
 )
 MODELLED: Final = "Modelled, not counted"
 ELIGIBLE: Final = (
-    "Eligible is a consumer's full fetch that was captured with its response and that the engine could take; "
-    "sessions that clients have already are measured as they are and are no saving."
+    "Eligible are full fetches of consumers that were captured with their response and that a session can "
+    "carry. Sessions that clients have already stay as captured and save nothing more."
 )
 REST: Final = "(rest of each frame)"
-"""The row of by_topic that is no topic's; no topic can be named so."""
+"""The name of the row of by_topic without a topic. It is not a valid topic name."""
 ShareKey = Literal["record_bytes", "entry_bytes", "other_bytes", "listing_bytes", "empty_entry_bytes"]
 SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
-    "record_bytes": ("Records", "what the consumers wanted"),
-    "entry_bytes": ("Other entries", "answered partitions with news, without their records"),
+    "record_bytes": ("Records", "the records that consumers fetched"),
+    "entry_bytes": (
+        "Other entries",
+        "partitions in responses that tell something new, without their records",
+    ),
     "other_bytes": ("Rest of the frames", "headers, session fields, topic names of responses"),
-    "listing_bytes": ("Listing", "partitions listed in requests"),
-    "empty_entry_bytes": ("Empty entries", "answered partitions without news"),
+    "listing_bytes": ("Listing", "partitions in requests"),
+    "empty_entry_bytes": ("Empty entries", "partitions in responses that tell nothing new"),
 }
-"""For each key of `model.Shares`: what it is called, and what it is. Last what sessions avoid."""
+"""The name and the meaning of each key of `model.Shares`. Sessions avoid the last two."""
 
 REASONS: Final = {
-    "native session": "the client has sessions of its own and is measured as it is",
+    "native session": "the client has sessions of its own; its fetches stay as captured",
     "unpaired": "the request was captured without its response",
     "bytes missing": "part of the request or of the response was not captured",
-    "not understood": "request or answer is not as the protocol has it",
-    "not a consumer": "a replica's fetch, from broker to broker",
-    "tags": "the request carries tagged fields that sessions were not tried with",
+    "not understood": "the request or the response does not follow the protocol",
+    "not a consumer": "the fetch of a replica, from broker to broker",
+    "tags": "the request has tagged fields that were not tested with sessions",
 }
 _FAMILIES: Final = {
-    "fetch v": "a version that no session can carry, or that is newer than this fetchgate",
-    "error ": "the broker answered the whole fetch with this error code of Kafka's",
+    "fetch v": "sessions don't support this version, or it is newer than this fetchgate",
+    "error ": "the broker responded to the whole fetch with this Kafka error code",
 }
 
 MAX_NAME: Final = 120
-"""Characters of a name that are shown: a client id can have 32 kB."""
+"""Longer names are cut: a client id can have 32 kB."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 
 def size(count: int) -> str:
-    """Write bytes with three digits and a decimal unit: "0 B", "999 B", "1.23 kB", "-45.6 MB"."""
+    """Format bytes with three digits and a decimal unit: "0 B", "999 B", "1.23 kB", "-45.6 MB"."""
     if abs(count) < 1000:
         return f"{count} B"
     value: float = count
@@ -72,7 +75,7 @@ def size(count: int) -> str:
 
 
 def percent(ratio: float) -> str:
-    """Write a ratio with one decimal; what is not quite nothing, or not quite all, is never rounded to it."""
+    """Format a ratio with one decimal. Only 0 becomes "0.0 %", and only 1 becomes "100.0 %"."""
     if ratio < 0:
         return f"-{percent(-ratio)}"
     if 0 < ratio < 0.0005:
@@ -83,19 +86,19 @@ def percent(ratio: float) -> str:
 
 
 def number(count: int) -> str:
-    """Write a count with its thousands apart."""
+    """Format a count with thousands separators."""
     return f"{count:,}"
 
 
 def plural(count: int, noun: str) -> str:
-    """Write a count with its noun: "1 file", "2 files"."""
+    """Format a count with its noun: "1 file", "2 files"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def printable(name: str) -> str:
-    r"""Write a peer's name so that it cannot act: no control, no bidirectional override, no lone surrogate.
+    r"""Escape characters of a name that can't be printed: controls, bidirectional overrides, lone surrogates.
 
-    Such characters are written as Python escapes them, as in "\x1b[2J".
+    They are written as Python escapes them, as in "\x1b[2J".
     """
     return name if name.isprintable() else "".join(_escaped(character) for character in name)
 
@@ -105,7 +108,7 @@ def _escaped(character: str) -> str:
 
 
 def shown(name: str, *, empty: str = "(none)") -> str:
-    """Write a peer's name for a reader: printable, and cut where it is endless."""
+    """Format the name of a client, topic or broker: printable, and at most `MAX_NAME` characters long."""
     text = printable(name[: MAX_NAME + 1])
     if len(text) > MAX_NAME:
         return text[:MAX_NAME] + "..."
@@ -113,25 +116,25 @@ def shown(name: str, *, empty: str = "(none)") -> str:
 
 
 def meaning(reason: str) -> str:
-    """Explain why a fetch was not eligible, "" where the reason speaks for itself."""
+    """Explain a reason why fetches were not eligible; "" if it needs no explanation."""
     families = (words for begin, words in _FAMILIES.items() if reason.startswith(begin))
     return REASONS.get(reason) or next(families, "")
 
 
 def price(amount: float) -> str:
-    """Write money; what is not quite nothing is never rounded to it."""
+    """Format an amount of money. Only 0 becomes "0.00"."""
     return "<0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"
 
 
 def seconds_between(first: str, last: str) -> float:
-    """Seconds from one ISO time to another, 0.0 where there is none."""
+    """Return the seconds from one ISO time to another; 0.0 if one is missing."""
     if not first or not last:
         return 0.0
     return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
 
 
 def duration(seconds: float) -> str:
-    """Write a span of time with the two units that matter: "9.9 s", "3 min 5 s", "2 d 4 h"."""
+    """Format a span of time with its two largest units: "9.9 s", "3 min 5 s", "2 d 4 h"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = timedelta(seconds=round(seconds))
@@ -143,12 +146,12 @@ def duration(seconds: float) -> str:
 
 
 def moment(time: str) -> str:
-    """Write an ISO time to the second, in UTC."""
+    """Format an ISO time to the second, in UTC."""
     return datetime.fromisoformat(time).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def captured(report: Report) -> str:
-    """Say what was read: when, how much, of what."""
+    """Describe what was read: which time, how much, of what."""
     read, time = report["input"], report["time"]
     what = (
         f"{plural(read['connections'], 'Kafka connection')} in {plural(read['packets'], 'packet')}, "
@@ -161,7 +164,7 @@ def captured(report: Report) -> str:
 
 
 def narrowed(filters: Filters) -> str:
-    """Say what the report was narrowed to, "" where it was not."""
+    """Describe the filters of the report; "" if there are none."""
     given = (
         ("port", [str(port) for port in filters["ports"]]),
         ("host", filters["hosts"]),
@@ -173,7 +176,7 @@ def narrowed(filters: Filters) -> str:
 
 
 def unpaired(report: Report) -> str:
-    """Say what was seen by half, "" where nothing was."""
+    """Describe what was captured only in part; "" if nothing was."""
     read = report["input"]
     halves = (
         (read["unpaired_requests"], "request", "without a response"),
@@ -184,14 +187,15 @@ def unpaired(report: Report) -> str:
 
 
 def session_counts(report: Report) -> str:
-    """Say what the sessions did with the eligible fetches."""
+    """Describe the eligible fetches as they went through sessions."""
     actual, sessions = report["fetch"]["actual"], report["fetch"]["sessions"]
     return (
         f"Through sessions: {number(sessions['full'])} full, {number(sessions['incremental'])} incremental "
         f"and {number(sessions['sessionless'])} sessionless fetches; partitions: "
         f"{number(sessions['added'])} added, {number(sessions['altered'])} altered, "
-        f"{number(sessions['forgotten'])} forgotten. They name {number(sessions['partitions_requested'])} "
-        f"partitions and are answered {number(sessions['partitions_answered'])}; the capture as a whole has "
+        f"{number(sessions['forgotten'])} forgotten. Their requests list "
+        f"{number(sessions['partitions_requested'])} partitions, and their responses "
+        f"{number(sessions['partitions_answered'])}; all captured fetches list "
         f"{number(actual['partitions_requested'])} and {number(actual['partitions_answered'])}. Closing "
         f"sessions took {size(sessions['close_bytes'])}, repairing them {size(sessions['repair_bytes'])}."
     )

@@ -13,7 +13,7 @@ def test_what_saves_most_comes_first() -> None:
     assert [row.names for row in rows] == [
         ("billing-enricher", "librdkafka 2.16.0", "v16"),
         ("search-indexer", "aiokafka 0.12.0", "v11"),
-        ("(none)", "not told", "v4"),
+        ("(none)", "unknown", "v4"),
         ("fraud-scorer", "apache-kafka-java 4.3.0", "v18"),
         ("audit-archiver", "sarama 1.61.1", "v11"),
     ]

@@ -107,7 +107,7 @@ def test_endless_and_missing_names() -> None:
     assert wording.shown("x" * wording.MAX_NAME) == "x" * wording.MAX_NAME
     assert wording.shown("\x1b" * 32_000) == r"\x1b" * (wording.MAX_NAME // 4) + "..."
     assert wording.shown("") == "(none)"
-    assert wording.shown("", empty="not told") == "not told"
+    assert wording.shown("", empty="unknown") == "unknown"
 
 
 def test_what_was_captured() -> None:
