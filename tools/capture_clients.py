@@ -1,7 +1,7 @@
-"""What the clients of `tools.captures` do: two in one group, one of which comes, pauses and leaves.
+"""The clients of `tools.captures`: two consumers of one group, with librdkafka or with aiokafka.
 
-Both stories are the same, told to two libraries. Partitions are assigned again when the second consumer comes
-and when it leaves; it pauses half of its partitions, resumes them, and seeks one of them back.
+The first consumer reads. The second one joins, pauses half of its partitions, resumes them, seeks one of them
+back, and leaves. Partitions are assigned again when it joins and when it leaves.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ RECORD_BYTES: Final = 100
 ALONE: Final = 2.0
 TOGETHER: Final = 2.5
 PAUSED: Final = 1.5
-PATIENCE: Final = 30.0
-"""Seconds for a group to settle and for the first record."""
+WAIT_SECONDS: Final = 30.0
+"""Seconds to wait for the assignment of partitions, and for the first record."""
 
 LIBRDKAFKA: Final = (
     f"confluent-kafka {confluent_kafka.version()} (librdkafka {confluent_kafka.libversion()[0]})"
@@ -42,7 +42,7 @@ STORY: Final = (
 
 
 class Writer:
-    """Writes at an even pace until the `with` ends: often to one partition, seldom to another."""
+    """Produces at a constant rate until the `with` ends: often to one partition, rarely to another."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -55,8 +55,8 @@ class Writer:
 
     def __exit__(self, *_: object) -> None:
         self._ends.set()
-        self._thread.join(PATIENCE)
-        self._producer.flush(PATIENCE)
+        self._thread.join(WAIT_SECONDS)
+        self._producer.flush(WAIT_SECONDS)
 
     def _write(self) -> None:
         for number in count():
@@ -70,7 +70,7 @@ class Writer:
 
 
 def with_librdkafka(bootstrap: str) -> int:
-    """Let two consumers of librdkafka read; give the number of records they got.
+    """Run two consumers of librdkafka. Return the number of records that they got.
 
     Raises:
         RuntimeError: one of them got none.
@@ -81,8 +81,8 @@ def with_librdkafka(bootstrap: str) -> int:
     joined = time.monotonic()
     while not second.assignment():
         read += _poll(first, seconds=0.1) + _poll(second, seconds=0.1)
-        if time.monotonic() - joined > PATIENCE:
-            raise RuntimeError("the second consumer was given no partition")
+        if time.monotonic() - joined > WAIT_SECONDS:
+            raise RuntimeError("the second consumer got no partition")
     half = sorted(second.assignment(), key=lambda place: (place.topic, place.partition))[::2]
     read += _poll(first, second, seconds=PAUSED)
     second.pause(half)
@@ -112,7 +112,7 @@ def _librdkafka(bootstrap: str, name: str) -> Consumer:
 
 def _poll(*consumers: Consumer, seconds: float = 0.0, until_first: bool = False) -> int:
     read, began = 0, time.monotonic()
-    while time.monotonic() - began < (PATIENCE if until_first else seconds):
+    while time.monotonic() - began < (WAIT_SECONDS if until_first else seconds):
         for consumer in consumers:
             messages = consumer.consume(100, 0.05)
             read += sum(message.error() is None for message in messages)
@@ -124,7 +124,7 @@ def _poll(*consumers: Consumer, seconds: float = 0.0, until_first: bool = False)
 
 
 def with_aiokafka(bootstrap: str) -> int:
-    """Let two consumers of aiokafka read; give the number of records they got.
+    """Run two consumers of aiokafka. Return the number of records that they got.
 
     Raises:
         RuntimeError: one of them got none.
@@ -133,7 +133,7 @@ def with_aiokafka(bootstrap: str) -> int:
 
 
 async def _aiokafka_story(bootstrap: str) -> int:
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every rebalance
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs every rebalance
     read = 0
 
     async def follow(consumer: AIOKafkaConsumer) -> None:
@@ -146,7 +146,7 @@ async def _aiokafka_story(bootstrap: str) -> int:
     await _until(lambda: read, "the first consumer got no record")
     await asyncio.sleep(ALONE)
     second = await _aiokafka(bootstrap, "b")
-    await _until(second.assignment, "the second consumer was given no partition")
+    await _until(second.assignment, "the second consumer got no partition")
     tasks.append(asyncio.create_task(follow(second)))
     half = sorted(second.assignment())[::2]
     await asyncio.sleep(PAUSED)
@@ -179,10 +179,10 @@ async def _aiokafka(bootstrap: str, name: str) -> AIOKafkaConsumer:
     return consumer
 
 
-async def _until(true: Any, what: str) -> None:
+async def _until(condition: Any, problem: str) -> None:
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not true():  # noqa: ASYNC110 - what is waited for has no event to set
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not condition():  # noqa: ASYNC110 - the client library has no event for this
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise RuntimeError(what) from None
+        raise RuntimeError(problem) from None

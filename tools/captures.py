@@ -1,11 +1,11 @@
-"""Make the captures of `captures/`: real brokers and clients, and beside each capture what is expected of it.
+"""Makes the captures of `captures/` with real brokers and clients, each with a manifest of what is expected.
 
     python -m tools.captures --list
     python -m tools.captures librdkafka-gateway aiokafka-gateway --into captures
 
-Every client goes through `fetchgate proxy`. With `--sessions off` that is a plain wire: what is on the
-client's side is what a client without a gateway has. What is expected was counted by the gateway while it
-passed, not read out of the capture. Recipes that say tcpdump need it, and the right to use it.
+Every client uses `fetchgate proxy`. With `--sessions off` the gateway changes nothing: the client's side is
+that of a client without a gateway. The manifest has what the gateway counted, not what was read from the
+capture. Recipes with tcpdump need it, and the right to capture.
 """
 
 import argparse
@@ -37,13 +37,13 @@ from tools.kafka import LATEST, Broker, reaper
 from tools.kafka.admin import Admin
 
 SETTLE: Final = 1.5
-"""Seconds for tcpdump to get what the kernel still has."""
+"""Seconds for tcpdump to read the last packets from the kernel."""
 DESTINATION: Final = Path(__file__).parent.parent / "captures"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One capture."""
+    """How one capture is made."""
 
     name: str
     what: str
@@ -51,11 +51,11 @@ class Recipe:
     run: Callable[[str], int]
     taken_by: Literal["tcpdump", "gateway"]
     options: tuple[str, ...]
-    """Of the gateway, beside --capture."""
+    """Options of the gateway besides --capture."""
 
     @property
     def sessions(self) -> bool:
-        """Whether the gateway made any."""
+        """Whether the gateway made sessions."""
         return "--sessions" not in self.options
 
 
@@ -92,7 +92,7 @@ RECIPES: Final = tuple(
 
 @contextmanager
 def tcpdump(file: Path, ports: Sequence[int]) -> Iterator[str]:
-    """Run tcpdump on loopback; give the line that it was called with.
+    """Run tcpdump on loopback. Yield its command line.
 
     Raises:
         RuntimeError: it is not installed, may not capture, or lost packets.
@@ -104,28 +104,28 @@ def tcpdump(file: Path, ports: Sequence[int]) -> Iterator[str]:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     reaper.watch(process.pid)
     try:
-        said = ""
-        while process.stderr is not None and "listening on" not in said:
+        output = ""
+        while process.stderr is not None and "listening on" not in output:
             if not (line := process.stderr.readline()):
-                raise RuntimeError(f"tcpdump: {said.strip()}")
-            said += line
+                raise RuntimeError(f"tcpdump: {output.strip()}")
+            output += line
         yield f"tcpdump -i lo -s 0 -B 32768 -w FILE '{what}'"
         time.sleep(SETTLE)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
-        if "\n0 packets dropped by kernel" not in said:
-            raise RuntimeError(f"tcpdump lost packets: {said}")
+        output = process.communicate(timeout=30)[1]
+        if "\n0 packets dropped by kernel" not in output:
+            raise RuntimeError(f"tcpdump lost packets: {output}")
     finally:
         process.kill()
         process.wait()
         reaper.forget(process.pid)
 
 
-def take(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Take one capture; give its file and its manifest.
+def capture(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Make one capture. Return its file and its manifest.
 
     Raises:
-        RuntimeError: something did not start or failed.
+        RuntimeError: something did not start, or failed.
     """
     own, other = folder / "own", folder / "tcpdump.pcap"
     with ExitStack() as stack:
@@ -170,35 +170,37 @@ def take(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def make(recipe: Recipe, into: Path, steps: Steps) -> None:
-    """Take one capture and put it beside its manifest.
+    """Make one capture, and write it and its manifest.
 
     Raises:
-        DemoError: it could not be taken.
+        DemoError: it could not be made.
     """
     with tempfile.TemporaryDirectory(prefix="fetchgate-") as folder, steps.step(recipe.name):
-        file, manifest = take(recipe, Path(folder))
+        file, manifest = capture(recipe, Path(folder))
         into.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, into / f"{recipe.name}.pcap")
     (into / f"{recipe.name}.manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make captures; 0: all of them, 1: one failed, 2: wrong usage."""
+    """Make captures. The exit code is 0 for success, 1 for a failure, 2 for wrong usage."""
     names = [recipe.name for recipe in RECIPES]
     parser = argparse.ArgumentParser(
         prog="python -m tools.captures",
         description="Make the captures of captures/ from real brokers and clients.",
     )
-    parser.add_argument("name", nargs="*", metavar="NAME", help="which ones; all if none is named")
-    parser.add_argument("--into", type=Path, default=DESTINATION, metavar="DIR", help="where they go")
-    parser.add_argument("--list", action="store_true", help="tell which there are, and leave")
+    parser.add_argument("name", nargs="*", metavar="NAME", help="captures to make (default: all)")
+    parser.add_argument(
+        "--into", type=Path, default=DESTINATION, metavar="DIR", help="write them to this directory"
+    )
+    parser.add_argument("--list", action="store_true", help="list their names, and exit")
     arguments = parser.parse_args(argv)
     console = Console(stderr=True)
     if arguments.list:
         sys.stdout.write("".join(f"{recipe.name}: {recipe.client}, {recipe.what}\n" for recipe in RECIPES))
         return 0
     if unknown := [name for name in arguments.name if name not in names]:
-        parser.error(f"there is no {unknown[0]}; there are {', '.join(names)}")
+        parser.error(f"there is no capture {unknown[0]}; there are {', '.join(names)}")
     try:
         for recipe in RECIPES:
             if not arguments.name or recipe.name in arguments.name:

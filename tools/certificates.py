@@ -1,4 +1,4 @@
-"""Certificates for tests and benchmarks: a CA, what it signs, and all that can be wrong with them."""
+"""Certificates for tests and benchmarks: a CA and what it signs, also wrong ones."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ _DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key, in files and as text."""
+    """A certificate and its key: the files and the text."""
 
     cert: Path
     key: Path
@@ -35,16 +35,16 @@ class Pair:
 
     @property
     def private(self) -> str:
-        """The key in PEM (PKCS 8, as Kafka wants it)."""
+        """The key in PEM (PKCS 8, for Kafka)."""
         return self.key.read_text()
 
 
 class Authority:
-    """A CA whose files lie in a folder; `file` is its own certificate.
+    """A CA. Its own certificate is `file`.
 
     Args:
-        folder: where files go.
-        name: of the CA, and what its files are called.
+        folder: for the files.
+        name: of the CA and of its files.
     """
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
@@ -72,10 +72,10 @@ class Authority:
         """Make a key and a certificate for it.
 
         Args:
-            name: the common name, and what the files are called.
-            hosts: names and IPs that it is for; loopback's without any.
-            days: from now: when it begins and ends to be valid.
-            passphrase: what the key is encrypted with; nothing leaves it plain.
+            name: the common name, and the name of the files.
+            hosts: names and IPs that it is for; none: those of loopback.
+            days: days from now at which it becomes valid, and invalid.
+            passphrase: encrypts the key; "" does not.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)

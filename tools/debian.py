@@ -1,11 +1,12 @@
-"""Debian's programs that tests and benchmarks run: fetched once, kept in `.cache/debian`, nothing installed.
+"""Programs from Debian for tests and benchmarks: downloaded once into `.cache/debian`, not installed.
 
-    python -m tools.debian     # fetches those that this machine has not; any user may
+    python -m tools.debian     # downloads those that this machine lacks; every user may
 
-A program that is installed, but in a folder that is not on PATH (/usr/sbin of most users), is linked instead.
+A program that is installed in a folder that is not on PATH (/usr/sbin of most users) is linked instead.
 
-apt-get itself says where packages are and checks their signatures, with lists and archives in a folder of
-ours instead of the system's. They are unpacked, and a script for each program in `bin` finds their libraries.
+apt-get itself finds the packages and checks their signatures. Its lists and archives are in a folder of ours
+instead of the system's. Packages are unpacked. A script for each program in `bin` sets the path to its
+libraries.
 """
 
 import fcntl
@@ -32,13 +33,13 @@ PACKAGES: Final = {
     "tshark": ("tshark",),
     "chromium": ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
 }
-"""The program that is wanted of a package, and others that will do."""
+"""By package: the program that is needed, and others that can replace it."""
 
 INSTALLED: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where Debian puts programs. Only root has the folders of sbin on PATH."""
+"""The folders of programs on Debian. Only root has those called sbin on PATH."""
 
 SECONDS: Final = 300.0
-"""For everything; what is not there by then is done without. 150 MB take 20 s on a good line."""
+"""For all packages. What is not there by then is given up. 150 MB take 20 s on a fast connection."""
 
 APT: Final = """
 Dir::State "{folder}/state";
@@ -53,28 +54,28 @@ APT::Sandbox::User "root";
 APT::Install-Recommends "no";
 Debug::NoLocking "true";
 """
-"""Read after the system's settings: proxies and certificates stay, hooks on the system's folders do not."""
+"""apt-get reads it after the system's settings. Proxies and certificates stay; hooks are removed."""
 
 SCRIPT: Final = """#!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
 export XDG_DATA_HOME={data}
 exec {program} "$@"
 """
-"""Libraries are found, and fonts, where the machine has none."""
+"""It sets the paths to libraries, and to fonts for machines without any."""
 
 
 def folder() -> Path:
-    """Where all of it is kept: beside Kafka's jars."""
+    """Return the folder of all of it, beside Kafka's jars."""
     return jars.cache_folder().with_name("debian").absolute()
 
 
 def programs() -> Path:
-    """Where the fetched programs are; for the end of PATH, so that what is installed comes first."""
+    """Return the folder of the programs. It belongs at the end of PATH: installed programs come first."""
     return folder() / "bin"
 
 
 def lacking(packages: Iterable[str], path: str) -> list[str]:
-    """Name the packages of which no program is on a PATH."""
+    """Return the packages of which no program is on a PATH."""
     return [
         package
         for package in packages
@@ -83,26 +84,26 @@ def lacking(packages: Iterable[str], path: str) -> list[str]:
 
 
 def link_installed(package: str) -> bool:
-    """Link a program of a package from where Debian puts it; False where it is not installed."""
+    """Link to a program of a package where Debian installed it; False if it is not installed."""
     found = next(filter(None, (shutil.which(name, path=INSTALLED) for name in PACKAGES[package])), None)
     if found is None:
         return False
     programs().mkdir(parents=True, exist_ok=True)
     link = programs() / Path(found).name
-    link.unlink(missing_ok=True)  # of a program that has gone since
+    link.unlink(missing_ok=True)  # it may lead to a program that was removed
     link.symlink_to(found)
     return True
 
 
 def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
-    """Fetch packages and what they depend on, as far as this machine has not got it.
+    """Download packages and what they depend on, except what is installed.
 
     Args:
-        packages: names, of `PACKAGES`.
+        packages: names from `PACKAGES`.
         seconds: after so many, the rest is given up.
 
     Returns:
-        What could not be had: package to reason, each one line.
+        the reasons, one line each, by package that could not be downloaded.
     """
     if not packages:
         return {}
@@ -129,15 +130,15 @@ def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
 
 
 class _Apt:
-    """apt-get with lists and archives of its own.
+    """apt-get with its own lists and archives.
 
     Args:
-        folder: where they lie, one for each run.
-        ends: when it is to be done, by `time.monotonic()`.
+        folder: for the lists and archives of this run.
+        ends: the deadline, as `time.monotonic()` has it.
 
     Raises:
         OSError: there is no apt-get.
-        RuntimeError: no list of packages could be fetched, or not in time.
+        RuntimeError: no list of packages could be downloaded in time.
     """
 
     def __init__(self, folder: Path, ends: float) -> None:
@@ -148,17 +149,17 @@ class _Apt:
         for partial in (self._archives / "partial", lists / "partial"):
             partial.mkdir(parents=True, exist_ok=True)
         self._settings.write_text(APT.format(folder=folder))
-        # It may fail for one source of many; what is missed then is told by install.
-        told = self._run("apt-get", "-c", str(self._settings), "-qq", "update", check=False)
+        # It may fail for one source of many. If a package is missing then, install says so.
+        problems = self._run("apt-get", "-c", str(self._settings), "-qq", "update", check=False)
         if not any(lists.glob("*_Packages*")):
-            raise RuntimeError(f"apt-get has no list of packages: {told}")
+            raise RuntimeError(f"apt-get has no list of packages: {problems}")
 
     def unpack(self, package: str, root: Path) -> None:
-        """Fetch a package and unpack it, and what it depends on and is not installed, into a folder.
+        """Download a package, and what it depends on and is not installed. Unpack all into a folder.
 
         Raises:
             OSError: there is no dpkg-deb.
-            RuntimeError: it is not to be had, or not in time.
+            RuntimeError: it could not be downloaded in time.
         """
         self._run("apt-get", "-c", str(self._settings), "-qqy", "--download-only", "install", package)
         for archive in sorted(self._archives.glob("*.deb")):
@@ -166,7 +167,7 @@ class _Apt:
             archive.unlink()
 
     def _run(self, *command: str, check: bool = True) -> str:
-        """Run a program and give its complaints, in a line."""
+        """Run a program and return what it wrote to stderr, in one line."""
         left = max(self._ends - time.monotonic(), 0)
         try:
             done = subprocess.run(
@@ -179,35 +180,35 @@ class _Apt:
             )
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"{command[0]} took too long") from None
-        told = " ".join(done.stderr.split())
+        problems = " ".join(done.stderr.split())
         if check and done.returncode:
-            raise RuntimeError(f"{command[0]}: {told}")
-        return told
+            raise RuntimeError(f"{command[0]}: {problems}")
+        return problems
 
 
 def _write_script(program: str) -> None:
-    """Make a program of the unpacked packages one that can be started by its name.
+    """Write the script that starts a program of the unpacked packages.
 
     Raises:
-        FileNotFoundError: the package has no such program.
+        FileNotFoundError: the packages have no such program.
     """
     root = folder() / "root"
     # Chromium's own folder comes first: in usr/bin is a script that expects it to be installed.
     places = (f"usr/lib/{program}", "usr/sbin", "usr/bin", "sbin", "bin")
     found = next((root / place / program for place in places if (root / place / program).is_file()), None)
     if found is None:
-        raise FileNotFoundError(f"{program} is not in it; is it installed, but not on PATH?")
+        raise FileNotFoundError(f"the package has no {program}; is it installed, but not on PATH?")
     libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
     programs().mkdir(exist_ok=True)
     script = programs() / program
-    script.unlink(missing_ok=True)  # it may be a link: what it leads to is not ours
+    script.unlink(missing_ok=True)  # it may be a link to an installed program
     names = {"libraries": ":".join(libraries), "data": str(root / "usr" / "share"), "program": str(found)}
     script.write_text(SCRIPT.format_map({key: shlex.quote(value) for key, value in names.items()}))
     script.chmod(0o755)
 
 
 def main() -> None:
-    """Fetch what this machine has not; the tests can run, whatever comes of it."""
+    """Download what this machine lacks. Failures are printed; the tests can run without."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(programs())])
     failed = fetch([package for package in lacking(PACKAGES, path) if not link_installed(package)])
     for reason in sorted(set(failed.values())):
@@ -215,7 +216,7 @@ def main() -> None:
         print(f"Not fetched: {packages}: {reason[:500]}", file=sys.stderr)
     if failed:
         print(
-            "Tests that need them are skipped and say so; installing them will do as well.", file=sys.stderr
+            "Tests that need them are skipped, with this reason. Or install them yourself.", file=sys.stderr
         )
 
 

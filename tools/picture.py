@@ -1,7 +1,6 @@
-"""The README's picture of `fetchgate top`: `python -m tools.picture` writes docs/top.svg.
+"""Draws the README's picture of `fetchgate top`: `python -m tools.picture` writes docs/top.svg.
 
-It is drawn from a recorded `/state` (that of a live run, which the dashboard's tests use as well), or from a
-gateway that runs now.
+It shows a recorded `/state` (of a live run; the dashboard's tests use it too), or that of a running gateway.
 """
 
 import argparse
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rich._export_format import CONSOLE_SVG_FORMAT  # rich gives its template no other name
+from rich._export_format import CONSOLE_SVG_FORMAT  # the template has no public name
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
@@ -35,10 +34,10 @@ FAILED: Final = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the picture and give the exit code."""
+    """Write the picture and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--admin", metavar="HOST:PORT", type=Address.parse, help="a gateway that runs")
+    where.add_argument("--admin", metavar="HOST:PORT", type=Address.parse, help="a running gateway")
     where.add_argument(
         "--state",
         metavar="FILE",
@@ -64,7 +63,7 @@ def recorded(file: Path) -> Snapshot:
 
 
 def picture(seen: Snapshot) -> str:
-    """Draw a snapshot as SVG that asks nobody for a font."""
+    """Draw a snapshot as SVG that loads no font."""
     console = Console(
         record=True,
         file=io.StringIO(),

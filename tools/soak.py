@@ -1,11 +1,11 @@
-"""Consumer groups through the gateway for as long as asked, while leaders move and brokers restart.
+"""Runs consumer groups through the gateway for minutes or hours, while leaders move and brokers restart.
 
     python -m tools.soak --minutes 10
 
-Three brokers, the gateway, a producer, and for librdkafka, aiokafka and kafka-python (2.0.2 without sessions,
-3.x with its own) two groups each: one straight at the brokers, one through the gateway. In the end every
-group must have been given what was produced, byte for byte, and none behind the gateway may have told an
-error that the same client did not tell direct.
+There are three brokers, the gateway, and a producer. librdkafka, aiokafka and kafka-python (2.0.2 without
+sessions, 3.x with its own) have two groups each: one direct to the brokers, one through the gateway. At the
+end every group must have received all that was produced, byte for byte. A client behind the gateway must not
+have reported an error that the same client did not report without it.
 """
 
 import argparse
@@ -34,16 +34,16 @@ from tools.kafka.admin import Admin
 
 PARTITIONS = 48
 BUSY = range(0, PARTITIONS, 8)
-"""The partitions that are produced into; the others are idle, so that sessions pay."""
+"""The partitions with records. The others are idle, so that sessions save bytes."""
 RECORDS_PER_SECOND = 150
 VALUE_BYTES = 200
 STEP_SECONDS = 0.1
 MOVE_SECONDS = 0.5
-"""Between two leader moves, each of which takes about as long."""
+"""Seconds between two leader moves. Each move takes about as long."""
 LEAST_MOVES = 3
-"""As many there are, and a restart, in the shortest run on the slowest machine: it goes on for them."""
+"""A run goes on until there were so many moves and a restart, also on slow machines."""
 RESTART_SECONDS = 60.0
-"""Between two restarts; there is one after half the time at least."""
+"""Seconds between two restarts. The first one is after half the time at the latest."""
 DOWN_SECONDS = 2.0
 CATCH_UP_SECONDS = 90.0
 DIRECT, GATEWAY = "direct", "gateway"
@@ -51,21 +51,21 @@ DIRECT, GATEWAY = "direct", "gateway"
 
 @dataclass(slots=True)
 class Group:
-    """A consumer group of one member, and what it was given."""
+    """A consumer group of one member, and what it received."""
 
     name: str
     way: str
     run: Run
     seen: dict[tuple[int, int], str] = field(default_factory=dict)
-    """The value's digest by partition and offset."""
+    """The digest of each value, by partition and offset."""
     repeated: int = 0
-    """Deliveries of a record it had before: after a rebalance, from the last commit on."""
+    """Records that it received again: after a rebalance it reads from the last commit on."""
     wrong: int = 0
-    """Of those, the ones with another content."""
+    """Those of them whose content was different."""
     errors: Counter[str] = field(default_factory=Counter)
 
-    def take(self) -> None:
-        """Count what has come."""
+    def read(self) -> None:
+        """Count what was received since the last call."""
         for line in self.run.take():
             if line["kind"] == "record":
                 place = line["partition"], line["offset"]
@@ -79,34 +79,34 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a soak has shown."""
+    """The result of a run."""
 
     produced: Mapping[tuple[int, int], str]
-    """The value's digest by partition and offset, of everything that was acknowledged."""
+    """The digest of each acknowledged record's value, by partition and offset."""
     groups: list[Group]
     moves: int
     restarts: int
 
     def missing(self, group: Group) -> int:
-        """How many records a group was not given, or with another content."""
+        """Return how many records a group did not receive, or received with another content."""
         return sum(group.seen.get(place) != value for place, value in self.produced.items())
 
     def problems(self) -> list[str]:
-        """Why it failed; empty when it did not."""
+        """Return why the run failed; empty if it did not."""
         direct = {group.name: group.errors for group in self.groups if group.way == DIRECT}
         found = []
         for group in self.groups:
             if missing := self.missing(group):
                 found.append(f"{group.name} ({group.way}) lacks {missing} of {len(self.produced)} records")
             if group.wrong:
-                found.append(f"{group.name} ({group.way}) was given {group.wrong} records changed")
+                found.append(f"{group.name} ({group.way}) received {group.wrong} changed records")
             if group.way == GATEWAY and (new := group.errors.keys() - direct[group.name].keys()):
-                found.append(f"{group.name} was told {sorted(new)} through the gateway alone")
+                found.append(f"{group.name} got {sorted(new)} only through the gateway")
         return found
 
 
 class Stream:
-    """A steady producer that remembers where each record went."""
+    """A producer at a constant rate that remembers the offset of each record."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.produced: dict[tuple[int, int], str] = {}
@@ -116,7 +116,7 @@ class Stream:
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer(settings)
 
-    def go_on(self) -> None:
+    def produce_due(self) -> None:
         """Produce what is due by now."""
         due = int((time.monotonic() - self._began) * RECORDS_PER_SECOND)
         while self._count < due:
@@ -135,12 +135,12 @@ class Stream:
         if error is not None:
             raise RuntimeError(f"a record was not produced: {error}")
         if partition is None or offset is None or value is None:
-            return  # sent twice over a restart, acknowledged as a duplicate: at an offset that nobody told
+            return  # sent twice because of a restart: the broker acknowledges a duplicate without its offset
         self.produced[partition, offset] = f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
 
 
 class Disturbance:
-    """Moves leaders, and restarts brokers in turn, in a thread of its own: both take seconds."""
+    """Moves leaders and restarts brokers in turn, in its own thread, because both take seconds."""
 
     def __init__(self, cluster: Cluster, topic: str, seconds: float) -> None:
         self.moves = self.restarts = 0
@@ -150,11 +150,11 @@ class Disturbance:
 
     @property
     def enough(self) -> bool:
-        """Whether a run has shown what it is for."""
+        """Whether there were enough moves and restarts."""
         return self.moves >= LEAST_MOVES and self.restarts > 0
 
     def run(self, ended: threading.Event) -> None:
-        """Go on until ``ended``; the cluster is whole when this returns."""
+        """Go on until ``ended``. All brokers are running when this returns."""
         restart_at = time.monotonic() + self._restart_every
         while not ended.wait(MOVE_SECONDS):
             if time.monotonic() >= restart_at:
@@ -178,17 +178,17 @@ class Disturbance:
 
 
 Watch: TypeAlias = Callable[[float, Stream, list[Group]], None]
-"""Is shown the seconds gone, what was produced and how far the groups are."""
+"""Called with the seconds since the start, the producer and the groups."""
 
 
 def soak(cluster: Cluster, gateway: str, seconds: float, watch: Watch) -> Outcome:
-    """Run everything for so many seconds, and until all have caught up.
+    """Run everything for so many seconds, and until all groups have caught up.
 
     Args:
-        cluster: Three brokers; its own state is restored, the topic is deleted.
-        gateway: Address of a gateway before them.
-        seconds: How long to produce and disturb, at least: until there was a restart and `LEAST_MOVES`.
-        watch: Called several times a second.
+        cluster: three brokers. At the end all are running, and the topic is deleted.
+        gateway: address of a gateway before them.
+        seconds: how long to produce and disturb. It takes longer if there were too few moves and restarts.
+        watch: called several times a second.
     """
     with ExitStack() as stack:
         topic = stack.enter_context(_topic(cluster))
@@ -208,7 +208,7 @@ def soak(cluster: Cluster, gateway: str, seconds: float, watch: Watch) -> Outcom
             watch(seconds, stream, groups)
         for group in groups:
             group.run.stop()
-            group.take()
+            group.read()
         return outcome
 
 
@@ -224,7 +224,7 @@ def _produce(
                 gone = time.monotonic() - began
                 if gone >= seconds and disturbance.enough:
                     break
-                stream.go_on()
+                stream.produce_due()
                 _look(groups)
                 watch(gone, stream, groups)
         finally:
@@ -236,7 +236,7 @@ def _produce(
 def _look(groups: list[Group]) -> None:
     time.sleep(STEP_SECONDS)
     for group in groups:
-        group.take()
+        group.read()
         if not group.run.running:
             raise RuntimeError(f"{group.name} ({group.way}) has ended: {group.run.told_on_stderr()}")
 
@@ -259,7 +259,7 @@ def _table(outcome: Outcome) -> Table:
     table = Table(
         title=f"{len(outcome.produced)} records, {outcome.moves} leader moves, {outcome.restarts} restarts"
     )
-    for heading in ("group", "way", "given", "missing", "changed", "repeated", "errors told"):
+    for heading in ("group", "way", "received", "missing", "changed", "repeated", "errors"):
         table.add_column(heading)
     for group in outcome.groups:
         numbers = len(group.seen), outcome.missing(group), group.wrong, group.repeated
@@ -268,7 +268,7 @@ def _table(outcome: Outcome) -> Table:
 
 
 def main() -> int:
-    """Run from the command line; 0 when nothing was lost, changed or told."""
+    """Run from the command line. The exit code is 0 if there was no problem."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m tools.soak", description=__doc__, formatter_class=raw)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -281,11 +281,11 @@ def main() -> int:
         Progress(TextColumn("{task.description}"), BarColumn(), counts, console=console) as progress,
     ):
         process = psutil.Process(gateway.pid)
-        before = _held(process)
+        before = _resources(process)
         outcome = soak(cluster, gateway.address, seconds, _progress(progress, seconds))
-        held, totals = f"{before} before, {_held(process)} after", gateway.state()["totals"]
+        resources, totals = f"{before} before, {_resources(process)} after", gateway.state()["totals"]
     console.print(_table(outcome))
-    console.print(f"the gateway held {held}")
+    console.print(f"the gateway used {resources}")
     console.print(
         f"fetches: {totals['client']['fetches']} of clients, {totals['broker']['fetches']} to brokers"
     )
@@ -295,7 +295,7 @@ def main() -> int:
     return 1 if outcome.problems() else 0
 
 
-def _held(process: psutil.Process) -> str:
+def _resources(process: psutil.Process) -> str:
     return f"{process.memory_info().rss / 1e6:.0f} MB and {process.num_fds()} descriptors"
 
 

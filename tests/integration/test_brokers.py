@@ -101,7 +101,7 @@ def test_records_come_back_byte_for_byte(broker: Broker) -> None:
         response = wire.call(FETCH, 4, head + array([string("bytes") + array([partition])]))
         admin.delete_topic("bytes")
     reader = Reader(response)
-    reader.take(4 + 4 + 2 + len("bytes") + 4 + 4 + 2 + 8 + 8)
+    reader.read(4 + 4 + 2 + len("bytes") + 4 + 4 + 2 + 8 + 8)
     reader.int32()  # aborted transactions: none, as null or as no elements
     stored = reader.blob()
     assert stored is not None
@@ -151,7 +151,7 @@ def test_gateway_process_serves_and_leaves(broker: Broker, gateway: GatewayProce
 
 
 def test_gateway_process_that_does_not_start_tells_why() -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)left with 2.*--nonsense"):
+    with pytest.raises(RuntimeError, match=r"(?s)exit code 2.*--nonsense"):
         GatewayProcess("127.0.0.1:1", "--nonsense").start()
 
 

@@ -29,7 +29,7 @@ def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
     """A busy machine fetches less often and saves less: the exit code must follow the figure."""
     done = run("--seconds", "6", NO_COLOR="1", COLUMNS="120")
-    assert "Records: 300 of 300 the same, compared one by one" in done.stdout, done.stdout + done.stderr
+    assert "Records: 300 of 300 are the same, compared one by one" in done.stdout, done.stdout + done.stderr
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
     counters = re.search(
@@ -41,7 +41,7 @@ def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
     enough = broker <= client / 10
     assert done.returncode == (0 if enough else 1)
     assert ("FAILED" in done.stdout) is not enough
-    assert "--sessions off, which is a plain wire" in done.stdout
+    assert "--sessions off, which changes nothing" in done.stdout
     rows = [line.split("│") for line in done.stdout.splitlines() if line.startswith("│")]
     claim = {row[1].strip(): (row[2].strip(), row[3].strip()) for row in rows if len(row) == 5}
     assert len(claim) == 5

@@ -117,7 +117,7 @@ def test_transparent_clients_wait_while_a_gateway_of_systemd_s_sockets_is_restar
 def test_a_socket_of_systemd_s_that_netfilter_can_t_lead_to_is_told_at_once(place: Place) -> None:
     with (
         listening(place.near, ["127.0.0.1:19092"], transparent=False) as listeners,
-        pytest.raises(RuntimeError, match="left with 2") as failed,
+        pytest.raises(RuntimeError, match="exit code 2") as failed,
     ):
         Activated(place.near, listeners, "--transparent", "tproxy").__enter__()
     (line,) = str(failed.value).splitlines()[1:]

@@ -50,9 +50,9 @@ class Wire(RawConnection):
         transactional_id = string(None) if version >= 3 else b""
         body = transactional_id + struct.pack(">hi", -1, 30_000) + array([string(topic) + array([entry])])
         reader = Reader(self.call(PRODUCE, version, body))
-        reader.take(4)  # one topic
+        reader.read(4)  # one topic
         reader.string()
-        reader.take(4 + 4)  # one partition
+        reader.read(4 + 4)  # one partition
         if code := reader.int16():
             raise ProduceError(code)
         return reader.int64()

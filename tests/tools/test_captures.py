@@ -26,7 +26,8 @@ def test_a_name_that_there_is_not_is_one_line_and_code_2(capsys: pytest.CaptureF
         capsys.readouterr()
         .err.splitlines()[-1]
         .startswith(
-            "python -m tools.captures: error: there is no sarama-gateway; there are librdkafka-rebalance, "
+            "python -m tools.captures: error: there is no capture sarama-gateway; there are "
+            "librdkafka-rebalance, "
         )
     )
 

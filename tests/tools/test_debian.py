@@ -80,7 +80,7 @@ def test_what_is_not_to_be_had_takes_nothing_else_with_it(stage: Path) -> None:
     play(stage)
     assert debian.fetch(["nothing", "nftables", "tshark"]) == {
         "nothing": "apt-get: E: Unable to locate package nothing",
-        "nftables": "nft is not in it; is it installed, but not on PATH?",
+        "nftables": "the package has no nft; is it installed, but not on PATH?",
     }
     assert (debian.programs() / "tshark").exists()
 
@@ -105,7 +105,7 @@ def test_elsewhere_than_on_debian_it_is_told_and_nothing_fails(
     debian.main()
     assert capsys.readouterr().err == (
         f"Not fetched: {', '.join(debian.PACKAGES)}: [Errno 2] No such file or directory: 'apt-get'\n"
-        "Tests that need them are skipped and say so; installing them will do as well.\n"
+        "Tests that need them are skipped, with this reason. Or install them yourself.\n"
     )
 
 

@@ -85,7 +85,7 @@ def test_reader_reads_what_was_written() -> None:
     assert reader.uvarint() == 300
     assert reader.left == 0
     with pytest.raises(ValueError, match="1 bytes wanted, 0 left"):
-        reader.take(1)
+        reader.read(1)
 
 
 def test_metadata_v1_is_read_whole() -> None:
@@ -115,7 +115,7 @@ def test_call_takes_its_own_response_alone() -> None:
         thread.start()
         with RawConnection("127.0.0.1", listener.getsockname()[1]) as connection:
             assert connection.call(METADATA, 1, b"") == b"body"
-            with pytest.raises(ValueError, match="asked 2, answered 1"):
+            with pytest.raises(ValueError, match="sent correlation id 2, received 1"):
                 connection.call(METADATA, 1, b"")
             with pytest.raises(ConnectionError, match="5 of 9 bytes missing"):
                 connection.call(METADATA, 1, b"")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Wait until no client is connected to the gateway any more, or so many seconds; a container's preStop.
+"""Waits until no client is connected to the gateway, or for so many seconds: a container's preStop hook.
 
-A pod that ends stops its containers together where sidecars have no order (before Kubernetes 1.29): the
-gateway then stays for those who still finish. It always leaves with 0: a hook that fails helps nobody.
+Before Kubernetes 1.29 sidecars have no order, and a pod stops all of its containers at once. With this hook
+the gateway stays until its clients have finished. The exit code is always 0: a failed hook would not help
+anybody.
 """
 
 import json
@@ -14,7 +15,7 @@ from urllib.error import URLError
 
 
 def main() -> None:
-    """Ask every half second."""
+    """Check every half second."""
     admin, seconds = sys.argv[1], float(sys.argv[2])
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not is_left(admin):
@@ -22,9 +23,9 @@ def main() -> None:
 
 
 def is_left(admin: str) -> bool:
-    """Ask whether no client is connected, or the gateway is gone: it refuses then.
+    """Whether no client is connected, or the gateway has ended and refuses connections.
 
-    One that does not answer, or not as it should, may have its hands full: it has clients.
+    A gateway that does not respond, or not correctly, may be busy: then it has clients.
     """
     try:
         with urllib.request.urlopen(f"http://{admin}/state?connections=0", timeout=2) as response:

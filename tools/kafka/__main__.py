@@ -1,9 +1,9 @@
-"""Makes ready what brokers of the newest release start from, once: their jars, an archive of their classes.
+"""Prepares the newest Kafka release: downloads its jars, and makes an archive of its classes.
 
     python -m tools.kafka
 
-Brokers work without the archive as well, and take longer to start (`tools.kafka.sharing`). Where it can't be
-made, that is said and nothing fails.
+Without the archive, brokers only take longer to start (`tools.kafka.sharing`). If it can't be made, a message
+says so, and the command succeeds.
 """
 
 import sys
@@ -17,7 +17,7 @@ from tools.kafka.sharing import archive, listing, make
 
 
 def make_ready(version: str) -> None:
-    """Fetch a release's jars, and make the archive of what its broker has loaded when it is up.
+    """Fetch a release's jars, and make an archive of the classes that its broker loads when it starts.
 
     Raises:
         RuntimeError: the jars could not be fetched, or there is no Java.

@@ -1,7 +1,8 @@
-"""What tests do to a cluster besides producing and fetching, at versions that brokers from 1.0 to 4.3 take.
+"""Changes to a cluster that tests make: topics, partitions, settings, quotas, leaders.
 
-The exceptions: quotas need a broker of 2.6, moving leaders 2.4, topic ids 2.8. Every method returns when the
-change is to be seen in the metadata of all brokers, as far as metadata show it.
+The request versions are those that brokers from 1.0 to 4.3 support. But quotas need a broker of 2.6, moving
+leaders 2.4, topic ids 2.8. Each method returns when the metadata of all brokers show the change, if metadata
+show it at all.
 """
 
 import struct
@@ -29,11 +30,11 @@ TOPIC_RESOURCE = 2
 TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
 
 PATIENCE = 30.0
-"""Seconds within which a change must show in every broker's metadata."""
+"""A change must be in the metadata of every broker after so many seconds."""
 
 
 class AdminError(RuntimeError):
-    """A broker refused; `code` is Kafka's."""
+    """A broker responded with an error. `code` is Kafka's error code."""
 
     def __init__(self, what: str, code: int, message: str | None = None) -> None:
         super().__init__(f"{what}: error {code}{f' ({message})' if message else ''}")
@@ -41,10 +42,10 @@ class AdminError(RuntimeError):
 
 
 class Admin:
-    """Speaks to whichever broker a request belongs to; `with` closes its connections.
+    """Sends each request to the broker that handles it. `with` closes the connections.
 
     Args:
-        bootstrap: "host:port", several with commas between.
+        bootstrap: "host:port", or several separated by commas.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -71,7 +72,7 @@ class Admin:
 
         Args:
             name: of the topic.
-            partitions: how many; not asked when there is an assignment.
+            partitions: how many; ignored if there is an assignment.
             replication: copies of each, chosen by the broker.
             assignment: node ids by partition, the preferred leader first.
             config: settings of the topic.
@@ -88,14 +89,14 @@ class Admin:
         reader.int32()  # throttle
         for _ in range(reader.int32()):
             what, code, message = f"create {reader.string()}", reader.int16(), reader.string()
-            # A broker whose controller is slow or changes sends it a second time, and is told of the first.
+            # If the controller is slow or changes, a broker sends the request again and gets this error.
             if not (is_new and code == TOPIC_ALREADY_EXISTS):
                 _check(what, code, message)
         expected = len(assigned) or partitions
         self._await(f"{name} has {expected} leaders", lambda state: _led(state, name) == expected, name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until no broker knows it and its name is free again."""
+        """Delete a topic. Wait until no broker knows it and its name is free again."""
         body = array([string(name)]) + struct.pack(">i", 20_000)
         reader = self._controller_call(DELETE_TOPICS, 1, body)
         reader.int32()  # throttle
@@ -108,15 +109,15 @@ class Admin:
         )
 
     def _creatable(self, name: str) -> bool:
-        """With ZooKeeper a deleted topic leaves the metadata before its name is free: ask for that."""
+        """Whether the name is free. With ZooKeeper a deleted topic leaves the metadata before that."""
         topic = string(name) + struct.pack(">ih", 1, 1) + array([]) + array([])
         reader = self._controller_call(CREATE_TOPICS, 2, array([topic]) + struct.pack(">i?", 20_000, True))
-        reader.take(4 + 4)  # throttle, one topic
+        reader.read(4 + 4)  # throttle, one topic
         reader.string()
         return reader.int16() != TOPIC_ALREADY_EXISTS
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Raise the number of a topic's partitions and wait until every broker knows their leaders."""
+        """Add partitions to a topic, up to `total`. Wait until every broker knows their leaders."""
         body = array([string(name) + struct.pack(">i", total) + b"\xff\xff\xff\xff"])  # null: brokers assign
         reader = self._controller_call(CREATE_PARTITIONS, 0, body + struct.pack(">i?", 20_000, False))
         reader.int32()  # throttle
@@ -125,21 +126,21 @@ class Admin:
         self._await(f"{name} has {total} leaders", lambda state: _led(state, name) == total, name)
 
     def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Move log start offsets up (-1: to the end); gives what they are now, by partition."""
+        """Delete records before these offsets (-1: all). Return the log start offsets, by partition."""
         starts = {}
         for partition, offset in before.items():
             topic = string(name) + array([struct.pack(">iq", partition, offset)])
             connection = self._leader(name, partition)
             reader = Reader(connection.call(DELETE_RECORDS, 0, array([topic]) + struct.pack(">i", 20_000)))
-            reader.take(4 + 4)  # throttle, one topic
+            reader.read(4 + 4)  # throttle, one topic
             reader.string()
-            reader.take(4 + 4)  # one partition
+            reader.read(4 + 4)  # one partition
             starts[partition] = reader.int64()
             _check(f"delete records of {name}-{partition}", reader.int16())
         return starts
 
     def alter_config(self, name: str, config: Mapping[str, object]) -> None:
-        """Set a topic's settings; before 2.3 those that are not named fall back to their defaults."""
+        """Change a topic's settings. Before 2.3, all other settings return to their defaults."""
         incremental = INCREMENTAL_ALTER_CONFIGS in self._any().versions()
         operation = b"\0" if incremental else b""  # 0: set
         settings = [string(key) + operation + string(str(value)) for key, value in config.items()]
@@ -153,9 +154,9 @@ class Admin:
             reader.string()
 
     def set_quota(self, client_id: str | None, quota: Mapping[str, float | None]) -> None:
-        """Set quotas of a client id (None: of all), as `{"consumer_byte_rate": 50_000}`; None takes one away.
+        """Set quotas of a client id (None: of all), as `{"consumer_byte_rate": 50_000}`; None removes one.
 
-        Brokers of 2.6 and later; those before take `quota.consumer.default` as a property.
+        It needs a broker of 2.6 or later. Older brokers have the property `quota.consumer.default`.
         """
         entity = array([string("client-id") + string(client_id)])
         operations = [
@@ -169,7 +170,7 @@ class Admin:
                 reader.string(), reader.string()
 
     def move_leader(self, name: str, partition: int, node_id: int) -> None:
-        """Make a broker the leader (and a replica, when it was none); waits until every broker tells so."""
+        """Make a broker the leader (and a replica, if it was not). Wait until every broker knows it."""
         replicas = self.state(name).topics[name].replicas[partition]
         order = [node_id, *(other for other in replicas if other != node_id)]
         if node_id not in replicas:
@@ -200,11 +201,11 @@ class Admin:
         )
 
     def leaders(self, name: str) -> dict[int, int]:
-        """Give the leader's node id by partition, -1 where there is none."""
+        """Return the leader's node id by partition; -1 if there is none."""
         return self.state(name).topics[name].leaders
 
     def topic_id(self, name: str) -> UUID:
-        """Give a topic's id (brokers of 2.8 and later; all zeros while they keep no ids)."""
+        """Return a topic's id. Brokers of 2.8 and later; all zeros if they keep no ids."""
         version = 10
         body = compact_array([bytes(16) + compact_string(name) + b"\0"]) + b"\0\0\0\0"
         reader = Reader(self._any().call(METADATA, version, body))
@@ -215,10 +216,10 @@ class Admin:
         reader.uvarint()
         _check(f"id of {name}", reader.int16())
         reader.compact_string()
-        return UUID(bytes=reader.take(16))
+        return UUID(bytes=reader.read(16))
 
     def offsets(self, name: str, *, timestamp: int = -1) -> dict[int, int]:
-        """Give an offset by partition: the end (-1), the start (-2), or the first at or after a time (ms)."""
+        """Return an offset by partition: the end (-1), the start (-2), or the first since a time (ms)."""
         found = {}
         for partition in self.leaders(name):
             topic = string(name) + array([struct.pack(">iq", partition, timestamp)])
@@ -227,14 +228,14 @@ class Admin:
             )
             reader = Reader(response, 4)
             reader.string()
-            reader.take(4 + 4)
+            reader.read(4 + 4)
             _check(f"offset of {name}-{partition}", reader.int16())
             reader.int64()
             found[partition] = reader.int64()
         return found
 
     def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
-        """Ask any broker, or a certain one, about these topics."""
+        """Return the metadata of these topics, from any broker or from a certain one."""
         connection = self._any() if node_id is None else self._node(node_id)
         return ask(connection, *topics)
 
@@ -256,7 +257,7 @@ class Admin:
             reader.tags()
 
     def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
-        """Wait until something holds in the metadata of every broker that the cluster lists."""
+        """Wait until a condition is true in the metadata of every broker of the cluster."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             nodes = self.state(*topics).brokers
@@ -278,7 +279,7 @@ class Admin:
         return self._connection(brokers[node_id])
 
     def _any(self) -> RawConnection:
-        """Connect to the first bootstrap address that answers."""
+        """Connect to the first bootstrap address that accepts a connection."""
         refused: OSError | None = None
         for address in self._bootstrap:
             try:
@@ -288,7 +289,7 @@ class Admin:
         raise refused or OSError("no bootstrap address")
 
     def _connection(self, address: tuple[str, int]) -> RawConnection:
-        """Give a connection that works: one that its broker closed (a restart) is made anew."""
+        """Return a working connection. If the broker closed it (a restart), make a new one."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             try:
@@ -303,7 +304,7 @@ class Admin:
 
 
 def _led(state: ClusterState, name: str) -> int:
-    """Count a topic's partitions that have a leader; 0 while the topic is not known."""
+    """Count a topic's partitions that have a leader; 0 if the topic is not known yet."""
     topic = state.topics[name]
     return 0 if topic.error else sum(leader >= 0 for leader in topic.leaders.values())
 

@@ -1,4 +1,4 @@
-"""One broker on loopback, of any release from 1.0 on: KRaft with both roles from 3.5, ZooKeeper before."""
+"""One broker on loopback, of any release since 1.0: KRaft with both roles from 3.5 on, ZooKeeper before."""
 
 import atexit
 import base64
@@ -39,20 +39,20 @@ from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
 START_TIMEOUT = 180.0
-"""Seconds until a broker must answer; 3 to 6 are usual, many times that where all cores are busy."""
+"""A broker must respond after so many seconds. 3 to 6 are usual, many more when all cores are busy."""
 
 
 class Broker:
-    """A broker and, before 3.5, its ZooKeeper; `with` starts it and takes it all away again.
+    """A broker and, before 3.5, its ZooKeeper. `with` starts it, ends it, and removes its files.
 
     Args:
         version: Kafka's release.
-        properties: settings over the quick ones; None takes a setting out.
-        listeners: more listeners by name, each with the address that it advertises, or None for its own.
+        properties: settings that replace or add to the default ones here; None removes a setting.
+        listeners: more listeners by name, each with the address that it advertises (None: its own).
         node_id: its id, in `broker.id` as well.
-        port: of the first listener; 0 takes a free one.
+        port: of the first listener; 0 chooses a free one.
         heap: as in -Xmx.
-        voters: of a cluster, by node id: the ports of their controllers. None: it stands alone.
+        voters: the ports of the cluster's controllers, by node id. None: this broker alone.
         cluster_id: 22 characters that all nodes of a cluster share.
         options: more options for its JVM.
     """
@@ -104,17 +104,17 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Host and port that clients connect to."""
+        """The host and port that clients connect to."""
         return f"{self.host}:{self.port}"
 
     @property
     def controller_port(self) -> int:
-        """Where its controller listens, or its ZooKeeper."""
+        """The port of its controller, or of its ZooKeeper."""
         return self._voters[self.node_id]
 
     @property
     def pid(self) -> int:
-        """The number of the broker's process.
+        """The process id of the broker.
 
         Raises:
             RuntimeError: it is not running.
@@ -125,35 +125,35 @@ class Broker:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._broker is not None and self._broker.running
 
     def port_of(self, listener: str) -> int:
-        """Where the broker itself listens for an additional listener."""
+        """Return the port on which the broker itself listens for an additional listener."""
         return self._ports[listener]
 
     def configure(self, properties: Properties) -> None:
-        """Set properties over those that it was made with, before its first start."""
+        """Change properties before the first start."""
         self._properties |= properties
 
     def log(self) -> str:
-        """Give what the broker logged: warnings and errors."""
+        """Return the broker's log: warnings and errors."""
         return (self.folder / "broker.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start it and wait until it serves.
+        """Start it and wait until it is ready.
 
         Raises:
-            RuntimeError: it did not come up; the message ends with its log.
+            RuntimeError: it did not start; the message ends with its log.
         """
         self.launch()
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start it without waiting; the first time, prepare its folder as well.
+        """Start it without waiting. The first time, prepare its folder.
 
         Raises:
-            RuntimeError: its folder could not be formatted, or its ZooKeeper did not come up.
+            RuntimeError: its folder could not be formatted, or its ZooKeeper did not start.
         """
         class_path = classpath(self.version)
         if self.folder == Path():
@@ -167,10 +167,10 @@ class Broker:
         self._broker = JavaProcess(class_path, arguments, log=log, heap=self._heap, options=options)
 
     def wait_ready(self, *, nodes: int = 1) -> None:
-        """Wait until it answers ApiVersions, and Metadata with itself among at least `nodes` brokers.
+        """Wait until it responds to ApiVersions, and lists itself and at least `nodes` brokers in Metadata.
 
         Raises:
-            RuntimeError: it did not come up; the message ends with its log.
+            RuntimeError: it did not start; the message ends with its log.
         """
         if self._broker is None:
             raise RuntimeError(f"broker {self.node_id} was not started")
@@ -182,26 +182,26 @@ class Broker:
                 if self._serves(nodes):
                     return
             time.sleep(0.1)
-        raise RuntimeError(f"{self!r} did not answer in {START_TIMEOUT:.0f} s:\n{self._broker.tail()}")
+        raise RuntimeError(f"{self!r} did not respond in {START_TIMEOUT:.0f} s:\n{self._broker.tail()}")
 
     def stop(self) -> None:
-        """Shut it down cleanly (SIGTERM); its data stay for `restart`."""
+        """Shut it down cleanly (SIGTERM). Its data stay for `restart`."""
         if self._broker is not None:
             self._broker.end()
 
     def kill(self) -> None:
-        """End it at once (SIGKILL); its data stay for `restart`."""
+        """Kill it (SIGKILL). Its data stay for `restart`."""
         if self._broker is not None and self._broker.running:
             self._broker.end(kill=True)
             self._killed_at = time.monotonic()
 
     def restart(self) -> None:
-        """Stop it when it runs, and start it on the same port with the same data."""
+        """Stop it if it is running, and start it on the same port with the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """End everything at once and remove its data and log."""
+        """Kill everything, and remove its data and log."""
         self.kill()
         if self._zookeeper is not None:
             self._zookeeper.close()
@@ -265,7 +265,7 @@ class Broker:
             raise RuntimeError(f"{self!r}: its storage could not be formatted:\n{done.stdout}{done.stderr}")
 
     def _ensure_zookeeper(self, class_path: str) -> None:
-        """Start ZooKeeper when it is not there; let it forget a broker that was killed."""
+        """Start ZooKeeper if it is not running. Wait until it has forgotten a broker that was killed."""
         if self._zookeeper is None:
             self._zookeeper = ZooKeeper(class_path, port=self.controller_port, folder=self.folder)
         time.sleep(max(0.0, self._killed_at + SESSION_EXPIRY - time.monotonic()))
@@ -282,7 +282,7 @@ class Broker:
 
 
 def new_cluster_id() -> str:
-    """Make an id as StorageTool wants it: 16 bytes in base 64; a dash in front would read as an option."""
+    """Make an id for StorageTool: 16 bytes in base 64. It must not begin with a dash, as options do."""
     return "F" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 

@@ -10,9 +10,9 @@ from tools.kafka.settings import Properties
 
 
 class Cluster:
-    """Nodes 1 to N; `with` starts them together and takes them away again.
+    """Nodes 1 to N. `with` starts them together, ends them, and removes their files.
 
-    Kafka's own topics (offsets, transactions) are on every node, so that consumers outlive a restart.
+    Kafka's own topics (offsets, transactions) are on every node, so that consumers survive a restart.
 
     Args:
         version: Kafka's release, 3.5 or later.
@@ -62,20 +62,20 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers, comma between."""
+        """The addresses of all brokers, separated by commas."""
         return ",".join(broker.address for broker in self.brokers)
 
     def broker(self, node_id: int) -> Broker:
-        """Give a broker by its id, 1 to N."""
+        """Return a broker by its id, 1 to N."""
         return self.brokers[node_id - 1]
 
     def start(self) -> None:
-        """Start all nodes and wait until each of them knows all.
+        """Start all nodes and wait until each knows all others.
 
         Raises:
-            RuntimeError: one did not come up; the message ends with its log.
+            RuntimeError: one did not start; the message ends with its log.
         """
-        classpath(self.version)  # fetched before, not by three threads that wait for each other
+        classpath(self.version)  # fetched first, not by three threads that wait for each other
         try:
             with ThreadPoolExecutor(len(self.brokers)) as pool:
                 list(pool.map(Broker.launch, self.brokers))
@@ -86,6 +86,6 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """End all nodes at once and remove their data."""
+        """Kill all nodes and remove their data."""
         for broker in self.brokers:
             broker.close()

@@ -1,7 +1,7 @@
-"""Kafka's jars, fetched once and kept: `.cache/kafka/VERSION`, or `$FETCHGATE_CACHE/kafka/VERSION`.
+"""Kafka's jars, downloaded once and kept in `.cache/kafka/VERSION`, or `$FETCHGATE_CACHE/kafka/VERSION`.
 
-Maven resolves them where it is installed (it knows the mirrors of the house); elsewhere jgo does, in Python.
-Neither needs to be told where artifacts live.
+Maven downloads them if it is installed (it may have mirrors configured). Otherwise jgo does, in Python. Both
+know where artifacts are.
 """
 
 import fcntl
@@ -16,18 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOGGER = "org.slf4j:slf4j-simple:1.7.36"
-"""Writes to stderr and needs no file of its own; Kafka 1.0 to 4.3 all speak slf4j 1.7."""
+"""Logs to stderr and needs no configuration file. Kafka 1.0 to 4.3 all use slf4j 1.7."""
 
 REPLACED = ("slf4j-log4j12", "slf4j-reload4j", "slf4j-nop", "logback-classic")
-"""Bindings that older Kafkas bring; with two of them slf4j takes whichever comes first."""
+"""slf4j bindings of older Kafka releases. They are removed, or slf4j might use them."""
 
 
 def classpath(version: str, *, tools: bool = False) -> str:
-    """Give Java's class path for a Kafka release, fetching the jars when they are not there yet.
+    """Return Java's class path for a Kafka release. Download the jars if they are not there yet.
 
     Args:
         version: Kafka's release, as in "4.3.0".
-        tools: with kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and the like.
+        tools: with kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and others.
 
     Raises:
         RuntimeError: the jars could not be fetched.
@@ -36,10 +36,10 @@ def classpath(version: str, *, tools: bool = False) -> str:
 
 
 def fetch(version: str, *, tools: bool = False) -> Path:
-    """Give the folder of a release's jars; two processes that ask at once fetch once.
+    """Return the folder of a release's jars. Two processes at once download them only once.
 
     Raises:
-        RuntimeError: the jars could not be fetched; says what each way answered and what can be done.
+        RuntimeError: the jars could not be fetched. The message gives the errors and what can be done.
     """
     folder = cache_folder() / (f"{version}-tools" if tools else version)
     if folder.is_dir():
@@ -52,15 +52,15 @@ def fetch(version: str, *, tools: bool = False) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where jars are kept, outside what git sees."""
+    """Return the folder where jars are kept. Git ignores it."""
     root = os.environ.get("FETCHGATE_CACHE")
     return (Path(root) if root else Path(__file__).parents[2] / ".cache") / "kafka"
 
 
 def coordinates(version: str, *, tools: bool = False) -> list[str]:
-    """Name what a broker of this release needs, as `group:artifact:version`.
+    """Return what a broker of this release needs, as `group:artifact:version`.
 
-    Scala 2.13 builds exist from 2.4 on; before, 2.12 is the newest that every release has.
+    Scala 2.13 builds exist since 2.4. Of the releases before, all have builds with 2.12.
     """
     scala = "2.13" if parse_version(version) >= (2, 4) else "2.12"
     wanted = [f"org.apache.kafka:kafka_{scala}:{version}", LOGGER]
@@ -75,7 +75,7 @@ def parse_version(version: str) -> tuple[int, ...]:
 
 
 def _fill(folder: Path, wanted: Sequence[str]) -> None:
-    """Resolve into a folder of its own and rename it into place: half a release is never seen."""
+    """Download into a scratch folder and rename it, so that nobody sees an incomplete release."""
     ways: dict[str, Callable[[Sequence[str], Path], None]] = {"jgo": _with_jgo}
     if shutil.which("mvn"):
         ways = {"Maven": _with_maven, **ways}
@@ -114,10 +114,10 @@ def _remedy(folder: Path, wanted: Sequence[str], complaints: Sequence[str]) -> s
 
 
 def _with_maven(wanted: Sequence[str], into: Path) -> None:
-    """Let `mvn dependency:copy-dependencies` do it, from a POM that asks for nothing else.
+    """Download with `mvn dependency:copy-dependencies`, from a POM that names nothing else.
 
     Raises:
-        RuntimeError: Maven failed; with the end of its own words.
+        RuntimeError: Maven failed. The message has the end of its output.
     """
     pom = into.with_name("pom.xml")
     pom.write_text(_pom(wanted))
@@ -125,7 +125,7 @@ def _with_maven(wanted: Sequence[str], into: Path) -> None:
     command += [f"-DoutputDirectory={into}", "-DincludeScope=runtime"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode:
-        raise RuntimeError(f"left with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-500:]}")
+        raise RuntimeError(f"exit code {done.returncode}: {done.stdout[-1000:]}{done.stderr[-500:]}")
 
 
 def _pom(wanted: Sequence[str]) -> str:
@@ -141,21 +141,21 @@ def _pom(wanted: Sequence[str]) -> str:
 
 
 def _with_jgo(wanted: Sequence[str], into: Path) -> None:
-    """Resolve as Maven would, in Python.
+    """Download with jgo, in Python.
 
-    Its store is scratch: half a file that was left there would be taken for a whole one.
+    Its store is temporary: jgo would use an incomplete file that was left there.
 
     Raises:
         RuntimeError: jgo is not installed, or an artifact does not exist.
         OSError: the network.
     """
     try:
-        from jgo.maven import MavenContext  # noqa: PLC0415 - asked for only where jars are missing
+        from jgo.maven import MavenContext  # noqa: PLC0415 - only needed if jars are missing
     except ImportError:
         raise RuntimeError("not installed: pip install jgo") from None
     context = MavenContext(repo_cache=into.with_name("store"), timeout=60)
-    asked, others = context.resolver.resolve([context.create_dependency(name) for name in wanted])
-    artifacts = [each.artifact for each in asked + others if each.scope in (None, "compile", "runtime")]
+    requested, others = context.resolver.resolve([context.create_dependency(name) for name in wanted])
+    artifacts = [each.artifact for each in requested + others if each.scope in (None, "compile", "runtime")]
     with ThreadPoolExecutor(8) as pool:
         for path in pool.map(lambda artifact: artifact.resolve(), artifacts):
             shutil.copy(path, into)
@@ -163,7 +163,7 @@ def _with_jgo(wanted: Sequence[str], into: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; says so when another one has it."""
+    """Hold a lock between processes. Print a line if another process has it."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

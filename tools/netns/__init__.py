@@ -1,10 +1,10 @@
-"""Network namespaces that a test makes for itself and that vanish with it, and links between them.
+"""Network namespaces that a test makes and that end with it, and links between them.
 
-- `Namespace`: a network of its own; code in `inside()`, and what it starts, lives there.
+- `Namespace`: its own network. Code in `inside()`, and the processes that it starts, use that network.
 - `veth`: a link without loss, with addresses of both IP versions.
 - `lossy.Link`: a link that is slow and loses packets, without netem: two TUN devices and a relay.
-- `counters.Counters`: what crosses a link, counted by nftables.
-- `rules.rules`: connections of a namespace are brought to a gateway, as tools/deploy/transparent.sh does it.
+- `counters.Counters`: counts what goes over a link, with nftables.
+- `rules.rules`: sends the connections of a namespace to a gateway, with tools/deploy/transparent.sh.
 """
 
 from tools.netns.namespace import Namespace, missing, veth

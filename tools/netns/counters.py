@@ -1,4 +1,4 @@
-"""What crosses a device, counted by nftables: packets and bytes of IP, and the bytes of TCP in them."""
+"""Counts what goes over a network device, with nftables: packets, bytes of IP, payload of TCP."""
 
 import json
 from collections.abc import Collection
@@ -8,21 +8,21 @@ from typing import Any, Final
 from tools.netns.namespace import Namespace
 
 TCP_HEADER: Final = 32
-"""With the timestamps that Linux puts into every segment."""
+"""With the timestamps that Linux adds to every segment."""
 IP_HEADERS: Final = {"ip": 20, "ip6": 40}
 _KINDS: Final = ("syn", "rst", "data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossed:
-    """What crossed in one direction."""
+    """What was sent in one direction."""
 
     packets: int
-    """As netfilter sees them: segments that the kernel keeps together are one."""
+    """As netfilter counts them: segments that the kernel handles together are one packet."""
     bytes: int
     """With the headers of IP and TCP."""
     payload: int
-    """Without; exact while TCP adds no options to single segments (SACK)."""
+    """Without headers. Exact as long as TCP adds no options to single segments (SACK)."""
 
 
 class Counters:
@@ -31,7 +31,7 @@ class Counters:
     Args:
         place: where the device is.
         device: its name.
-        ports: of the servers; connections to them are counted.
+        ports: connections to these server ports are counted.
     """
 
     def __init__(self, place: Namespace, device: str, ports: Collection[int]) -> None:
@@ -51,15 +51,15 @@ class Counters:
         place.run("nft", f"table inet {self._table} {{ {' ; '.join(named)} ; {' ; '.join(chains)} ; }}")
 
     def reset(self) -> None:
-        """Begin at zero again."""
+        """Set all counters to 0."""
         self._place.run("nft", "reset", "counters", "table", "inet", self._table)
 
     def read(self) -> tuple[Crossed, Crossed]:
-        """Give what went out and what came back since the last reset."""
-        told = self._place.run("nft", "-j", "list", "counters", "table", "inet", self._table).stdout
+        """Return what was sent and what came back since the last reset."""
+        output = self._place.run("nft", "-j", "list", "counters", "table", "inet", self._table).stdout
         found = {
             entry["counter"]["name"]: entry["counter"]
-            for entry in json.loads(told)["nftables"]
+            for entry in json.loads(output)["nftables"]
             if "counter" in entry
         }
         return _sum(found, "out"), _sum(found, "back")

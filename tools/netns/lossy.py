@@ -20,16 +20,16 @@ _MTU: Final = 65_536
 
 
 class Link:
-    """Joins two namespaces; `with` begins to carry packets and ends it.
+    """A link between two namespaces. `with` starts and ends it.
 
     Args:
         near: one of them.
         far: the other.
         name: of the device, in both.
-        addresses: with their prefix, near and far.
-        delay: in seconds, each way.
-        loss: the share of packets that vanish, each way.
-        seed: of what is lost.
+        addresses: of both ends, with their prefix.
+        delay: in seconds, in each direction.
+        loss: the share of packets that are lost, in each direction.
+        seed: of the random choice of lost packets.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Link:
             os.close(fd)
 
     def _carry(self) -> None:
-        """Take packets from one end, and give them to the other when they are due; nothing overtakes."""
+        """Read packets at one end and write them to the other after the delay, in order."""
         due: list[tuple[float, int, int, bytes]] = []
         with selectors.DefaultSelector() as selector:
             for fd in (*self._ends, self._wake[0]):

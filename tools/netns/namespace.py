@@ -1,4 +1,4 @@
-"""A network namespace without a name: it is gone with the last process in it and its file descriptor."""
+"""A network namespace without a name. It ends with the last process in it, and its file descriptor."""
 
 import ctypes
 import os
@@ -15,10 +15,10 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
-    """A network of its own, with loopback up; `with` ends it.
+    """A network namespace whose loopback is up. `with` ends it.
 
     Raises:
-        OSError: the right to make it is missing (CAP_SYS_ADMIN).
+        OSError: this process may not make one (CAP_SYS_ADMIN).
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """Where other programs find it, while this process holds it."""
+        """The path by which other programs can use it while this process has it open."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Have this thread, and the threads and processes that it starts, live in it."""
+        """Move this thread into it, with the threads and processes that it starts."""
         with _returning():
             _check(_libc.setns(self._fd, CLONE_NEWNET))
             yield
@@ -49,7 +49,7 @@ class Namespace:
         """Run a program in it.
 
         Raises:
-            RuntimeError: the program failed; with what it wrote.
+            RuntimeError: the program failed. The message has its output.
         """
         with self.inside():
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -58,18 +58,18 @@ class Namespace:
         return done
 
     def close(self) -> None:
-        """Let it go; processes that still live in it keep it."""
+        """Close it. Processes that are still in it keep it."""
         os.close(self._fd)
 
 
 def veth(near: Namespace, far: Namespace, name: str, addresses: Sequence[tuple[str, str]]) -> None:
-    """Join two namespaces; the device has the same name in both.
+    """Connect two namespaces. The device has the same name in both.
 
     Args:
         near: one of them.
         far: the other.
         name: of the device.
-        addresses: with their prefix, near and far, as in ``10.0.0.1/24``.
+        addresses: pairs of addresses with prefix, one for each end, as in ``10.0.0.1/24``.
     """
     near.run("ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", far.path)
     for side, place in enumerate((near, far)):
@@ -82,7 +82,7 @@ def veth(near: Namespace, far: Namespace, name: str, addresses: Sequence[tuple[s
 
 
 def missing(*programs: str) -> str:
-    """Say what this machine lacks for namespaces with these programs; nothing when all is there."""
+    """Return what this machine lacks for namespaces with these programs; "" if nothing."""
     lacking = [program for program in ("ip", *programs) if shutil.which(program) is None]
     if lacking:
         return f"no {', '.join(lacking)} here: python -m tools.debian fetches nft and ip"

@@ -1,4 +1,4 @@
-"""The rules that bring a namespace's connections to a gateway: those of tools/deploy/transparent.sh."""
+"""The rules that send a namespace's connections to a gateway, made by tools/deploy/transparent.sh."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ SCRIPT: Final = str(Path(__file__).parents[1] / "deploy" / "transparent.sh")
 
 @contextmanager
 def rules(place: Namespace, mode: str, *, ports: str, to: int, user: int) -> Iterator[None]:
-    """Have connections to brokers taken while the `with` lasts.
+    """Redirect connections to brokers while the `with` lasts.
 
     Args:
-        place: where they begin.
+        place: the namespace of the clients.
         mode: ``redirect`` or ``tproxy``.
-        ports: the brokers', as the script takes them.
+        ports: of the brokers, in the format of the script.
         to: the port of the gateway.
-        user: the number of the one who runs the gateway, whose own connections are left alone.
+        user: the id of the user who runs the gateway. Connections of this user are not redirected.
     """
     place.run(SCRIPT, "up", "--mode", mode, "--ports", ports, "--to", str(to), "--user", str(user))
     try:
