@@ -345,8 +345,8 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(table(outcome))
     console.print(
         f"Topic of {PARTITIONS} partitions, one of them with {RECORDS_PER_SECOND} records/s of "
-        f"{RECORD_BYTES} bytes. Both clients read it at the same time, for {outcome.seconds:.0f} s. Bytes are "
-        "counted on whole Kafka frames. Those of the direct client were counted by a gateway with "
+        f"{RECORD_BYTES} bytes. Both clients read it at the same time, for {outcome.seconds:.0f} s. Bytes "
+        "are counted on whole Kafka frames. Those of the direct client were counted by a gateway with "
         "--sessions off, which changes nothing.",
         highlight=False,
     )

@@ -7,7 +7,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from tools.bench import transparent
-from tools.bench.connections import TURNS, Client, asked
+from tools.bench.connections import TURNS, Client, fetches
 from tools.bench.frames import VERSION, fetch_request
 from tools.bench.stub import NODE_ID, PARTITIONS, SESSION_ID, TOPIC_ID, TOPICS, Stub, metadata
 from tools.bench.transparent import KINDS, Window
@@ -72,7 +72,7 @@ class TestStub:
 
     def test_a_gateway_before_it_makes_a_session_of_what_the_clients_ask(self) -> None:
         core, (broker, kept) = Connection(sessions=SessionLimits(max_sessions=1), resolve=None), stub()
-        for request in asked(TOPIC_ID, PARTITIONS, 0):
+        for request in fetches(TOPIC_ID, PARTITIONS, 0):
             core.receive_client(request, 0.0)
             for sent in core.take_broker():
                 broker.data_received(bytes(sent))
@@ -85,9 +85,9 @@ class TestStub:
 
 class TestClient:
     def test_it_asks_again_when_a_response_is_whole(self) -> None:
-        requests = asked(TOPIC_ID, 3, 0)
+        requests = fetches(TOPIC_ID, 3, 0)
         client, kept = Client(requests), Kept()
-        client.rests = False
+        client.paused = False
         client.connection_made(kept)  # type: ignore[arg-type]  # as above
         client.fetch()
         response = b"\0\0\0\6" + b"answer"
@@ -98,29 +98,29 @@ class TestClient:
         assert kept.written == requests[0] + requests[1][:8] + b"\0\0\0\1" + requests[1][12:]
 
     def test_at_rest_it_takes_its_response_and_asks_no_more(self) -> None:
-        requests = asked(TOPIC_ID, 3, 0)
+        requests = fetches(TOPIC_ID, 3, 0)
         client, kept = Client(requests), Kept()
         client.connection_made(kept)  # type: ignore[arg-type]  # as above
         client.fetch()
         assert (kept.written, client.answered.is_set()) == (b"", True)
-        client.rests = False
+        client.paused = False
         client.fetch()
-        client.rests = True
+        client.paused = True
         assert not client.answered.is_set()
         client.data_received(b"\0\0\0\6" + b"answer")
         assert (client.responses, client.answered.is_set(), kept.written) == (1, True, requests[0])
 
     @pytest.mark.parametrize(("got", "cut"), [(b"", False), (b"\0\0", True), (b"\0\0\0\6an", True)])
     def test_the_end_inside_a_response_is_noted(self, got: bytes, cut: bool) -> None:
-        client = Client(asked(TOPIC_ID, 1, 0))
-        client.rests = False
+        client = Client(fetches(TOPIC_ID, 1, 0))
+        client.paused = False
         client.data_received(got)
         client.connection_lost(None)
         assert client.cut is cut
 
     def test_its_list_turns(self) -> None:
-        assert len(set(asked(TOPIC_ID, 100, 0))) == TURNS
-        assert len(asked(TOPIC_ID, 1, 500)) == 1
+        assert len(set(fetches(TOPIC_ID, 100, 0))) == TURNS
+        assert len(fetches(TOPIC_ID, 1, 500)) == 1
 
 
 class TestTable:

@@ -47,13 +47,13 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
 WIDTH: Final = 110
-"""Columns of what is written to a file or a pipe."""
+"""Characters in a line of output to a file or a pipe."""
 
 
 def main() -> None:
-    """Measure, print, and write what was asked for."""
+    """Measure, print the tables, and write the files that the options name."""
     options = _options()
-    os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first
+    os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: installed programs come first
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
@@ -68,8 +68,8 @@ def main() -> None:
     judged = sum(row.met is not None for table in tables for row in table.rows)
     console.print(f"{judged - len(missed)} of {judged} targets met, on {machine()}.", highlight=False)
     if options.json:
-        told = {"machine": machine(), "seconds": seconds, "tables": document(tables)}
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        result = {"machine": machine(), "seconds": seconds, "tables": document(tables)}
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.markdown:
         before = options.markdown.read_text() if options.markdown.exists() else ""
         kept = sections(before) if options.only else {}
@@ -77,40 +77,46 @@ def main() -> None:
 
 
 def machine() -> str:
-    """Say where this runs, as far as it matters to figures."""
+    """Describe this machine, as far as it matters for the figures."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def _page(tables: list[Table], seconds: float, written: str, kept: dict[str, str]) -> str:
-    """Write the page.
+    """Return the page.
 
     Args:
         tables: what was measured now.
         seconds: the length of a window.
-        written: what people wrote above the tables; it may need an edit by hand after this.
-        kept: tables of the page before that stay where they were not measured now.
+        written: the text of people above the tables. It may need an edit after this.
+        kept: tables of the old page, for the parts that were not measured now.
     """
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
     where = f"On {machine()}; windows of {seconds:.0f} s. "
-    told = "\n\n".join([written] * bool(written) + [*(kept | sections(markdown(tables))).values()])
-    return f"{head}{where}Ratios and bytes hold elsewhere, absolute times don't.\n\n{told}\n"
+    body = "\n\n".join([written] * bool(written) + [*(kept | sections(markdown(tables))).values()])
+    return f"{head}{where}Ratios and bytes hold elsewhere, absolute times don't.\n\n{body}\n"
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.bench", description="Measure what fetchgate costs and saves."
     )
-    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="NAME", help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        metavar="NAME",
+        help=f"measure only these parts: {', '.join(PARTS)}",
+    )
     parser.add_argument("--seconds", type=float, help=f"length of a window (default: {SECONDS:.0f})")
     extent = parser.add_mutually_exclusive_group()
-    extent.add_argument("--quick", action="store_true", help="small runs, for a look")
-    extent.add_argument("--long", action="store_true", help="what takes minutes as well: a capture of 4 GB")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    extent.add_argument("--quick", action="store_true", help="small and short runs")
+    extent.add_argument("--long", action="store_true", help="also what takes minutes: a capture of 4 GB")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file too")
     parser.add_argument(
         "--markdown",
         type=Path,
         metavar="FILE",
-        help="write them as a page; with --only, in place of those in it",
+        help="write them as a page; with --only, replace these parts in it",
     )
     return parser.parse_args()
 

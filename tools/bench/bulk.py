@@ -1,6 +1,7 @@
-"""A topic of 1 KB records drained by confluent-kafka: CPU of each proxy by GB, and how fast it goes.
+"""Reading a topic of 1 KB records from its start: CPU of each proxy for a GB, and throughput.
 
-Rounds of all routes follow each other; each figure is the median of its rounds.
+A confluent-kafka consumer reads by all routes in turn, several rounds. Each figure is the median of its
+rounds.
 """
 
 from collections.abc import Mapping
@@ -19,9 +20,9 @@ GIGABYTES: Final = 2.0
 QUICK_GIGABYTES: Final = 0.25
 ROUNDS: Final = 3
 CPU_LIMIT, PACE_LIMIT = 1.2, 0.95
-"""The gateway's CPU seconds at most, and its throughput at least, in the floor's."""
+"""Limits, relative to the floor: the most CPU, the least throughput."""
 RESIDENT_LIMIT: Final = 60.0
-"""Megabytes with one client, after drains."""
+"""Most megabytes with one client, after reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +30,23 @@ class Drained:
     """One round of one route."""
 
     cpu: float
-    """CPU seconds of the proxy for each GB of records; 0 without a proxy."""
+    """CPU seconds of the proxy for a GB of records; 0 without a proxy."""
     pace: float
     """MB of records a second."""
 
 
 def run(stage: Stage) -> list[Table]:
-    """Fill a topic, then drain it by every route in turn."""
+    """Fill a topic, then read it by every route in turn."""
     gigabytes = QUICK_GIGABYTES if stage.quick else GIGABYTES
     records = round(gigabytes * 1e9 / RECORD_BYTES)
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(PARTITIONS))
-        stage.say(f"bulk: producing {gigabytes:g} GB ...")
+        stage.report(f"bulk: producing {gigabytes:g} GB ...")
         fill(stage, topic, records)
         proxies = _proxies(stage, stack)
         rounds: dict[str, list[Drained]] = {name: [] for name in ("direct", *proxies)}
         for number in range(1 if stage.quick else ROUNDS):
-            stage.say(f"bulk: draining by {', '.join(rounds)}, round {number + 1} ...")
+            stage.report(f"bulk: draining by {', '.join(rounds)}, round {number + 1} ...")
             for name, drained in rounds.items():
                 drained.append(_drain(stage, topic, records, proxies.get(name)))
         resident = {name: proxy.meter.resident / 1e6 for name, proxy in proxies.items()}
@@ -65,7 +66,7 @@ def fill_at(address: str, topic: str, records: int) -> None:
 
 
 def drain(address: str, topic: str, records: int, *options: str) -> Load:
-    """Start a consumer that drains a topic."""
+    """Start a consumer that reads a topic from its start."""
     command = ["tools.bench.load", "drain", address, topic, f"--records={records}"]
     return Load(*command, f"--partitions={PARTITIONS}", *options)
 
@@ -81,9 +82,9 @@ def _drain(stage: Stage, topic: str, records: int, proxy: Proxy | None) -> Drain
     before = proxy.meter.cpu if proxy is not None else 0.0
     address = stage.broker.address if proxy is None else proxy.address
     with drain(address, topic, records) as load:
-        told = load.ready().result()
+        result = load.ready().result()
     spent = proxy.meter.cpu - before if proxy is not None else 0.0
-    return Drained(spent / (told["bytes"] / 1e9), told["bytes"] / 1e6 / told["seconds"])
+    return Drained(spent / (result["bytes"] / 1e9), result["bytes"] / 1e6 / result["seconds"])
 
 
 def _table(rounds: Mapping[str, list[Drained]], resident: Mapping[str, float], gigabytes: float) -> Table:

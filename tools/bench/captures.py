@@ -1,11 +1,12 @@
-"""Large captures for benchmarks, made fast, their contents known: `python -m tools.bench.captures FILE`.
+"""Makes large captures for benchmarks, fast, with known contents: `python -m tools.bench.captures FILE`.
 
-Each connection begins as the real one in `captures/librdkafka-100p.pcap` did, and then fetches its 100
-partitions again and again with a real request, the list rotated by one each time as librdkafka does; the
-responses have records of random bytes in some partitions, whose offsets count on.
-Ethernet, IPv4, segments of at most 1,448 bytes, an acknowledgment for every eighth one. An exchange is laid
-out once for each rotation, with all its headers, and repeated by numpy; numbers that count on are written
-over the copies.
+Each connection begins as the real one in `captures/librdkafka-100p.pcap`. Then it fetches its 100 partitions
+again and again with a real request. The list is rotated by one each time, as librdkafka does. The responses
+have records of random bytes in some partitions, whose offsets grow.
+
+Packets are Ethernet and IPv4 with segments of at most 1,448 bytes. Every eighth segment is acknowledged. One
+exchange is built for each rotation, with all headers, and copied by numpy. Numbers that change are written
+into the copies.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.packets.segments import read
 
 Table: TypeAlias = npt.NDArray[Any]
-"""Bytes, a row an exchange."""
+"""Bytes, one row for each exchange."""
 Rows: TypeAlias = npt.NDArray[np.intp] | slice
 
 MSS = 1448
@@ -34,23 +35,23 @@ _PREAMBLE = 5
 """Exchanges before the first fetch: ApiVersions, Metadata, FindCoordinator."""
 _START = 1_800_000_000
 _MICROSECONDS = 200
-"""From one packet to the next."""
+"""Time from one packet to the next."""
 _HEADERS = 14 + 20 + 32
 _RECORD = 16 + _HEADERS
 _CHUNK = 32 << 20
-_ENTRY = struct.Struct(">ihqqqBi")
+_RESPONSE_ENTRY = struct.Struct(">ihqqqBi")
 _BATCH = struct.Struct(">qiibIhiqqqhii")
 _ACK_EVERY = 8
 _PARTITIONS = 100
 _RECORDS = 20
-"""Records of a batch: what offsets grow by."""
-_ASKED = struct.Struct(">iiqiqib")
-"""Partition, leader epoch, fetch offset, last fetched epoch, log start offset, most bytes, tags."""
+"""Records in a batch. Offsets grow by this."""
+_REQUEST_ENTRY = struct.Struct(">iiqiqib")
+"""Partition, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes, tags."""
 
 
 @dataclass(slots=True)
 class Truth:
-    """What a made capture holds; frames with their 4-byte length."""
+    """The contents of a generated capture. Frames include their 4-byte length."""
 
     connections: int = 0
     packets: int = 0
@@ -62,30 +63,30 @@ class Truth:
     partitions_requested: int = 0
     partitions_answered: int = 0
     bytes: int = 0
-    """Of the file."""
+    """Size of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the connections of a capture are like."""
+    """The traffic in a capture."""
 
     connections: int = 20
     skew: float = 0.0
-    """Share of the exchanges that the first connection has; the others share the rest alike."""
+    """The part of all exchanges that the first connection has. The others share the rest equally."""
     filled: int = 2
     """Partitions with records in each response, of 100."""
     records: int = 8_000
-    """Bytes of records in each of those."""
+    """Bytes of records in each of them."""
 
     @property
     def busy(self) -> range:
-        """The partitions with records, far from each other."""
+        """The partitions with records, evenly distributed."""
         return range(0, _PARTITIONS, _PARTITIONS // self.filled)[: self.filled] if self.filled else range(0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Real:
-    """What is taken from the real capture."""
+    """Frames of the real capture."""
 
     requests: list[bytes]
     responses: list[bytes]
@@ -119,11 +120,11 @@ def _real() -> _Real:
             fetch = max((frame for frame in fetches if frame[place : place + 1] == _compact(1)), key=len)
             topic = fetch[place + 1 : place + 17]
             return _Real(requests[:_PREAMBLE], responses[:_PREAMBLE], fetch, topic)
-    raise ValueError(f"{_REAL} holds no fetch")
+    raise ValueError(f"{_REAL} has no fetch")
 
 
 def _compact(size: int) -> bytes:
-    """Write a length as Kafka's compact types do: one more, seven bits a byte."""
+    """Encode a length as Kafka's compact types do: plus one, seven bits a byte."""
     value, written = size + 1, bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -132,7 +133,7 @@ def _compact(size: int) -> bytes:
 
 
 def _batch(size: int, chance: np.random.Generator) -> bytes:
-    """Make a record batch (magic 2) of `size` bytes; its records are random."""
+    """Make a record batch (magic 2) of `size` bytes, with random records."""
     head = _BATCH.pack(
         0, size - 12, 0, 2, 0, 0, _RECORDS - 1, _START * 1000, _START * 1000, -1, -1, -1, _RECORDS
     )
@@ -143,22 +144,24 @@ def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
     """Make a v16 fetch of 100 partitions without a session, and its response, for each rotation."""
     chance = np.random.default_rng(0)
     first = real.fetch.index(real.topic) + 17
-    end = first + _PARTITIONS * _ASKED.size
-    asked = sorted(real.fetch[at : at + _ASKED.size] for at in range(first, end, _ASKED.size))
-    answered = [_answered(partition, shape, chance) for partition in range(_PARTITIONS)]
-    made = []
+    end = first + _PARTITIONS * _REQUEST_ENTRY.size
+    listed = sorted(
+        real.fetch[at : at + _REQUEST_ENTRY.size] for at in range(first, end, _REQUEST_ENTRY.size)
+    )
+    entries = [_response_entry(partition, shape, chance) for partition in range(_PARTITIONS)]
+    fetches = []
     for turned in range(_PARTITIONS):
-        request = real.fetch[:first] + b"".join(_rotated(asked, turned)) + real.fetch[end:]
-        topic = real.topic + _compact(_PARTITIONS) + b"".join(_rotated(answered, turned)) + b"\0"
+        request = real.fetch[:first] + b"".join(_rotated(listed, turned)) + real.fetch[end:]
+        topic = real.topic + _compact(_PARTITIONS) + b"".join(_rotated(entries, turned)) + b"\0"
         body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
-        made.append(_Exchange(request, struct.pack(">iiB", 5 + len(body), 0, 0) + body))
-    return made
+        fetches.append(_Exchange(request, struct.pack(">iiB", 5 + len(body), 0, 0) + body))
+    return fetches
 
 
-def _answered(partition: int, shape: Shape, chance: np.random.Generator) -> bytes:
+def _response_entry(partition: int, shape: Shape, chance: np.random.Generator) -> bytes:
     """Make a partition's entry of a response."""
     records = _batch(shape.records, chance) if partition in shape.busy else b""
-    head = _ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
+    head = _RESPONSE_ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"
 
 
@@ -177,7 +180,7 @@ class _Segment:
 
 
 class _Exchange:
-    """The records of one exchange, laid out for an unnumbered connection."""
+    """The packets of one exchange, as a template without numbers and addresses."""
 
     def __init__(self, request: bytes, response: bytes) -> None:
         self.request = request
@@ -189,7 +192,7 @@ class _Exchange:
         self._add(response, broker=True)
         self.template = np.zeros(self.size, np.uint8)
         for segment in self.segments:
-            self._dress(segment)
+            self._write_packet(segment)
 
     def _add(self, payload: bytes, *, broker: bool) -> None:
         for number, begin in enumerate(range(0, max(len(payload), 1), MSS), 1):
@@ -202,7 +205,7 @@ class _Exchange:
         self.segments.append(_Segment(self.size, begin, size, broker))
         self.size += _RECORD + size
 
-    def _dress(self, segment: _Segment) -> None:
+    def _write_packet(self, segment: _Segment) -> None:
         source, destination = (b"\x0a\0\0\1", bytes(4)) if segment.broker else (bytes(4), b"\x0a\0\0\1")
         ports = (BROKER_PORT, 0) if segment.broker else (0, BROKER_PORT)
         size = _HEADERS + segment.size
@@ -221,11 +224,11 @@ class _Exchange:
         """Copy the exchange for each of some connections.
 
         Args:
-            templates: The exchange laid out in some ways, to be taken in turn; they differ in payloads alone.
-            connection: Number of the connection, an entry a copy.
-            turn: How many such exchanges the connection has had.
-            first_packet: Packets in the file so far.
-            before: Bytes of the connection's two streams before its first such exchange.
+            templates: the exchange in several forms, used in turn. They differ only in their payload.
+            connection: the number of the connection, for each copy.
+            turn: the number of such exchanges that the connection has had, for each copy.
+            first_packet: the number of packets in the file so far.
+            before: bytes of the connection's two streams before its first such exchange.
         """
         table: Table = templates[turn % len(templates)]
         sent = before[0] + turn * len(self.request) + 1, before[1] + turn * len(self.response) + 1
@@ -244,7 +247,7 @@ class _Exchange:
         _write(table, ip + (16 if segment.broker else 12), 0x0A010000 + connection, ">u4")
         _write(table, tcp + (2 if segment.broker else 0), 10_000 + connection, ">u2")
         mine, theirs = (sent[1], sent[0]) if segment.broker else sent
-        # A response acknowledges the whole request.
+        # A response acknowledges all bytes of the request.
         theirs = theirs + (len(self.request) if segment.broker else 0)
         _write(table, tcp + 4, (mine + segment.begin) % 2**32, ">u4")
         _write(table, tcp + 8, theirs % 2**32, ">u4")
@@ -259,7 +262,7 @@ class _Exchange:
         broker: bool,
         rows: Rows = slice(None),
     ) -> None:
-        """Write a number of `size` bytes at a place of the request or the response, across segments too."""
+        """Write a number of `size` bytes into the request or the response, also across segments."""
         for byte in range(size):
             segment = next(
                 one
@@ -276,22 +279,22 @@ def _write(table: Table, place: int, values: Table, dtype: str, rows: Rows = sli
 
 
 def _offsets(fetch: _Exchange, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
-    """Tell where the offsets of the partitions with records are, and whether in the response."""
-    asked, answered = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
+    """Return where offsets of partitions with records are, each with whether that is in the response."""
+    first, second = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
     more = len(_compact(shape.records)) + shape.records - len(_compact(0))
     found = []
     places = sorted((partition - turned) % _PARTITIONS for partition in shape.busy)
     for before, place in enumerate(places):
-        found.append((asked + place * _ASKED.size + 8, False))
-        entry = answered + place * (_ENTRY.size + 2) + before * more
+        found.append((first + place * _REQUEST_ENTRY.size + 8, False))
+        entry = second + place * (_RESPONSE_ENTRY.size + 2) + before * more
         found += [(entry + at, True) for at in (6, 14)]
     return found
 
 
-def _count_on(
+def _write_numbers(
     fetches: list[_Exchange], offsets: list[list[tuple[int, bool]]], table: Table, turn: Table
 ) -> None:
-    """Write correlation ids, and the offsets that grow with each turn."""
+    """Write correlation ids, and offsets, which grow with each turn."""
     correlation = turn + _PREAMBLE + 1
     fetches[0].write(table, 8, correlation, 4, broker=False)
     fetches[0].write(table, 4, correlation, 4, broker=True)
@@ -303,7 +306,7 @@ def _count_on(
 
 
 def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
-    """Tell whose turn each exchange is, and how many turns that connection has had."""
+    """Return the connection of each exchange, and how many exchanges it had before."""
     chance = np.random.default_rng(1)
     weights = np.ones(shape.connections) / shape.connections
     if shape.skew:
@@ -318,7 +321,7 @@ def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
 
 
 def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
-    """Write a capture of about `size` bytes and tell what is in it."""
+    """Write a capture of about `size` bytes. Return its contents."""
     real = _real()
     fetches = _fetches(real, shape)
     fetch, templates = fetches[0], np.stack([one.template for one in fetches])
@@ -342,7 +345,7 @@ def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no 
         for begin in range(0, exchanges, step):
             part = slice(begin, begin + step)
             table = fetch.rows(templates, connection[part], turn[part], truth.packets, before)
-            _count_on(fetches, offsets, table, turn[part])
+            _write_numbers(fetches, offsets, table, turn[part])
             file.write(table.data)
             truth.packets += len(table) * len(fetch.segments)
     truth.bytes = path.stat().st_size
@@ -363,7 +366,7 @@ def _truth(shape: Shape, fetch: _Exchange, exchanges: int) -> Truth:
 
 
 def main() -> None:
-    """Make a capture by hand."""
+    """Make a capture from the command line."""
     parser = argparse.ArgumentParser(description="Make a large capture, and print what is in it.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--megabytes", type=int, default=1000)

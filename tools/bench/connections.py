@@ -1,11 +1,12 @@
 """Connections that fetch: `python -m tools.bench.connections ADDRESS TOPIC_ID COUNT WAIT_MS [PARTITIONS]`.
 
-Each asks for the end of the first partitions of a topic, one if nothing else is said, and asks again when the
-broker has answered. To a topic that nothing is produced to it does so after `max_wait_ms`: 500 connections
-that wait 500 ms make 1,000 fetches a second at most. As librdkafka does, each fetch turns its list.
-When it writes `ready` all are connected; they begin to fetch when a line comes on stdin. With the next line
-they come to rest, and it tells what they did since; and so on. Told to end as the loads of `tools.bench.load`
-are, it tells what was done in all.
+Each connection fetches the first PARTITIONS partitions of a topic (default 1), and fetches again when the
+broker has responded. If nothing is produced, the broker responds after `max_wait_ms`: 500 connections that
+wait 500 ms make at most 1,000 fetches a second. Each fetch rotates its list, as librdkafka does.
+
+It prints `ready` when all are connected. They begin to fetch when a line comes on stdin, and pause with the
+next line. Then it prints what they did since they began, and so on. When stdin is closed, as for
+`tools.bench.load`, it prints what was done in all.
 """
 
 import asyncio
@@ -21,51 +22,51 @@ from tools.bench.frames import fetch_request, rotated
 from tools.bench.passthrough import address
 
 TURNS: Final = 16
-"""Orders of a list after which the first one comes again."""
+"""After so many orders of a list, the first one is used again."""
 
-Told: TypeAlias = dict[str, float]
+Counts: TypeAlias = dict[str, float]
 
 
 class Client(asyncio.Protocol):
     """One connection.
 
     Args:
-        requests: whole frames, sent in turn; only their correlation ids change.
+        requests: whole frames that are sent in turn. Only their correlation ids change.
     """
 
     def __init__(self, requests: Sequence[bytes]) -> None:
         self.responses = self.bytes = 0
-        self.rests = True
-        """It asks for nothing more."""
+        self.paused = True
+        """It sends no more fetches."""
         self.answered = asyncio.Event()
-        """Nothing that it asked for is under way."""
+        """No fetch is in flight."""
         self.answered.set()
         self.cut = False
-        """It was closed inside a response."""
+        """It was closed in the middle of a response."""
         self._requests = requests
         self._begun = b""
         self._missing = 0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the socket; fetch when told to."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Note where it ended."""
+        """Note whether it ended in the middle of a response."""
         self.cut = bool(self._missing or self._begun)
         self.answered.set()
         self._transport = None
 
     def fetch(self) -> None:
         """Send the next fetch."""
-        if self._transport is not None and not self.rests:
+        if self._transport is not None and not self.paused:
             self.answered.clear()
             request = self._requests[self.responses % len(self._requests)]
             self._transport.write(request[:8] + self.responses.to_bytes(4) + request[12:])
 
     def data_received(self, data: bytes) -> None:
-        """Count a whole response and ask again; until then none follows it."""
+        """Count a response when it is whole, and fetch again. No other response is in flight."""
         self.bytes += len(data)
         if self._missing:
             self._missing -= len(data)
@@ -81,8 +82,8 @@ class Client(asyncio.Protocol):
             self.fetch()
 
 
-async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wait_ms: int) -> Told:
-    """Connect; fetch and rest in turn with each line that comes, until stdin ends.
+async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wait_ms: int) -> Counts:
+    """Connect. Fetch and pause in turn with each line on stdin, until it ends.
 
     Returns:
         ``responses`` and ``bytes`` in all, and how many connections were ``cut``.
@@ -95,34 +96,36 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
     while await loop.run_in_executor(None, sys.stdin.readline):
         before, began = _done(clients), loop.time()
         for number, client in enumerate(clients):
-            client.rests = False
-            loop.call_later(wait_ms / 1000 * number / count, client.fetch)  # spread over the time they wait
+            client.paused = False
+            loop.call_later(
+                wait_ms / 1000 * number / count, client.fetch
+            )  # evenly over the time that they wait
         if not await loop.run_in_executor(None, sys.stdin.readline):
             break
-        done = await _rest(clients)
-        told = {what: done[what] - before[what] for what in done}
-        print(json.dumps(told | {"seconds": loop.time() - began}), flush=True)
+        done = await _pause(clients)
+        counts = {what: done[what] - before[what] for what in done}
+        print(json.dumps(counts | {"seconds": loop.time() - began}), flush=True)
     return _done(clients) | {"cut": sum(client.cut for client in clients)}
 
 
-async def _rest(clients: Sequence[Client]) -> Told:
-    """Have all come to rest; give what was done until then."""
+async def _pause(clients: Sequence[Client]) -> Counts:
+    """Pause all clients. Return what they have done until then."""
     for client in clients:
-        client.rests = True
+        client.paused = True
     for client in clients:
         await client.answered.wait()
     return _done(clients)
 
 
-def _done(clients: Sequence[Client]) -> Told:
+def _done(clients: Sequence[Client]) -> Counts:
     return {
-        "answers": sum(client.responses for client in clients),
+        "responses": sum(client.responses for client in clients),
         "bytes": sum(client.bytes for client in clients),
     }
 
 
-def asked(topic: bytes, partitions: int, wait_ms: int) -> list[bytes]:
-    """Build the fetches of a client."""
+def fetches(topic: bytes, partitions: int, wait_ms: int) -> list[bytes]:
+    """Return the fetch requests of a client."""
     offsets = {(topic, number): 0 for number in range(partitions)}
     turns = [rotated([(topic, range(partitions))], turn) for turn in range(min(partitions, TURNS))]
     return [fetch_request(0, topics, offsets=offsets, wait_ms=wait_ms) for topics in turns]
@@ -134,6 +137,6 @@ def _same(client: Client) -> Client:
 
 if __name__ == "__main__":
     target, topic_id, connections, wait, *more = sys.argv[1:]
-    listed = asked(bytes.fromhex(topic_id), int(more[0]) if more else 1, int(wait))
+    listed = fetches(bytes.fromhex(topic_id), int(more[0]) if more else 1, int(wait))
     counted = uvloop.run(run(address(target), listed, int(connections), int(wait)))
     print(json.dumps(counted), flush=True)

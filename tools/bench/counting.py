@@ -1,7 +1,7 @@
-"""Fetch bytes as a gateway counts them: on the broker's side and on the client's, between two moments.
+"""Fetch bytes that a gateway counted in a period of time: on the broker's side and on the client's.
 
-With `--sessions off` the gateway is a plain wire that counts: both sides are what a client and the broker say
-to each other directly. So direct runs and Java's are counted by it as well.
+With `--sessions off` the gateway changes nothing: its two sides are what a client and a broker send each
+other without it. So direct runs and those of Java are counted by a gateway as well.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What one side carried; whole frames, their length prefix included."""
+    """Fetches on one side. Bytes are whole frames with their length."""
 
     requests: int
     responses: int
@@ -25,14 +25,14 @@ class Counted:
     @classmethod
     def of(cls, state: Mapping[str, Any], side: str) -> Self:
         """Read a side, `client` or `broker`, of a gateway's /state."""
-        told = state["totals"][side]
-        kinds = told["fetches"]
+        totals = state["totals"][side]
+        kinds = totals["fetches"]
         return cls(
-            told["fetch_request_bytes"],
-            told["fetch_response_bytes"],
-            told["fetch_record_bytes"],
+            totals["fetch_request_bytes"],
+            totals["fetch_response_bytes"],
+            totals["fetch_record_bytes"],
             sum(kinds.values()),
-            told["partitions_requested"],
+            totals["partitions_requested"],
             kinds,
         )
 
@@ -68,15 +68,15 @@ class Counted:
 
     @property
     def whole(self) -> float:
-        """Bytes of a fetch, request and answer with its records, on average."""
+        """Bytes of a fetch, request and response with records, on average."""
         return self.total / max(self.fetches, 1)
 
     @property
     def bare(self) -> float:
-        """Bytes of a fetch without records, request and answer, on average."""
+        """Bytes of a fetch, request and response without records, on average."""
         return self.request + self.response
 
 
 def saved(direct: float, through: float) -> float:
-    """Tell how many percent less the second is."""
+    """Return by how many percent the second is less."""
     return 100 * (1 - through / direct) if direct else 0.0

@@ -1,4 +1,4 @@
-"""How long a gateway takes to leave when 500 connections are busy; whether it cuts any inside a response."""
+"""How long a gateway takes to stop with 500 busy connections, and how many it cuts in a response."""
 
 import time
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tools.kafka.admin import Admin
 
 CONNECTIONS: Final = 500
 WAIT_MS: Final = 500
-"""max_wait_ms of each fetch: the longest that a response can be under way."""
+"""max_wait_ms of each fetch: no response takes longer."""
 BUSY_SECONDS: Final = 2.0
 ROUNDS: Final = 5
 LIMIT: Final = 2.0
@@ -20,12 +20,12 @@ LIMIT: Final = 2.0
 
 
 def run(stage: Stage) -> list[Table]:
-    """End gateways in the midst of their work."""
+    """Stop gateways while their connections are busy."""
     rounds = 1 if stage.quick else ROUNDS
     with stage.topic(1) as topic:
         with Admin(stage.broker.address) as admin:
             topic_id = admin.topic_id(topic).hex
-        stage.say(f"drain: {rounds} gateways leave {CONNECTIONS} busy connections ...")
+        stage.report(f"drain: {rounds} gateways leave {CONNECTIONS} busy connections ...")
         left = [_leave(stage, topic_id) for _ in range(rounds)]
     rows = [
         Row(
@@ -46,7 +46,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _leave(stage: Stage, topic_id: str) -> tuple[float, int]:
-    """Return the seconds that it took, and how many connections were cut inside a response."""
+    """Return the seconds until it stopped, and how many connections were cut in a response."""
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway())
         command = ["tools.bench.connections", gateway.address, topic_id, str(CONNECTIONS), str(WAIT_MS)]

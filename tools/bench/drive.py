@@ -1,6 +1,6 @@
-"""How many fetches a second `replay drive` plays, at a stub that answers at once: no broker, no reads.
+"""How many fetches a second `replay drive` sends, to a stub that responds at once.
 
-python -m tools.bench.drive HOST:PORT      (the stub alone, where it listens)
+python -m tools.bench.drive HOST:PORT      (runs only the stub, listening there)
 """
 
 import asyncio
@@ -31,7 +31,7 @@ PARTITIONS: Final = 100
 COPIES: Final = 8
 ROUNDS: Final = 10
 LEAST: Final = 3_000.0
-"""Fetches a second, with --max-wait 0."""
+"""Fetches a second at least, with --max-wait 0."""
 
 _TOPIC_ID: Final = b"fetchgate's stub"
 _VERSIONS: Final = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 9: (1, 10), 10: (0, 6), 18: (0, 4)}
@@ -41,10 +41,10 @@ _NO_LOG: Final = bytes(16)  # timestamp, offset
 
 
 class Stub(asyncio.Protocol):
-    """Responses every fetch with the same 100 entries without records, and what is asked before with little.
+    """Responds to every fetch with the same 100 entries without records, and to other requests with little.
 
     Args:
-        address: where it says to be.
+        address: its address in Metadata responses.
     """
 
     def __init__(self, address: Address) -> None:
@@ -60,11 +60,11 @@ class Stub(asyncio.Protocol):
         }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Called by the event loop."""
         received = self._received + data
         while len(received) >= _HEADER.size:
             size, api_key, _, correlation_id = _HEADER.unpack_from(received)
@@ -93,14 +93,14 @@ def _offset(partition: int) -> bytes:
 
 
 async def serve(address: Address) -> None:
-    """Be the stub until the process is ended."""
+    """Run the stub until the process is ended."""
     server = await asyncio.get_running_loop().create_server(lambda: Stub(address), address.host, address.port)
     await server.serve_forever()
 
 
 def run(stage: Stage) -> list[Table]:
-    """Measure full speed on as many connections as keep it busy."""
-    stage.say("drive: captured fetches of 100 partitions, at a stub ...")
+    """Measure the highest rate, with enough connections."""
+    stage.report("drive: captured fetches of 100 partitions, at a stub ...")
     port = free_ports(1)
     rounds = 2 if stage.quick else ROUNDS
     with Proxy([sys.executable, "-m", "tools.bench.drive", f"{HOST}:{port}"], port):
@@ -112,12 +112,12 @@ def run(stage: Stage) -> list[Table]:
         limit=LEAST,
         least=True,
     )
-    notes = ("at a stub of the bench's own that answers at once; player and stub on the same machine",)
+    notes = ("at a stub of the bench's own that responds at once; player and stub on the same machine",)
     return [Table(part="drive", title="Playing a capture as fast as responses come", rows=[row], notes=notes)]
 
 
 def fetches_per_second(target: Address, *, rounds: int) -> float:
-    """Play the capture at a target, and give how many fetches a second it took."""
+    """Send the capture's fetches to a target. Return how many fetches a second it responded to."""
     script, _ = load([str(CAPTURE)], Wanted())
     overrides = Overrides(max_wait_ms=0)
     options = Options(target=target, speed=None, copies=COPIES, rounds=rounds, overrides=overrides)
@@ -128,7 +128,7 @@ def fetches_per_second(target: Address, *, rounds: int) -> float:
         fetches["answered"] != fetches["sent"]
         or fetches["partitions_answered"] != fetches["sent"] * PARTITIONS
     ):
-        raise RuntimeError(f"not every fetch of 100 partitions was answered: {fetches}")
+        raise RuntimeError(f"not every fetch of 100 partitions got its response: {fetches}")
     return fetches["sent"] / report["seconds"]
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks tell: rows with one value for each route, and the target of fetchgate's own."""
+"""The tables of the benchmarks: each row has a value for each route, and a target for fetchgate."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 GATEWAY: Final = "gateway"
 REPLAY: Final = "replay"
-"""What `fetchgate replay` does."""
+"""The column of `fetchgate replay`."""
 TSHARK: Final = "tshark"
 EXPLICIT: Final = "explicit"
 TRANSPARENT: Final = ("redirect", "tproxy")
@@ -22,7 +22,7 @@ COLUMNS: Final = (
 )
 """Routes, in the order in which they are shown."""
 JUDGED: Final = (GATEWAY, *TRANSPARENT, TWO_WORKERS, REPLAY)
-"""What is held against a limit; the others are there to compare with."""
+"""The columns that must keep the limit. The others are for comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class Row:
     values: Mapping[str, float]
     """By route: one of `COLUMNS`."""
     limit: float | None = None
-    """What our own values are held against: the gateway's, in its modes, or replay's."""
+    """The limit for fetchgate's own values: those in `JUDGED`."""
     least: bool = False
-    """Whether `limit` is the least that will do, and not the most."""
+    """Whether `limit` is a minimum. Otherwise it is a maximum."""
 
     @property
     def met(self) -> bool | None:
-        """Tell whether all of our own values keep their limit, as they are shown; None without either."""
+        """Whether all own values, as shown, keep the limit; None without a limit or own values."""
         own = [shown(self.values[name]) for name in JUDGED if name in self.values]
         if self.limit is None or not own:
             return None
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def target(self) -> str:
-        """Write the limit as people read it."""
+        """The limit for a reader."""
         if self.limit is None:
             return ""
         return f"{'≥' if self.least else '≤'} {number(self.limit)}"
@@ -57,22 +57,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The rows that one measurement gave."""
+    """The rows of one measurement."""
 
     part: str
     title: str
     rows: Sequence[Row]
     notes: Sequence[str] = field(default=())
-    """What a reader must know: what was missing, what is counted where."""
+    """What a reader must know: what was missing, what was counted where."""
 
     @property
     def columns(self) -> list[str]:
-        """Give the routes that have any value."""
+        """The routes that have any value."""
         return [name for name in COLUMNS if any(name in row.values for row in self.rows)]
 
 
 def number(value: float) -> str:
-    """Write a value with about three digits that count."""
+    """Format a value with about three significant digits."""
     size = abs(value)
     if size >= 100 or value == int(value):
         return f"{value:,.0f}"
@@ -80,14 +80,14 @@ def number(value: float) -> str:
 
 
 def shown(value: float) -> float:
-    """Return a value with the digits that a reader sees."""
+    """Round a value to the digits that are shown."""
     return float(number(value).replace(",", ""))
 
 
 def _cells(table: Table, row: Row) -> list[str]:
     values = [number(row.values[name]) if name in row.values else "-" for name in table.columns]
-    verdict = {None: "", True: "met", False: "missed"}[row.met]
-    return [row.name, row.unit, *values, row.target, verdict]
+    result = {None: "", True: "met", False: "missed"}[row.met]
+    return [row.name, row.unit, *values, row.target, result]
 
 
 def _head(table: Table) -> list[str]:
@@ -95,7 +95,7 @@ def _head(table: Table) -> list[str]:
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table for the terminal."""
+    """Print a table."""
     printed = RichTable(title=table.title, title_justify="left", title_style="bold")
     for place, name in enumerate(_head(table)):
         printed.add_column(name, justify="left" if place < 2 else "right")
@@ -110,7 +110,7 @@ def show(console: Console, table: Table) -> None:
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """Write tables for a page."""
+    """Format tables as Markdown."""
     lines: list[str] = []
     for table in tables:
         head = _head(table)
@@ -121,13 +121,13 @@ def markdown(tables: Sequence[Table]) -> str:
 
 
 def prose(page: str) -> str:
-    """Return what people wrote between a page's head and its first table, from its first heading on."""
+    """Return the text of people on a page: from its first heading to its first table."""
     text = page.split("\n**", 1)[0]
     return text[text.index("## ") :].strip() if "## " in text else ""
 
 
 def sections(page: str) -> dict[str, str]:
-    """Split what `markdown` wrote: by title, a table and its notes each."""
+    """Split a page that `markdown` wrote. Return each table with its notes, by title."""
     parts = re.split(r"^(?=\*\*)", page, flags=re.MULTILINE)
     return {part.partition("\n")[0]: part.rstrip("\n") for part in parts if part.startswith("**")}
 
@@ -137,7 +137,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def document(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """Give tables as what JSON can hold."""
+    """Return tables as plain values, for JSON."""
     return [
         {
             "part": table.part,

@@ -1,4 +1,4 @@
-"""Fetch frames of v16 as librdkafka sends and Kafka 4.3 answers them, for measurements without either."""
+"""Fetch v16 frames as librdkafka and Kafka 4.3 send them, for measurements without them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -7,7 +7,7 @@ from tools.kafka.raw import compact_array, frame, string, uvarint
 
 VERSION: Final = 16
 OFFSET: Final = 100
-"""Where each partition ends that nothing is produced to."""
+"""The end offset of each partition to which nothing is produced."""
 
 Topics: TypeAlias = Sequence[tuple[bytes, Sequence[int]]]
 """Topic ids, each with its partitions."""
@@ -30,15 +30,17 @@ def fetch_request(
 
     Args:
         correlation_id: as in its header.
-        topics: what it lists.
-        session: session id and epoch; (0, -1) goes without.
+        topics: the topics and partitions that it lists.
+        session: session id and epoch; (0, -1) is sessionless.
         offsets: fetch offsets other than `OFFSET`.
         wait_ms: how long the broker may wait for records.
     """
     known = offsets or {}
     listed = [
         topic
-        + compact_array([_asked(partition, known.get((topic, partition), OFFSET)) for partition in each])
+        + compact_array(
+            [_request_entry(partition, known.get((topic, partition), OFFSET)) for partition in each]
+        )
         + b"\0"
         for topic, each in topics
     ]
@@ -56,20 +58,22 @@ def fetch_response(
     session_id: int = 0,
     records: Mapping[Key, bytes] | None = None,
 ) -> bytes:
-    """Build a whole response frame; `records` by partition, none for the others."""
+    """Build a whole response frame. Partitions that are not in `records` have none."""
     found = records or {}
-    told = [
+    listed = [
         topic
-        + compact_array([_told(partition, found.get((topic, partition), b"")) for partition in each])
+        + compact_array(
+            [_response_entry(partition, found.get((topic, partition), b"")) for partition in each]
+        )
         + b"\0"
         for topic, each in topics
     ]
-    body = bytes(6) + session_id.to_bytes(4) + compact_array(told) + b"\0"
+    body = bytes(6) + session_id.to_bytes(4) + compact_array(listed) + b"\0"
     return frame(correlation_id.to_bytes(4) + b"\0" + body)
 
 
 def rotated(topics: Topics, by: int) -> list[tuple[bytes, list[int]]]:
-    """Give the list as librdkafka would after `by` turns; a topic can come in two elements then."""
+    """Return the list as librdkafka would after `by` rotations. A topic may then be in two elements."""
     flat = [(topic, partition) for topic, each in topics for partition in each]
     found: list[tuple[bytes, list[int]]] = []
     for topic, partition in flat[by:] + flat[:by]:
@@ -80,13 +84,13 @@ def rotated(topics: Topics, by: int) -> list[tuple[bytes, list[int]]]:
     return found
 
 
-def _asked(partition: int, offset: int) -> bytes:
-    # current_leader_epoch, 0 on a broker without a past, stands before the offset
+def _request_entry(partition: int, offset: int) -> bytes:
+    # current_leader_epoch, 0 on a new broker, comes before the offset
     unset = b"\xff" * 12  # last_fetched_epoch, log_start_offset
     return b"".join((partition.to_bytes(4), bytes(4), offset.to_bytes(8), unset, b"\0\x10\0\0", b"\0"))
 
 
-def _told(partition: int, records: bytes) -> bytes:
+def _response_entry(partition: int, records: bytes) -> bytes:
     offsets = OFFSET.to_bytes(8) * 2 + bytes(8)  # high watermark, last stable offset, log start
     return b"".join(
         (

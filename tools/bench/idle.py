@@ -1,4 +1,4 @@
-"""1,000 partitions of which one gets 100 records a second: CPU of the broker and of what stands before it."""
+"""1,000 partitions, one of them with 100 records a second: CPU of the broker, and of the proxy before it."""
 
 import time
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ from tools.bench.wire import consumer
 PARTITIONS: Final = 1000
 RATE: Final = 100
 CPU_LIMIT: Final = 2.5
-"""Percent of a core."""
+"""Most CPU of the gateway, in percent of a core."""
 ROUNDS: Final = 2
 SETTLE_SECONDS: Final = 3.0
-"""From a consumer's first record until it has all partitions, and its session."""
+"""Seconds from a consumer's first record until it has all partitions and a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """One window of one route, in percent of a core."""
+    """CPU in one window of one route, in percent of a core."""
 
     proxy: float
     broker: float
 
 
 def run(stage: Stage) -> list[Table]:
-    """Measure rounds of all routes, one after the other."""
+    """Measure all routes in turn, several rounds."""
     rounds = 1 if stage.quick else ROUNDS
-    stage.say(f"idle: {rounds} rounds of a consumer of {PARTITIONS:,} partitions by each route ...")
+    stage.report(f"idle: {rounds} rounds of a consumer of {PARTITIONS:,} partitions by each route ...")
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(PARTITIONS))
         command = ["tools.bench.load", "produce", stage.broker.address, topic, f"--rate={RATE}"]

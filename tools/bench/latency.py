@@ -1,7 +1,8 @@
-"""From produce to consume at an even pace, linger 0: what a proxy adds.
+"""Latency from produce to consume at a constant rate with linger 0: what a proxy adds.
 
-The producer always goes directly; the consumers, one for each route, stand all the time and have a topic
-each. Short windows alternate between the routes, and each is compared with the direct window beside it.
+The producer always connects directly. There is a consumer for each route, connected all the time, with its
+own topic. Short windows alternate between the routes. Each is compared with the direct window of the same
+round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,11 @@ from tools.bench.stage import Stage
 ROUNDS: Final = 4
 QUICK_ROUNDS: Final = 2
 SHARE: Final = 5
-"""A window is so many times shorter than those of other parts: four seconds."""
+"""Windows are so many times shorter than in other parts: four seconds."""
 WARM_UP: Final = 0.5
-"""Seconds at the beginning of a window that are not counted."""
+"""Seconds at the start of a window that are not counted."""
 LIMITS: Final = ((500, 0.10), (2000, 0.12))
-"""Records a second, and milliseconds that may be added at the median."""
+"""Records a second, and the most milliseconds that the gateway may add at the median."""
 BYTES: Final = 200
 
 Windows = Mapping[str, Mapping[str, Any]]
@@ -35,7 +36,7 @@ def run(stage: Stage) -> list[Table]:
 
 def _measured(stage: Stage, rate: int) -> dict[str, Windows]:
     rounds = QUICK_ROUNDS if stage.quick else ROUNDS
-    stage.say(f"latency: {rounds} rounds of all routes at {rate:,} records/s ...")
+    stage.report(f"latency: {rounds} rounds of all routes at {rate:,} records/s ...")
     with ExitStack() as stack:
         routes = {"direct": stage.broker.address, "floor": stack.enter_context(stage.floor()).address}
         if (haproxy := stage.haproxy()) is not None:
@@ -55,7 +56,7 @@ def _measured(stage: Stage, rate: int) -> dict[str, Windows]:
 
 
 def turned(names: Sequence[str], by: int) -> list[str]:
-    """Let each round begin with another route, and every other go backwards."""
+    """Return the order of routes in a round: each begins with another one, every second is reversed."""
     by %= len(names)
     order = [*names[by:], *names[:by]]
     return order[::-1] if by % 2 else order
@@ -95,6 +96,6 @@ def _table(rate: int, limit: float, measured: Mapping[str, Windows]) -> Table:
 
 
 def beside(windows: Windows, others: Windows, what: str, *, difference: bool) -> list[float]:
-    """Hold each window against the other route's of the same round: difference, or ratio."""
+    """Compare each window with that of another route in the same round: difference or ratio."""
     pairs = [(windows[each][what], others[each][what]) for each in windows if each in others]
     return [own - other if difference else own / other for own, other in pairs]

@@ -1,7 +1,7 @@
-"""Never dearer than the wire: workloads for which sessions pay little, or not at all.
+"""Never dearer than the wire: workloads for which sessions save little or nothing.
 
-What would have gone directly is what the gateway received from the client and answered to it: the client's
-side of the same run.
+The client's side of the same run shows what would have been sent directly: what the gateway received from the
+client, and its responses.
 """
 
 import time
@@ -16,11 +16,11 @@ from tools.bench.processes import Gateway, Load
 from tools.bench.stage import Stage
 
 WINDOWS: Final = 3
-"""The run lasts so many measured windows: a minute by default."""
+"""The run takes so many windows: a minute by default."""
 LOOKS: Final = 5
-"""Samples in a second, of which one counts."""
+"""Samples in a second. One of them is used."""
 NARROW, WIDE = 10, 60
-"""Seconds over which the broker's side is held against the client's."""
+"""Seconds over which the broker's side is compared with the client's."""
 LONG_NAME: Final = (
     "a-topic-whose-name-is-as-long-as-names-of-departments-and-their-systems-get-when-nobody-says-no" * 2
 )
@@ -32,19 +32,19 @@ SMALL_QUEUE: Final = (
 SINGLES: Final = 20
 
 Sample = tuple[int, int]
-"""Fetch bytes so far: the client's side, the broker's."""
+"""Fetch bytes so far: of the client's side, and of the broker's."""
 
 
 @dataclass(slots=True)
 class Running:
-    """One workload with a gateway of its own."""
+    """A workload with its own gateway."""
 
     name: str
     gateway: Gateway
     samples: list[Sample]
 
     def look(self) -> Sample:
-        """Tell what both sides carried so far."""
+        """Return the bytes of both sides so far."""
         state = self.gateway.state()
         return Counted.of(state, "client").total, Counted.of(state, "broker").total
 
@@ -52,7 +52,7 @@ class Running:
 def run(stage: Stage) -> list[Table]:
     """Run all workloads at the same time."""
     seconds = round(WINDOWS * stage.seconds)
-    stage.say(f"law6: five clients for whom sessions hardly pay, {seconds} s ...")
+    stage.report(f"law6: five clients for whom sessions hardly pay, {seconds} s ...")
     with ExitStack() as stack:
         running = _start(stage, stack)
         for _ in range(seconds):
@@ -61,17 +61,17 @@ def run(stage: Stage) -> list[Table]:
     rows = [row for workload in running for row in _rows(workload)]
     made = sum(each["full"] for each in kinds.values())
     notes = [
-        f"Direct: what the same gateway exchanged with the client. Sessions asked for in all: {made}.",
+        f"Direct: what the same gateway exchanged with the client. Sessions requested in all: {made}.",
         "Worst: of all stretches of that length, in steps of one second.",
     ]
     return [Table(part="law6", title="Never dearer than the wire", rows=rows, notes=notes)]
 
 
 def _note_second(running: Sequence[Running]) -> None:
-    """Add a sample to each workload: of several in a second, the one most to the gateway's disadvantage.
+    """Add a sample to each workload: of several in a second, the one that is worst for the gateway.
 
-    While a response passes, the client's bytes of it are counted before the broker's; a sample in which no
-    response is under way shows the true difference, and that one is the highest.
+    While a response is forwarded, its bytes are counted on the client's side first. Only a sample while no
+    response is in flight has the true difference, which is the largest.
     """
     looks = []
     for _ in range(LOOKS):

@@ -1,7 +1,7 @@
 """Loads for the benchmarks, each a process of its own: `python -m tools.bench.load KIND ADDRESS TOPICS`.
 
-Each writes `ready`, works until it is done or its stdin is closed, and writes one JSON object. Records carry
-the time at which they were produced (monotonic, ns) and the number of the window that they belong to.
+Each prints `ready`, runs until it is done or its stdin is closed, and prints one JSON object. Records contain
+the time at which they were produced (monotonic, ns) and the number of their window.
 """
 
 import argparse
@@ -21,20 +21,20 @@ WARM_UP: Final = -1
 """The window of records that are not measured."""
 POLL: Final = 0.1
 ERRORS: Final = 3
-"""librdkafka's level: it warns of topics that are seconds old."""
+"""librdkafka's log level. Below it, librdkafka warns of topics that were just created."""
 
 Result = dict[str, Any]
 
 
 def produce(options: argparse.Namespace) -> Result:
-    """Produce at an even pace for some seconds, or until told to end; linger 0."""
+    """Produce at a constant rate with linger 0, for some seconds or until stopped."""
     producer = Producer({"bootstrap.servers": options.bootstrap, "linger.ms": 0, "log_level": ERRORS})
     chance = random.Random(options.partitions)  # noqa: S311 - the same order on every run
     filler = bytes(options.bytes - STAMP.size)
-    _say_ready()
+    _print_ready()
     began = time.monotonic()
     made = 0
-    while time.monotonic() - began < options.seconds and not (made % 16 == 0 and _told_to_end()):
+    while time.monotonic() - began < options.seconds and not (made % 16 == 0 and _stop_requested()):
         due = began + made / options.rate
         if (early := due - time.monotonic()) > 0:
             time.sleep(early)
@@ -49,16 +49,16 @@ def produce(options: argparse.Namespace) -> Result:
 
 
 def fill(options: argparse.Namespace) -> Result:
-    """Produce a number of records as fast as it goes, in large batches, evenly over partitions."""
+    """Produce a number of records as fast as possible, in large batches, evenly over partitions."""
     settings = {"linger.ms": 20, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 262_144}
     producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
     value = random.Random(1).randbytes(options.bytes)  # noqa: S311 - filler that does not compress
     topic = options.topics[0]
-    _say_ready()
+    _print_ready()
     for number in range(options.records):
         while True:
             try:
-                # Runs of 500 for one partition: a batch is full when it goes.
+                # 500 records in a row go to one partition, so that batches are full.
                 producer.produce(topic, value, partition=number // 500 % options.partitions)
                 break
             except BufferError:
@@ -70,13 +70,13 @@ def fill(options: argparse.Namespace) -> Result:
 
 
 def consume(options: argparse.Namespace) -> Result:
-    """Consume all partitions until told to end; note latencies by window."""
+    """Consume all partitions until stopped. Measure latencies by window."""
     consumer = _consumer(options)
     if not options.first:
-        _say_ready()
+        _print_ready()
     latencies: dict[int, list[int]] = {}
     seen = 0
-    while not _told_to_end():
+    while not _stop_requested():
         message = consumer.poll(POLL)
         if message is None:
             continue
@@ -88,17 +88,20 @@ def consume(options: argparse.Namespace) -> Result:
             latencies.setdefault(window, []).append(now - made)
         seen += 1
         if options.first and seen == 1:
-            _say_ready()
+            _print_ready()
     consumer.close()
-    return {"consumed": seen, "windows": {window: _told(values) for window, values in latencies.items()}}
+    return {
+        "consumed": seen,
+        "windows": {window: _percentiles(values) for window, values in latencies.items()},
+    }
 
 
 def slow(options: argparse.Namespace) -> Result:
-    """Consume from the beginning, slower than records come, with a queue so small that lists churn."""
+    """Consume from the start, slower than records are produced. With a small queue, lists change often."""
     consumer = _consumer(options)
-    _say_ready()
+    _print_ready()
     seen = 0
-    while not _told_to_end():
+    while not _stop_requested():
         message = consumer.poll(POLL)
         if message is not None:
             seen += 1
@@ -114,9 +117,9 @@ def single(options: argparse.Namespace) -> Result:
         consumer = Consumer(_settings(options))
         consumer.assign([TopicPartition(topic, partition, 0) for topic in options.topics])
         consumers.append(consumer)
-    _say_ready()
+    _print_ready()
     seen = 0
-    while not _told_to_end():
+    while not _stop_requested():
         for consumer in consumers:
             seen += len(consumer.consume(100, timeout=0.005))
     for consumer in consumers:
@@ -125,10 +128,10 @@ def single(options: argparse.Namespace) -> Result:
 
 
 def drain(options: argparse.Namespace) -> Result:
-    """Consume a number of records from the beginning; tell seconds from the first to the last, and bytes."""
+    """Consume a number of records from the start. Return their bytes, and the seconds they took."""
     consumer = _consumer(options)
-    _say_ready()
-    seen = taken = 0
+    _print_ready()
+    seen = size = 0
     began = 0.0
     while seen < options.records:
         messages = consumer.consume(10_000, timeout=1.0)
@@ -137,15 +140,15 @@ def drain(options: argparse.Namespace) -> Result:
         for message in messages:
             if message.error() is not None:
                 raise SystemExit(f"{message.error()}")
-            taken += len(message)
+            size += len(message)
         seen += len(messages)
     ended = time.monotonic()
     if options.stay:
-        print(json.dumps({"seconds": ended - began, "bytes": taken, "records": seen}), flush=True)
-        while not _told_to_end():
+        print(json.dumps({"seconds": ended - began, "bytes": size, "records": seen}), flush=True)
+        while not _stop_requested():
             consumer.poll(POLL)
     consumer.close()
-    return {"seconds": ended - began, "bytes": taken, "records": seen}
+    return {"seconds": ended - began, "bytes": size, "records": seen}
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -160,7 +163,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _consumer(options: argparse.Namespace) -> Consumer:
-    """Follow all partitions from offset 0: asking for their ends first would be work of another kind."""
+    """Make a consumer of all partitions from offset 0, so that it need not request their end offsets."""
     consumer = Consumer(_settings(options))
     listed = [
         TopicPartition(topic, number, 0) for topic in options.topics for number in range(options.partitions)
@@ -169,7 +172,7 @@ def _consumer(options: argparse.Namespace) -> Consumer:
     return consumer
 
 
-def _told(values: list[int]) -> Result:
+def _percentiles(values: list[int]) -> Result:
     ordered = sorted(values)
     return {
         "count": len(ordered),
@@ -178,12 +181,12 @@ def _told(values: list[int]) -> Result:
     }
 
 
-def _say_ready() -> None:
+def _print_ready() -> None:
     print("ready", flush=True)
 
 
-def _told_to_end() -> bool:
-    """Whether stdin was closed; nothing is ever written to it."""
+def _stop_requested() -> bool:
+    """Whether stdin was closed. Nothing is ever written to it."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
@@ -212,7 +215,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=0)
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--stay", action="store_true")
-    parser.add_argument("--first", action="store_true", help="be ready when the first record has come")
+    parser.add_argument("--first", action="store_true", help="print ready after the first record")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     print(json.dumps(_KINDS[options.kind](options)), flush=True)

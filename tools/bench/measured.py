@@ -1,6 +1,6 @@
 """`replay measure` of several captures in one session of Spark: `python -m tools.bench.measured FILE ...`.
 
-The first capture only warms up Spark and its Python workers; then each is told as JSON in a line of its own.
+The first capture only warms up Spark and its Python workers. For each other one, it prints a line of JSON.
 """
 
 import argparse
@@ -29,40 +29,40 @@ class Measured:
 
     file: str
     seconds: float
-    """From the files to the report; Spark was there."""
+    """From the file to the report. Spark was running before."""
     cpu: float
-    """Seconds of all cores, of Python workers and of Java."""
+    """CPU seconds of Python workers and Java, on all cores."""
     worker_bytes: int
-    """The most that one Python worker has had resident so far."""
+    """The most resident bytes of one Python worker so far."""
     actual: dict[str, int]
-    """The report's fetches on the client's side."""
+    """`fetch.actual` of the report."""
 
 
 def main() -> None:
-    """Measure each file, as often as it is named."""
+    """Measure each file as often as it is named."""
     parser = argparse.ArgumentParser(description="Measure captures in one session of Spark.")
     parser.add_argument("files", nargs="+", help="the first one warms up")
     parser.add_argument("--cores", type=int, default=2)
     options = parser.parse_args()
     with session(f"local[{options.cores}]") as spark:
         for place, file in enumerate(options.files):
-            told = _measured(spark, file)
+            result = _measured(spark, file)
             if place:
-                print(json.dumps(asdict(told)), flush=True)
+                print(json.dumps(asdict(result)), flush=True)
 
 
 def _measured(spark: SparkSession, file: str) -> Measured:
     work = Work(keep=Filter(), choice=RowFilter(), topics=frozenset(), sources=tuple(expand([file])))
     about = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
     before, began = _cpu(), time.monotonic()
-    made: dict[str, Any] = dict(report(measure(spark, work).to_pylist(), about))
+    made_report: dict[str, Any] = dict(report(measure(spark, work).to_pylist(), about))
     seconds = time.monotonic() - began
     return Measured(
         file=file,
         seconds=seconds,
         cpu=_cpu() - before,
         worker_bytes=max(map(_peak, _workers())),
-        actual=made["fetch"]["actual"],
+        actual=made_report["fetch"]["actual"],
     )
 
 
@@ -71,14 +71,14 @@ def _cpu() -> float:
 
 
 def _workers() -> Iterator[psutil.Process]:
-    """Give Spark's Python processes: they live as long as Spark."""
+    """Yield Spark's Python processes. They run as long as Spark does."""
     for child in psutil.Process().children(recursive=True):
         if child.name().startswith("python"):
             yield child
 
 
 def _peak(process: psutil.Process) -> int:
-    """Return the most that a process had resident (proc(5): VmHWM), in bytes."""
+    """Return the most resident bytes of a process so far (proc(5): VmHWM)."""
     for line in Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

@@ -1,6 +1,6 @@
-"""Resident memory of the gateway, and what many connections that do little cost.
+"""Resident memory of the gateway, and the cost of many connections that do little.
 
-The connections speak to a real broker; their clients are one process without a Kafka library.
+The connections fetch from a real broker. Their clients are one process without a Kafka library.
 """
 
 import time
@@ -21,16 +21,16 @@ BUSY: Final = 500
 WAIT_MS: Final = 500
 DRAINED: Final = 250_000
 QUICK_DRAINED: Final = 50_000
-"""Records of 1 KB that one client has taken when its gateway is measured."""
+"""Records of 1 KB that one client has read before its gateway is measured."""
 SESSION: Final = 10_000
-"""Partitions of the session of which the bytes for each are told."""
+"""Partitions in the session whose bytes are measured."""
 SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
-"""The watch over memory lasts so many windows."""
+"""Growth is measured over so many windows."""
 RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT, CPU_LIMIT = 60.0, 20.0, 150.0, 4.0
-"""MB with one client, KB for a connection, bytes for a partition, percent of a core."""
+"""Most MB with one client, KB for a connection, bytes for a partition, percent of a core."""
 GROWTH_LIMIT: Final = 2.0
-"""MB in the last two thirds of the watch: that is flat."""
+"""Most MB of growth in the last two thirds of these windows."""
 
 Values = dict[str, float]
 
@@ -44,17 +44,17 @@ def run(stage: Stage) -> list[Table]:
         bulk.fill(stage, drained, records)
         with Admin(stage.broker.address) as admin:
             topic_id = admin.topic_id(quiet).hex
-        stage.say(f"memory: {IDLE} idle connections, one client that drains ...")
-        with stage.floor() as floor, stage.gateway() as gateway:  # fresh: nothing is free in them yet
+        stage.report(f"memory: {IDLE} idle connections, one client that drains ...")
+        with stage.floor() as floor, stage.gateway() as gateway:  # new ones: they have no free memory yet
             idle = {"floor": _idle(floor, topic_id), GATEWAY: _idle(gateway, topic_id)}
         proxies = {"floor": stack.enter_context(stage.floor()), GATEWAY: stack.enter_context(stage.gateway())}
         time.sleep(SETTLE_SECONDS)
         start = {name: proxy.meter.resident / 1e6 for name, proxy in proxies.items()}
         after = {name: _after_drain(proxy, drained, records) for name, proxy in proxies.items()}
-        stage.say(f"memory: {BUSY} connections that fetch ...")
+        stage.report(f"memory: {BUSY} connections that fetch ...")
         busy = {name: _busy(proxy, topic_id, stage.seconds) for name, proxy in proxies.items()}
-        stage.say(f"memory: a watch over {FLAT * stage.seconds:.0f} s ...")
-        grown = _watched(stage, proxies[GATEWAY], topic_id)
+        stage.report(f"memory: growth in {FLAT * stage.seconds:.0f} s ...")
+        grown = _growth(stage, proxies[GATEWAY], topic_id)
     resident = [
         Row(name="at start", unit="MB", values=start),
         Row(name="one client, after drains", unit="MB", values=after, limit=RESIDENT_LIMIT),
@@ -84,7 +84,7 @@ def _connections(busy: Mapping[str, tuple[float, float]]) -> Table:
             limit=CPU_LIMIT,
         ),
     ]
-    notes = ["A real broker and one process of raw clients; the broker answers after max_wait_ms, 500."]
+    notes = ["A real broker and one process of raw clients; the broker responds after max_wait_ms, 500."]
     return Table(part="memory", title=f"{BUSY} connections of one partition", rows=rows, notes=notes)
 
 
@@ -100,7 +100,7 @@ def _clients(address: str, topic_id: str, count: int) -> Load:
 
 
 def _idle(proxy: Proxy, topic_id: str) -> float:
-    """Return KB for each of many connections that say nothing."""
+    """Return KB for each of many connections that send nothing."""
     time.sleep(SETTLE_SECONDS)
     before = proxy.meter.resident
     with _clients(proxy.address, topic_id, IDLE) as load:
@@ -110,7 +110,7 @@ def _idle(proxy: Proxy, topic_id: str) -> float:
 
 
 def _busy(proxy: Proxy, topic_id: str, seconds: float) -> tuple[float, float]:
-    """Return fetches a second and the percentage of a core that they take."""
+    """Return fetches a second, and the CPU for them in percent of a core."""
     with _clients(proxy.address, topic_id, BUSY) as load:
         load.ready().go()
         began = time.monotonic()
@@ -118,12 +118,12 @@ def _busy(proxy: Proxy, topic_id: str, seconds: float) -> tuple[float, float]:
         before, since = proxy.meter.cpu, time.monotonic()
         time.sleep(seconds)
         spent = 100 * (proxy.meter.cpu - before) / (time.monotonic() - since)
-        responses = load.finish()["answers"]
+        responses = load.finish()["responses"]
         return responses / (time.monotonic() - began), spent
 
 
-def _watched(stage: Stage, gateway: Proxy, topic_id: str) -> float:
-    """Return MB that the gateway grows by once all its clients are busy."""
+def _growth(stage: Stage, gateway: Proxy, topic_id: str) -> float:
+    """Return by how many MB the gateway grows while all its clients are busy."""
     seconds = FLAT * stage.seconds
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(100))

@@ -1,7 +1,7 @@
-"""One unchanged fetch inside the gateway, request and answer, without sockets: `proxy.core.connection` alone.
+"""One unchanged fetch inside the gateway: request and response through `proxy.core.connection`, no sockets.
 
-The client's list comes in another order each time, as librdkafka's does; the broker has nothing new, or
-records of one partition.
+The client's list is in another order each time, as librdkafka's is. The broker has nothing new, or records of
+one partition.
 """
 
 import random
@@ -20,9 +20,9 @@ from tools.kafka.raw import array, frame
 
 SESSION_ID: Final = 77
 RECORDS: Final = bytes(290)
-"""What one record of 200 bytes is on the wire."""
+"""As long as a record of 200 bytes on the wire."""
 _RANGES: Final = ((1, 4, 18), (9, 1, 9), (10, 0, 6), (18, 0, 4))
-"""What of a 4.3 broker's ApiVersions matters: key, lowest, highest version."""
+"""The part of a 4.3 broker's ApiVersions that matters: key, lowest and highest version."""
 
 _SHAPES: Final = (
     (1, 100, 40.0),
@@ -30,14 +30,14 @@ _SHAPES: Final = (
     (1, 10_000, 400.0),
     (1_000, 1, 1_000.0),
 )
-"""Topics, partitions of each, target in microseconds."""
+"""Topics, partitions of each, limit in microseconds."""
 
 Topics = list[tuple[bytes, list[int]]]
 
 
 def run(stage: Stage) -> list[Table]:
     """Measure all shapes, idle and with records in one partition."""
-    stage.say("micro: one fetch inside the gateway ...")
+    stage.report("micro: one fetch inside the gateway ...")
     rounds = 60 if stage.quick else 400
     rows = []
     for topics, partitions, limit in _SHAPES:
@@ -47,19 +47,21 @@ def run(stage: Stage) -> list[Table]:
             else f"{topics:,} topics of one partition"
         )
         for busy in (False, True):
-            # Frames are made beforehand: a million entries fit into memory.
+            # Frames are built first. A million entries fit into memory.
             fitting = min(rounds, 1_000_000 // (topics * partitions))
             took = exchange(topics, partitions, rounds=fitting, busy=busy)
-            told = f"{name}, records in one" if busy else name
-            rows.append(Row(name=told, unit="µs", values={GATEWAY: took}, limit=None if busy else limit))
+            label = f"{name}, records in one" if busy else name
+            rows.append(Row(name=label, unit="µs", values={GATEWAY: took}, limit=None if busy else limit))
     notes = ("medians; the list rotated on every fetch, Fetch v16, response without records unless said",)
     return [
-        Table(part="micro", title="One fetch inside the gateway, request and answer", rows=rows, notes=notes)
+        Table(
+            part="micro", title="One fetch inside the gateway, request and response", rows=rows, notes=notes
+        )
     ]
 
 
 def exchange(topics: int, partitions: int, *, rounds: int, busy: bool) -> float:
-    """Return the median of microseconds that a fetch and its response take in an established session."""
+    """Return the microseconds that a fetch and its response take in a session, as a median."""
     topic_list = listing(topics, partitions)
     core = in_session(topic_list)
     chance = random.Random(partitions)  # noqa: S311 - any order will do, the same on every run
@@ -76,8 +78,8 @@ def exchange(topics: int, partitions: int, *, rounds: int, busy: bool) -> float:
 
 
 def partition_bytes(partitions: int) -> float:
-    """Return what a session holds in memory for each partition of one topic, in bytes, once it is at rest."""
-    in_session(listing(1, 10))  # what is loaded or made once is there then
+    """Return the bytes of memory that an idle session needs for each partition of one topic."""
+    in_session(listing(1, 10))  # loads and makes what is needed only once
     listed = listing(1, partitions)
     tracemalloc.start()
     try:
@@ -90,22 +92,22 @@ def partition_bytes(partitions: int) -> float:
 
 
 def listing(topics: int, partitions: int) -> Topics:
-    """Make topic ids, the same on every run, each with its partitions."""
+    """Return topic ids, the same on every run, each with its partitions."""
     chance = random.Random(topics)  # noqa: S311 - not a secret
     return [(chance.randbytes(16), list(range(partitions))) for _ in range(topics)]
 
 
 def in_session(listed: Topics) -> Connection:
-    """Bring a core to where it speaks incrementally.
+    """Return a core that is in a session.
 
     Raises:
-        RuntimeError: it asked for no session within a few fetches.
+        RuntimeError: it requested no session within a few fetches.
     """
     core = Connection(sessions=SessionLimits(max_sessions=1), resolve=lambda _, host, port: (host, port))
     for number in range(1, 10):
         core.receive_client(fetch_request(number, rotated(listed, number)), 0.0)
-        for asked in core.take_broker():
-            core.receive_broker(_answered(bytes(asked), number, rotated(listed, number)), 0.0)
+        for sent in core.take_broker():
+            core.receive_broker(_response(bytes(sent), number, rotated(listed, number)), 0.0)
         core.take_client()
         core.take_events()
         if core.session_id:
@@ -113,17 +115,17 @@ def in_session(listed: Topics) -> Connection:
     raise RuntimeError(f"no session for {len(listed)} topics: {core!r}")
 
 
-def _answered(asked: bytes, number: int, listed: Topics) -> bytes:
-    """Answer as a broker: what it can, or every partition, with a session where one was asked for."""
-    if asked[5] == ApiKey.API_VERSIONS:
+def _response(request: bytes, number: int, listed: Topics) -> bytes:
+    """Respond as a broker: to ApiVersions, or to a fetch with all partitions (and a session on request)."""
+    if request[5] == ApiKey.API_VERSIONS:
         ranges = [b"".join(value.to_bytes(2) for value in each) for each in _RANGES]
-        return frame(asked[8:12] + b"\0\0" + array(ranges))
-    wants = b"\0\0\0\0\0\0\0\0" in asked[:60]  # session id 0, epoch 0
+        return frame(request[8:12] + b"\0\0" + array(ranges))
+    wants = b"\0\0\0\0\0\0\0\0" in request[:60]  # session id 0, epoch 0
     return fetch_response(number, listed, session_id=SESSION_ID if wants else 0)
 
 
 def _timed(core: Connection, request: bytes, response: bytes) -> float:
-    """Take one exchange through the core as the shell does; give its seconds."""
+    """Send one exchange through the core as the gateway does. Return the seconds."""
     began = time.perf_counter()
     core.receive_client(request, 1.0)
     sent = core.take_broker()
@@ -133,5 +135,5 @@ def _timed(core: Connection, request: bytes, response: bytes) -> float:
     core.take_events()
     took = time.perf_counter() - began
     if len(sent) != 1 or len(sent[0]) > 200:
-        raise RuntimeError("a fetch that changed one partition at most did not go as a small delta")
+        raise RuntimeError("a fetch that changed at most one partition was not sent as a small delta")
     return took

@@ -1,4 +1,4 @@
-"""What an operator waits for and gives room to: the gateway's start, its memory at rest, its packages."""
+"""What an operator sees first: the start of the gateway, its memory when idle, its packages."""
 
 import shutil
 import subprocess
@@ -20,16 +20,16 @@ from tools.kafka.ports import free_ports
 
 ROUNDS: Final = 7
 READY_LIMIT, RESIDENT_LIMIT, INSTALLED_LIMIT = 0.5, 55.0, 120.0
-"""Seconds, MB, MB."""
+"""Most seconds, MB, MB."""
 _ROOT: Final = Path(__file__).parents[2]
 _NO_CODE: Final = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "tools")
-_GLANCE_SECONDS: Final = 0.005
+_POLL_SECONDS: Final = 0.005
 
 
 def run(stage: Stage) -> list[Table]:
-    """Measure a gateway that nobody uses yet."""
+    """Measure a gateway without clients."""
     address = stage.broker.address
-    stage.say("operations: from start to ready ...")
+    stage.report("operations: from start to ready ...")
     ready = median(_ready(address) for _ in range(ROUNDS))
     with stage.gateway() as gateway:
         time.sleep(SETTLE_SECONDS)
@@ -38,7 +38,7 @@ def run(stage: Stage) -> list[Table]:
         Row(name="from start to ready", unit="s", values={GATEWAY: ready}, limit=READY_LIMIT),
         Row(name="resident, idle", unit="MB", values={GATEWAY: resident}, limit=RESIDENT_LIMIT),
     ]
-    stage.say("operations: an installation of its own ...")
+    stage.report("operations: an installation of its own ...")
     notes = [f"Ready: /readyz says 200, a broker was there; median of {ROUNDS} starts."]
     with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
         size = _installed(Path(scratch))
@@ -52,7 +52,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _ready(bootstrap: str) -> float:
-    """Start a gateway, and return the seconds after which it said to be ready."""
+    """Start a gateway. Return the seconds until /readyz says ready."""
     port = free_ports(6)
     admin = f"{HOST}:{port + 5}"
     command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap]
@@ -65,7 +65,7 @@ def _ready(bootstrap: str) -> float:
         while time.monotonic() < began + START_SECONDS:
             with suppress(OSError), urllib.request.urlopen(f"http://{admin}/readyz", timeout=1):
                 return time.monotonic() - began
-            time.sleep(_GLANCE_SECONDS)
+            time.sleep(_POLL_SECONDS)
     finally:
         process.terminate()
         process.wait()
@@ -74,9 +74,9 @@ def _ready(bootstrap: str) -> float:
 
 
 def _installed(folder: Path) -> int | None:
-    """Return the bytes on disk of what pip installs; None if it can't."""
+    """Return the bytes on disk of what pip installs; None if pip fails."""
     source, target = folder / "source", folder / "packages"
-    shutil.copytree(_ROOT, source, ignore=_NO_CODE)  # building writes into its source
+    shutil.copytree(_ROOT, source, ignore=_NO_CODE)  # a build writes into its source
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:

@@ -1,11 +1,11 @@
-"""A pass-through and nothing else, on uvloop: the floor below which no proxy written in Python gets.
+"""A proxy that only forwards, on uvloop: no proxy in Python costs less. It is called the floor.
 
-    python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]     (where it listens, where it leads)
+    python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]     (where it listens, where it connects to)
 
-With the file of a CA it speaks TLS where it leads.
+With the file of a CA it uses TLS where it connects to.
 
-As the gateway it receives into one buffer for all connections, copies out once, and stops reading a side
-whose other side does not take what it was sent.
+As the gateway does, it receives into one buffer for all connections and copies bytes once. It stops reading
+one side while the other side does not accept more bytes.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 
 
 class Side(asyncio.BufferedProtocol):
-    """One of two sockets; what it receives is written to the other.
+    """One of two connections. What it receives is written to the other one.
 
     Args:
-        target: where to connect for each that came in; None on the side that was connected so.
+        target: where to connect to for a client; None on the side that was connected by this.
         other: the side to write to.
-        tls: to connect with; None: plain text.
+        tls: for connecting; None: plain text.
     """
 
     __slots__ = ("_early", "_other", "_target", "_task", "_tls", "transport")
@@ -46,17 +46,17 @@ class Side(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connect onwards, or be what was connected."""
+        """Connect to the target, or join the two sides."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._target is not None:
             self._task = asyncio.get_running_loop().create_task(self._connect(*self._target))
         elif self._other is not None:
-            self._other.lead_to(self)
+            self._other.join(self)
 
-    def lead_to(self, other: "Side") -> None:
-        """Write what came early, and all that comes, to the other side."""
+    def join(self, other: "Side") -> None:
+        """Write what was received before, and all that follows, to the other side."""
         self._other = other
         for data in self._early:
             other.write(data)
@@ -68,11 +68,11 @@ class Side(asyncio.BufferedProtocol):
             self.transport.write(data)
 
     def get_buffer(self, _sizehint: int) -> Any:
-        """Receive where all receive."""
+        """Return the buffer that all connections share."""
         return _RECEIVE
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Copy out what came and send it on."""
+        """Copy what was received, and forward it."""
         if self._other is None:
             self._early.append(bytes(_RECEIVE[:nbytes]))
         else:
@@ -89,7 +89,7 @@ class Side(asyncio.BufferedProtocol):
             self._other.transport.resume_reading()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Close the other side once it has what was written."""
+        """Close the other side when all was written."""
         self.transport = None
         if self._other is not None and self._other.transport is not None:
             self._other.transport.close()
@@ -105,7 +105,7 @@ class Side(asyncio.BufferedProtocol):
 
 
 async def serve(listen: tuple[str, int], target: tuple[str, int], tls: ssl.SSLContext | None) -> None:
-    """Pass on until cancelled."""
+    """Forward until cancelled."""
     server = await asyncio.get_running_loop().create_server(lambda: Side(target, tls=tls), *listen)
     await server.serve_forever()
 

@@ -1,4 +1,4 @@
-"""The processes of a measurement: proxies, whose CPU is counted, and loads, which tell what they saw."""
+"""The processes of a measurement: proxies, whose CPU is measured, and loads, which print results."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ from tools.kafka.ports import free_ports
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 60.0
-"""Within which a process must be there; loads that wait for a broker included."""
+"""A process must be ready after so many seconds, even a load that waits for a broker."""
 
 
 class Meter:
@@ -39,7 +39,7 @@ class Meter:
         return float(times.user + times.system)
 
     def by_process(self) -> dict[int, float]:
-        """CPU seconds so far of the process and of those that it started, by number."""
+        """Return the CPU seconds so far of the process and of its children, by process id."""
         family = [self._process, *self._process.children(recursive=True)]
         return {each.pid: sum(each.cpu_times()[:2]) for each in family}
 
@@ -50,15 +50,15 @@ class Meter:
 
 
 class Proxy:
-    """A process that listens; `with` ends it.
+    """A process that listens. `with` ends it.
 
     Args:
-        command: what to run.
-        port: where it will listen.
-        host: the IP of that.
+        command: its command line.
+        port: where it listens.
+        host: the IP on which it listens.
 
     Raises:
-        RuntimeError: it did not listen in time; with what it wrote.
+        RuntimeError: it did not listen in time. The message has its output.
     """
 
     def __init__(self, command: Sequence[str], port: int, host: str = HOST) -> None:
@@ -83,11 +83,11 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """Where clients go."""
+        """The address for clients."""
         return f"{self._host}:{self.port}"
 
     def close(self) -> None:
-        """End it: SIGTERM, and SIGKILL where that does not do."""
+        """End it with SIGTERM, and after a while with SIGKILL."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(15)
@@ -98,19 +98,19 @@ class Proxy:
         self._log.close()
 
     def end(self) -> float:
-        """Send SIGTERM; return the seconds until it has left."""
+        """Send SIGTERM. Return the seconds until it has ended."""
         began = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(START_SECONDS)
         return time.monotonic() - began
 
     def log(self) -> str:
-        """Give what it wrote."""
+        """Return its output."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
     def _listens(self) -> bool:
-        """Wait until it does; False when it ended or took too long."""
+        """Wait until it listens; False if it ended or took too long."""
         until = time.monotonic() + START_SECONDS
         while self._process.poll() is None and time.monotonic() < until:
             try:
@@ -123,12 +123,12 @@ class Proxy:
 
 
 class Gateway(Proxy):
-    """`fetchgate proxy`, as its users start it.
+    """`fetchgate proxy`, as users start it.
 
     Args:
         bootstrap: the broker's address.
-        options: more of the command line.
-        node_id: the highest id of a broker behind it.
+        options: more options of the command line.
+        node_id: the highest id of a broker.
     """
 
     def __init__(self, bootstrap: str, *options: str, node_id: int = 1) -> None:
@@ -138,13 +138,13 @@ class Gateway(Proxy):
         command += ["--listen", f"{HOST}:{port}", "--admin", self._admin, *options]
         super().__init__(command, port)
         self.node_port = port + 1 + node_id
-        """Where that broker is reached."""
+        """The port for that broker."""
 
     def ready(self) -> Self:
-        """Wait until it says that it serves, with all of its processes.
+        """Wait until it is ready, with all of its processes.
 
         Raises:
-            RuntimeError: it did not come to that; with what it wrote.
+            RuntimeError: it did not become ready. The message has its output.
         """
         until = time.monotonic() + START_SECONDS
         while self.state()["state"] != "ready":
@@ -154,16 +154,16 @@ class Gateway(Proxy):
         return self
 
     def state(self) -> dict[str, Any]:
-        """Give /state."""
+        """Return /state."""
         with urllib.request.urlopen(f"http://{self._admin}/state", timeout=10) as response:
             document: dict[str, Any] = json.load(response)
         return document
 
 
 class Load:
-    """A load program (`tools.bench.load`) or another module that speaks as it does.
+    """A load program: `tools.bench.load`, or another module with the same protocol.
 
-    It writes a line when it is set up and, after its stdin was closed or it is done, one JSON object.
+    It prints a line when it is ready. When it is done or its stdin is closed, it prints one JSON object.
 
     Args:
         arguments: module and its arguments.
@@ -185,31 +185,31 @@ class Load:
         reaper.forget(self._process.pid)
 
     def ready(self) -> Self:
-        """Wait for its first line.
+        """Wait until it is ready.
 
         Raises:
-            RuntimeError: it ended without.
+            RuntimeError: it ended before.
         """
         if self._process.stdout is None or not self._process.stdout.readline():
             raise RuntimeError(f"{self._process.args!r} ended before it was ready")
         return self
 
     def go(self) -> None:
-        """Have it begin, where it waits for that."""
+        """Let it begin, or begin again, if it waits for that."""
         if self._process.stdin is not None:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
 
-    def rest(self) -> dict[str, Any]:
-        """Have it pause until it is to go on; give what it tells of the time since it began."""
+    def pause(self) -> dict[str, Any]:
+        """Pause it until the next `go`. Return its result since it began."""
         self.go()
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """Wait until it is done by itself; give what it tells.
+        """Wait until it is done. Return its result.
 
         Raises:
-            RuntimeError: it told nothing.
+            RuntimeError: it ended without a result.
         """
         if self._process.stdout is None:
             raise RuntimeError("no pipe")
@@ -220,7 +220,7 @@ class Load:
         return document
 
     def finish(self) -> dict[str, Any]:
-        """Tell it to end; give what it tells."""
+        """Stop it. Return its result."""
         if self._process.stdin is not None:
             self._process.stdin.close()
             self._process.stdin = None  # communicate() would flush it
@@ -228,14 +228,14 @@ class Load:
 
 
 def haproxy_command(program: str, folder: Path, port: int, target: int, tls: str = "") -> list[str]:
-    """Write haproxy's configuration for TCP on one thread and give the command.
+    """Write haproxy's configuration for TCP with one thread. Return its command line.
 
     Args:
         program: haproxy.
         folder: for the configuration.
         port: where it listens, in plain text.
         target: the broker's port.
-        tls: its words for TLS toward the broker.
+        tls: its settings for TLS to the broker.
     """
     config = folder / f"haproxy-{port}.cfg"
     config.write_text(

@@ -1,6 +1,6 @@
-"""What `fetchgate replay` takes for a large capture, beside tshark that only frames the same file.
+"""The time of `fetchgate replay` for large captures, compared with tshark that only frames the same file.
 
-The captures are made (`tools.bench.captures`): what is measured must be exactly what was put in.
+The captures are generated (`tools.bench.captures`), so it is known what `measure` must find in them.
 """
 
 import json
@@ -31,8 +31,8 @@ _FRAMING: Final = (
     *("-o", "tcp.reassemble_out_of_order:TRUE", "-d", "tcp.port==9092,kafka"),
     *("-Y", "kafka", "-T", "fields", "-e", "kafka.len"),
 )
-"""Has tshark tell the length of every Kafka frame, and nothing else."""
-_SPARK_UP: Final = re.compile(r"Spark started in ([\d.]+) s")
+"""tshark prints only the length of every Kafka frame."""
+_SPARK_STARTED: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
 def run(stage: Stage) -> list[Table]:
@@ -44,19 +44,19 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _large(stage: Stage, folder: Path) -> Table:
-    """Measure a capture of which all connections have alike, and one of which one has most."""
+    """Measure a capture whose connections are equally large, and one in which one connection has most."""
     size = _GB // 10 if stage.quick else _GB
     shape = Shape()
-    stage.say(f"replay: making captures of {size // _MB:,} MB ...")
+    stage.report(f"replay: making captures of {size // _MB:,} MB ...")
     even, skewed, long = folder / "even.pcap", folder / "skewed.pcap", folder / "long.pcap"
     truths = {str(even): make(even, size, shape), str(skewed): make(skewed, size, Shape(skew=_SKEW))}
     files = [even, even, skewed] + [even, skewed] * (0 if stage.quick else _ROUNDS - 1)
     if stage.long:
         truths[str(long)] = make(long, 4 * size, shape)
         files.append(long)
-    told = _measured(stage, files, truths)
-    best = {file: min(each["seconds"] for each in told if each["file"] == file) for file in truths}
-    rows = [*_measure_rows(told, best, truths, even, skewed)]
+    measured = _measured(stage, files, truths)
+    best = {file: min(each["seconds"] for each in measured if each["file"] == file) for file in truths}
+    rows = [*_measure_rows(measured, best, truths, even, skewed)]
     if stage.long:
         times = best[str(long)] / best[str(even)]
         rows.append(_row("four times as large", "times", times, limit=4.2))
@@ -77,11 +77,11 @@ def _large(stage: Stage, folder: Path) -> Table:
 
 
 def _measure_rows(
-    told: list[dict[str, Any]], best: dict[str, float], truths: dict[str, Truth], even: Path, skewed: Path
+    measured: list[dict[str, Any]], best: dict[str, float], truths: dict[str, Truth], even: Path, skewed: Path
 ) -> Iterator[Row]:
     speed = {file: truths[file].bytes / _MB / seconds for file, seconds in best.items()}
-    cpu = min(each["cpu"] / truths[each["file"]].bytes for each in told) * _GB
-    worker = max(each["worker_bytes"] for each in told) / _MB
+    cpu = min(each["cpu"] / truths[each["file"]].bytes for each in measured) * _GB
+    worker = max(each["worker_bytes"] for each in measured) / _MB
     share = speed[str(skewed)] / speed[str(even)]
     yield _row("measure", "MB/s", speed[str(even)], limit=120, least=True)
     yield _row("measure, one connection with 80 %", "MB/s", speed[str(skewed)])
@@ -104,46 +104,46 @@ def _row(
 
 
 def _mix(truth: Truth, shape: Shape) -> list[str]:
-    """Say what traffic it is."""
-    asked = truth.fetch_request_bytes // truth.fetches
-    answered = truth.fetch_response_bytes // truth.fetches
+    """Describe the traffic."""
+    request = truth.fetch_request_bytes // truth.fetches
+    response = truth.fetch_response_bytes // truth.fetches
     each = truth.partitions_answered // truth.fetches
     return [
-        f"{truth.fetches:,} fetches v16 by {truth.connections} connections of librdkafka, of {asked:,} +",
-        f"{answered:,} bytes; of {each} partitions {shape.filled} are answered with {shape.records:,}",
+        f"{truth.fetches:,} fetches v16 by {truth.connections} connections of librdkafka, of {request:,} +",
+        f"{response:,} bytes; of {each} partitions {shape.filled} have {shape.records:,}",
         f"bytes of records, the others with nothing new. {truth.packets:,} packets, of up to",
         "1,448 bytes, acknowledgments among them.",
     ]
 
 
 def _measured(stage: Stage, files: Sequence[Path], truths: dict[str, Truth]) -> list[dict[str, Any]]:
-    """Measure files, the first to warm up; all must tell what was put in.
+    """Measure files. The first one only warms up. The figures must be those of the generated captures.
 
     Raises:
-        RuntimeError: they do not.
+        RuntimeError: they are not.
     """
-    stage.say("replay: measure ...")
+    stage.report("replay: measure ...")
     command = [sys.executable, "-m", "tools.bench.measured", f"--cores={_CORES}", *map(str, files)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    for each in told:
+    results: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    for each in results:
         truth, actual = truths[each["file"]], each["actual"]
         wanted = truth.fetches, truth.fetch_request_bytes, truth.fetch_response_bytes, truth.record_bytes
         names = "requests", "request_bytes", "response_bytes", "record_bytes"
         if tuple(actual[name] for name in names) != wanted:
-            raise RuntimeError(f"measure tells other fetches than were put in: {actual}, {truth}")
-    return told
+            raise RuntimeError(f"measure finds other fetches than were generated: {actual}, {truth}")
+    return results
 
 
 def _inspected(stage: Stage, file: Path, *, rounds: int) -> float:
     """Return the seconds that `inspect` takes as a command, on one core."""
-    stage.say(f"replay: inspect {file.name} ...")
+    stage.report(f"replay: inspect {file.name} ...")
     with _one_core():
         return min(_seconds("inspect", file)[0] for _ in range(rounds))
 
 
 def _seconds(command: str, file: Path) -> tuple[float, str]:
-    """Run a command of replay as users do; return its seconds and what it tells on stderr."""
+    """Run a command of replay as users do. Return its seconds, and what it wrote to stderr."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "proxy", "replay", command, str(file), "--json"],
@@ -157,7 +157,7 @@ def _seconds(command: str, file: Path) -> tuple[float, str]:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Have processes that are started meanwhile run on one core."""
+    """Let processes that are started in the `with` run on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
     try:
@@ -167,11 +167,11 @@ def _one_core() -> Iterator[None]:
 
 
 def _tshark(stage: Stage, file: Path) -> tuple[float | None, list[str]]:
-    """Return how many MB/s tshark frames, and what is to be said of it."""
+    """Return how many MB/s tshark frames, and the notes about it."""
     program = shutil.which("tshark")
     if program is None:
         return None, ["tshark is not installed here."]
-    stage.say("replay: tshark, framing alone ...")
+    stage.report("replay: tshark, framing alone ...")
     began = time.monotonic()
     command = [program, "-r", str(file), *_FRAMING]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
@@ -179,12 +179,12 @@ def _tshark(stage: Stage, file: Path) -> tuple[float | None, list[str]]:
 
 
 def _cold(stage: Stage, folder: Path) -> Table:
-    """Measure what a user waits for a small capture."""
+    """Measure how long a user waits for a small capture."""
     file = folder / "small.pcap"
     make(file, _SMALL, Shape(connections=2))
-    stage.say("replay: cold starts ...")
-    took, told = _seconds("measure", file)
-    found = _SPARK_UP.search(told)
+    stage.report("replay: cold starts ...")
+    took, output = _seconds("measure", file)
+    found = _SPARK_STARTED.search(output)
     rows = [_row("measure", "s", took, limit=20)]
     if found is not None:
         rows.append(_row("Spark's own of it", "s", float(found[1])))

@@ -1,7 +1,7 @@
 """A slow aiokafka consumer: `python -m tools.bench.slow_aiokafka ADDRESS TOPICS PARTITIONS PAUSE`.
 
-Its fetches leave out partitions whose records wait to be taken: the list is another one every time. It speaks
-Fetch v11, where topics are names. Told to end as the loads of `tools.bench.load` are.
+Its fetches leave out partitions whose records are not read yet, so the list changes every time. It uses Fetch
+v11, where topics have names. It ends as the loads of `tools.bench.load` do.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]  # it has no types
 
 PARTITION_BYTES: Final = 8192
-"""Most that one partition gives at a time: some 30 records."""
+"""Most bytes from one partition at a time: about 30 records."""
 
 
 async def consume(address: str, topics: list[str], partitions: int, pause: float) -> int:
-    """Take records in small portions until told to end; give how many there were."""
+    """Read records in small portions until stopped. Return their number."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=address, enable_auto_commit=False, max_partition_fetch_bytes=PARTITION_BYTES
     )

@@ -1,4 +1,4 @@
-"""What all parts share: one real broker, and the routes to it."""
+"""The real broker that all parts share, and the routes to it."""
 
 import shutil
 import sys
@@ -22,16 +22,16 @@ HEAP: Final = "1g"
 
 
 class Stage:
-    """A broker that starts when it is first asked for; `with` ends it and what was started beside it.
+    """A broker that starts when it is first used. `with` ends it and the proxies.
 
-    Plain pass-throughs don't rewrite addresses: the broker has a listener for each that advertises the
-    pass-through's own port.
+    Proxies that only forward do not rewrite addresses. So the broker has a listener for each, which
+    advertises the proxy's port.
 
     Args:
         seconds: length of a measured window.
-        quick: fewer and smaller runs, for a look.
-        long: what takes minutes as well.
-        console: where progress is told.
+        quick: fewer and smaller runs.
+        long: also runs that take minutes.
+        console: for progress.
     """
 
     def __init__(self, *, seconds: float, quick: bool, console: Console, long: bool = False) -> None:
@@ -50,17 +50,17 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def say(self, text: str) -> None:
-        """Tell what is being done."""
+    def report(self, text: str) -> None:
+        """Print what is being done."""
         self._console.print(f"[dim]{text}[/]", highlight=False)
 
     @property
     def broker(self) -> Broker:
-        """The broker, started now if it was not."""
+        """The broker. It is started if it is not running."""
         if self._broker is None:
             first = free_ports(2)
             self._ports = {FLOOR: first, HAPROXY: first + 1}
-            self.say(f"Starting Kafka {LATEST} ...")
+            self.report(f"Starting Kafka {LATEST} ...")
             listeners = {name: (HOST, port) for name, port in self._ports.items()}
             broker = Broker(listeners=listeners, heap=HEAP)
             self._broker = self._stack.enter_context(broker)
@@ -73,26 +73,26 @@ class Stage:
 
     @contextmanager
     def topic(self, partitions: int, *, name: str = "events") -> Iterator[str]:
-        """Make a topic with a name of its own and delete it at the end."""
-        told = f"{name}-{next(self._topics)}"
+        """Make a topic with a new name. Delete it at the end."""
+        topic = f"{name}-{next(self._topics)}"
         with Admin(self.broker.address) as admin:
-            admin.create_topic(told, partitions=partitions)
-        yield told
+            admin.create_topic(topic, partitions=partitions)
+        yield topic
         with Admin(self.broker.address) as admin, suppress(TimeoutError):  # a busy broker deletes it later
-            admin.delete_topic(told)
+            admin.delete_topic(topic)
 
     def gateway(self, *options: str) -> Gateway:
         """Start a gateway to the broker."""
         return Gateway(self.broker.address, *options, node_id=self.broker.node_id)
 
     def floor(self) -> Proxy:
-        """Start the bare pass-through."""
+        """Start the proxy that only forwards."""
         target = f"{HOST}:{self.broker.port_of(FLOOR)}"
         port = self._ports[FLOOR]
         return Proxy([sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target], port)
 
     def haproxy(self) -> Proxy | None:
-        """Start haproxy, where it is installed."""
+        """Start haproxy; None if it is not installed."""
         program = shutil.which("haproxy")
         if program is None:
             return None

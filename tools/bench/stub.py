@@ -1,8 +1,8 @@
-"""A broker that answers every fetch at once, with sessions: `python -m tools.bench.stub HOST:PORT BYTES`.
+"""A stub of a broker with sessions that responds at once: `python -m tools.bench.stub HOST:PORT BYTES`.
 
-It has one topic of `PARTITIONS` partitions. A full fetch is answered with all of them, an incremental one
-with none; where BYTES is not 0, the first partition always has so many bytes of records. Besides it answers
-what a gateway asks of its own: ApiVersions and Metadata.
+It has one topic of `PARTITIONS` partitions. The response to a full fetch has all of them, that to an
+incremental fetch none. If BYTES is not 0, the first partition always has so many bytes of records. It also
+responds to what a gateway itself requests: ApiVersions and Metadata.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ TOPICS: Final[Topics] = [(TOPIC_ID, range(PARTITIONS))]
 NODE_ID: Final = 1
 SESSION_ID: Final = 77
 _RANGES: Final = ((1, 4, 18), (3, 1, 1), (9, 1, 9), (10, 0, 6), (18, 0, 4))
-"""What of a 4.3 broker's ApiVersions matters to a gateway; of Metadata only the version that is answered."""
+"""The part of a 4.3 broker's ApiVersions that a gateway needs. Of Metadata, only one version."""
 _CLIENT_ID_AT: Final = 12
 _SESSION: Final = 2 + 1 + 13
-"""From a fetch's client id to its session id: that id's length, tags, and limits."""
+"""Bytes from a fetch's client id to its session id, without the id's text: its length, tags, limits."""
 
 
 class Stub(asyncio.Protocol):
     """One connection.
 
     Args:
-        where: what it says to be its address.
+        where: its address in Metadata responses.
         size: bytes of records in each response.
     """
 
@@ -53,7 +53,7 @@ class Stub(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer each request that is whole."""
+        """Respond to each request that is whole."""
         received = self._received + data
         while len(received) >= 4 and len(received) >= (end := 4 + int.from_bytes(received[:4])):
             if self._transport is not None:
@@ -61,35 +61,35 @@ class Stub(asyncio.Protocol):
             received = received[end:]
         self._received = received
 
-    def _response(self, asked: bytes) -> bytes:
-        correlation_id = asked[8:12]
-        api_key = int.from_bytes(asked[4:6])
+    def _response(self, request: bytes) -> bytes:
+        correlation_id = request[8:12]
+        api_key = int.from_bytes(request[4:6])
         if api_key != ApiKey.FETCH:
             return frame(correlation_id + self._others[ApiKey(api_key)])
-        at = _CLIENT_ID_AT + _SESSION + int.from_bytes(asked[_CLIENT_ID_AT : _CLIENT_ID_AT + 2])
-        match int.from_bytes(asked[at + 4 : at + 8], signed=True):
+        at = _CLIENT_ID_AT + _SESSION + int.from_bytes(request[_CLIENT_ID_AT : _CLIENT_ID_AT + 2])
+        match int.from_bytes(request[at + 4 : at + 8], signed=True):
             case -1:
-                told = self._sessionless
+                response = self._sessionless
             case 0:
-                told = self._full
+                response = self._full
             case _:
-                told = self._incremental
-        return told[:4] + correlation_id + told[4:]
+                response = self._incremental
+        return response[:4] + correlation_id + response[4:]
 
 
 def _rest(response: bytes) -> bytes:
-    """Take the correlation id out of a response."""
+    """Remove the correlation id from a response."""
     return response[:4] + response[8:]
 
 
 def metadata(host: str, port: int) -> bytes:
-    """Write the body of a Metadata response v1: one broker, no topic."""
+    """Build the body of a Metadata response v1: one broker, no topic."""
     broker = NODE_ID.to_bytes(4) + string(host) + port.to_bytes(4) + string(None)
     return array([broker]) + NODE_ID.to_bytes(4) + array([])
 
 
 async def serve(where: tuple[str, int], size: int) -> None:
-    """Answer until the process is ended."""
+    """Run until the process is ended."""
     server = await asyncio.get_running_loop().create_server(lambda: Stub(where, size), *where)
     await server.serve_forever()
 

@@ -1,7 +1,7 @@
-"""TLS toward the broker: 1 KB records drained in plain text by each proxy, which speaks TLS onwards.
+"""TLS to the broker: a client reads 1 KB records in plain text through proxies that use TLS to the broker.
 
-Its broker is one of its own: a listener with TLS for each proxy. haproxy's figure is the one to be held
-against; where it is not installed, that of a bare pass-through on uvloop stands in, and the table says so.
+It has its own broker, with a TLS listener for each proxy. The gateway is compared with haproxy. If haproxy is
+not installed, it is compared with a proxy on uvloop that only forwards, and the table says so.
 """
 
 import shutil
@@ -30,30 +30,30 @@ GIGABYTES: Final = 2.0
 QUICK_GIGABYTES: Final = 0.25
 ROUNDS: Final = 3
 CPU_LIMIT: Final = 1.3
-"""The gateway's CPU seconds at most, in haproxy's."""
+"""Most CPU of the gateway, relative to haproxy."""
 
 
 def run(stage: Stage) -> list[Table]:
-    """Fill a topic, then drain it by every proxy in turn."""
+    """Fill a topic, then read it through every proxy in turn."""
     gigabytes = QUICK_GIGABYTES if stage.quick else GIGABYTES
     records = round(gigabytes * 1e9 / RECORD_BYTES)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stage.say("tls: starting a broker with TLS ...")
+        stage.report("tls: starting a broker with TLS ...")
         broker, ports, ca = _broker(stack, folder)
-        stage.say(f"tls: producing {gigabytes:g} GB ...")
+        stage.report(f"tls: producing {gigabytes:g} GB ...")
         fill_at(broker.address, TOPIC, records)
         proxies = _proxies(stack, folder, broker, ports, ca)
         spent: dict[str, list[float]] = {name: [] for name in proxies}
         pace: dict[str, list[float]] = {name: [] for name in proxies}
         for number in range(1 if stage.quick else ROUNDS):
-            stage.say(f"tls: draining by {', '.join(proxies)}, round {number + 1} ...")
+            stage.report(f"tls: draining by {', '.join(proxies)}, round {number + 1} ...")
             for name, proxy in proxies.items():
                 before = proxy.meter.cpu
                 with drain(proxy.address, TOPIC, records) as load:
-                    told = load.ready().result()
-                spent[name].append((proxy.meter.cpu - before) / (told["bytes"] / 1e9))
-                pace[name].append(told["bytes"] / 1e6 / told["seconds"])
+                    result = load.ready().result()
+                spent[name].append((proxy.meter.cpu - before) / (result["bytes"] / 1e9))
+                pace[name].append(result["bytes"] / 1e6 / result["seconds"])
     return [_table(_medians(spent), _medians(pace), gigabytes)]
 
 
@@ -94,7 +94,7 @@ def _proxies(
     }
     if (program := shutil.which(HAPROXY)) is not None:
         port = ports[HAPROXY]
-        # It checks names, not IPs.
+        # haproxy checks names, not IPs.
         tls = f" ssl verify required ca-file {ca.file} sni str(localhost) verifyhost localhost"
         command = haproxy_command(program, folder, port, broker.port_of("HAPROXY"), tls)
         found[HAPROXY] = stack.enter_context(Proxy(command, port))

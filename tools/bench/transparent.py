@@ -1,8 +1,8 @@
-"""Transparent mode beside explicit mode: the same broker, the same clients, the same gateway otherwise.
+"""Transparent mode compared with explicit mode: everything else is the same.
 
-For each mode there is a network namespace with clients and a gateway, and all lead to one broker in another.
-It is a stub that answers at once (`tools.bench.stub`), so that clients ask as fast as the gateway goes: small
-responses in sessions of 100 partitions, and large ones. Short windows of the modes follow each other in
+Each mode has a network namespace with clients and a gateway. One broker for all is in another namespace. It
+is a stub that responds at once (`tools.bench.stub`), so that clients fetch as fast as the gateway allows:
+small responses in sessions of 100 partitions, and large ones. Short windows of the modes follow each other in
 rounds.
 """
 
@@ -30,31 +30,31 @@ CONNECTIONS: Final = 4
 ROUNDS: Final = 24
 QUICK_ROUNDS: Final = 4
 SHARE: Final = 20
-"""A window is so many times shorter than those of other parts: one second."""
+"""Windows are so many times shorter than in other parts: one second."""
 CPU_LIMIT, PACE_LIMIT = 1.03, 0.97
-"""CPU seconds at most, and throughput at least, in explicit mode's."""
+"""Limits, relative to explicit mode: the most CPU, the least throughput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What is fetched."""
+    """A kind of responses to measure."""
 
     name: str
     size: int
     """Bytes of records in a response."""
     counted: str
-    """What of a load's counts time and CPU are held against: ``responses`` or ``bytes``."""
+    """Which count of a load is used: ``responses`` or ``bytes``."""
     cpu: tuple[str, float]
-    """The unit of CPU for what is counted, and how many of it a second is for one."""
+    """The unit of CPU for one of what is counted, and its factor."""
     pace: tuple[str, float]
-    """The unit of what is counted in a second, and how many of it one is."""
+    """The unit of what is counted in a second, and its factor."""
 
 
 KINDS: Final = (
     Kind(
-        name=f"fetches of {PARTITIONS} partitions without news",
+        name=f"fetches of {PARTITIONS} partitions with nothing new",
         size=0,
-        counted="answers",
+        counted="responses",
         cpu=("µs a fetch", 1e6),
         pace=("1/s", 1.0),
     ),
@@ -80,9 +80,9 @@ Rounds = Mapping[str, list[Window]]
 
 
 def run(stage: Stage) -> list[Table]:
-    """Measure both kinds, where namespaces can be made."""
+    """Measure both kinds, if namespaces can be made."""
     if lacking := missing("nft", "setpriv"):
-        stage.say(f"transparent: not measured, {lacking}")
+        stage.report(f"transparent: not measured, {lacking}")
         return []
     return [_table(kind, _measured(stage, kind), stage.seconds / SHARE) for kind in KINDS]
 
@@ -97,7 +97,7 @@ class Mode:
 
 def _measured(stage: Stage, kind: Kind) -> dict[str, list[Window]]:
     rounds = QUICK_ROUNDS if stage.quick else ROUNDS
-    stage.say(f"transparent: {rounds} rounds of all modes, {kind.name} ...")
+    stage.report(f"transparent: {rounds} rounds of all modes, {kind.name} ...")
     found: dict[str, list[Window]] = {name: [] for name in MODES}
     with ExitStack() as stack:
         far = stack.enter_context(_namespace())
@@ -113,20 +113,20 @@ def _measured(stage: Stage, kind: Kind) -> dict[str, list[Window]]:
 
 
 def _namespace() -> Namespace:
-    """Make one where the kernel does not pace what is sent, as it does where BBR is its default."""
+    """Make a namespace in which the kernel does not pace what is sent, as it would with BBR."""
     place = Namespace()
     place.run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
     return place
 
 
 def _mode(stack: ExitStack, far: Namespace, number: int, name: str) -> Mode:
-    """Make the namespace of a mode, a gateway in it whose connections the rules leave alone, and clients."""
+    """Make the namespace of a mode, with clients, and a gateway whose connections are not redirected."""
     near = stack.enter_context(_namespace())
     veth(near, far, f"wire{number}", [(f"10.84.{number}.1/24", f"10.84.{number}.2/24")])
     near.run("ip", "route", "add", "default", "via", f"10.84.{number}.2")
     explicit = name == EXPLICIT
-    way = ["--bootstrap", f"{BROKER}:{PORT}"] if explicit else ["--transparent", name]
-    command = [sys.executable, "-m", "proxy", "proxy", *way, "--listen", f"{HOST}:{LISTEN_PORT}"]
+    options = ["--bootstrap", f"{BROKER}:{PORT}"] if explicit else ["--transparent", name]
+    command = [sys.executable, "-m", "proxy", "proxy", *options, "--listen", f"{HOST}:{LISTEN_PORT}"]
     target = f"{HOST}:{LISTEN_PORT}" if explicit else f"{BROKER}:{PORT}"
     load = ["tools.bench.connections", target, TOPIC_ID.hex(), str(CONNECTIONS), "0", str(PARTITIONS)]
     user = as_user(USER, ("net_raw",) if name == "tproxy" else ())
@@ -141,9 +141,9 @@ def _window(mode: Mode, kind: Kind, seconds: float) -> Window:
     before = mode.gateway.meter.cpu
     mode.load.go()
     time.sleep(seconds)
-    told = mode.load.rest()
-    done, spent = told[kind.counted], mode.gateway.meter.cpu - before
-    return Window(spent / done * kind.cpu[1], done / told["seconds"] * kind.pace[1])
+    result = mode.load.pause()
+    done, spent = result[kind.counted], mode.gateway.meter.cpu - before
+    return Window(spent / done * kind.cpu[1], done / result["seconds"] * kind.pace[1])
 
 
 def _table(kind: Kind, rounds: Rounds, seconds: float) -> Table:
@@ -175,6 +175,6 @@ def _table(kind: Kind, rounds: Rounds, seconds: float) -> Table:
     notes = [
         f"Medians of {len(rounds[EXPLICIT])} rounds of windows of {seconds:g} s; ratios within a round.",
         "CPU user and system.",
-        "One stub of a broker in another network namespace, which answers at once; MTU 1,500, TCP Reno.",
+        "One stub of a broker in another network namespace, which responds at once; MTU 1,500, TCP Reno.",
     ]
     return Table(part="transparent", title=f"Transparent mode: {kind.name}", rows=rows, notes=notes)

@@ -1,4 +1,4 @@
-"""Fetch bytes on the broker's side: direct, through the gateway, and the Java consumer with its own sessions.
+"""Fetch bytes on the broker's side: direct, through the gateway, and of Java with its own sessions.
 
 All three consume the same records at the same time.
 """
@@ -21,25 +21,25 @@ from tools.kafka.process import JavaProcess
 
 WIRE: Final = ("--sessions", "off")
 SETTLED_FETCHES: Final = 50
-"""After so many fetches a client has its partitions, and its session."""
+"""After so many fetches a client has its partitions and its session."""
 SETTLE_SECONDS: Final = 60.0
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is produced, and what must be saved."""
+    """What is produced, and how much must be saved."""
 
     name: str
     partitions: int
     active: int
-    """How many of them are produced to."""
+    """The number of partitions with records."""
     rate: float
-    """Records a second, all together."""
+    """Records a second in all partitions together."""
     saved: float
-    """Percent, without records."""
+    """Percent that must be saved, without records."""
     saved_all: float
-    """Percent, with records."""
+    """Percent that must be saved, with records."""
     mark: bool
     """Whether the Java consumer's bytes are a limit."""
 
@@ -57,8 +57,8 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _measured(stage: Stage, workload: Workload) -> tuple[dict[str, Counted], dict[str, int]]:
-    """Give what the broker's side of each route carried in one window, and why fetches passed the gateway."""
-    stage.say(f"bytes: {workload.name}, direct, Java and through at once ...")
+    """Return the broker's side of each route in one window, and the reasons of fetches without a session."""
+    stage.report(f"bytes: {workload.name}, direct, Java and through at once ...")
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(workload.partitions))
         routes = {
@@ -73,7 +73,7 @@ def _measured(stage: Stage, workload: Workload) -> tuple[dict[str, Counted], dic
         for name in ("direct", GATEWAY):
             stack.enter_context(consumer(routes[name].address, topic, workload.partitions)).ready()
         if java is None or not _java_settled(routes["Java"], java):
-            stage.say("The Java consumer is not there: no mark of its sessions.")
+            stage.report("The Java consumer did not start: nothing to compare with.")
             del routes["Java"]
         for name in ("direct", GATEWAY):
             _settle(routes[name], workload.partitions)
@@ -87,7 +87,7 @@ def _measured(stage: Stage, workload: Workload) -> tuple[dict[str, Counted], dic
 
 
 def passed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
-    """Tell which fetches a gateway let pass between two states, by reason."""
+    """Return how many fetches went without a session between two states, by reason."""
     earlier = before["totals"]["passthrough"]
     counts = {
         reason: count - earlier.get(reason, 0) for reason, count in after["totals"]["passthrough"].items()
@@ -96,13 +96,13 @@ def passed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int
 
 
 def consumer(address: str, topics: str, partitions: int) -> Load:
-    """Start a confluent-kafka consumer of all partitions; ready when it has a record."""
+    """Start a confluent-kafka consumer of all partitions. It is ready when it has a record."""
     return Load("tools.bench.load", "consume", address, topics, f"--partitions={partitions}", "--first")
 
 
 @contextmanager
 def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
-    """Run Kafka's own console consumer; None where its jars can't be had."""
+    """Run Kafka's own console consumer; None if its jars can't be downloaded."""
     try:
         class_path = classpath(LATEST, tools=True)
     except RuntimeError:
@@ -110,7 +110,7 @@ def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
         return
     with tempfile.TemporaryDirectory() as folder:
         arguments = [CONSOLE_CONSUMER, "--bootstrap-server", address, "--topic", topic]
-        arguments += ["--command-property", "client.id=rdkafka"]  # its length counts
+        arguments += ["--command-property", "client.id=rdkafka"]  # as long as the other client id
         process = JavaProcess(class_path, arguments, log=Path(folder) / "console-consumer", heap="256m")
         try:
             yield process
@@ -119,7 +119,7 @@ def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
 
 
 def _java_settled(gateway: Gateway, java: JavaProcess) -> bool:
-    """Wait until the Java consumer is in its session; False when it does not come to that."""
+    """Wait until the Java consumer is in a session; False if it does not get there."""
     until = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < until and java.running:
         if Counted.of(gateway.state(), "broker").kinds["incremental"] >= SETTLED_FETCHES:
@@ -129,14 +129,14 @@ def _java_settled(gateway: Gateway, java: JavaProcess) -> bool:
 
 
 def _settle(gateway: Gateway, partitions: int) -> None:
-    """Wait, for so long as makes sense, until a client lists all its partitions on every fetch."""
+    """Wait, but not too long, until a client lists all its partitions in every fetch."""
     until = time.monotonic() + SETTLE_SECONDS
     before = Counted.of(gateway.state(), "client")
     while time.monotonic() < until:
         time.sleep(1)
         now = Counted.of(gateway.state(), "client")
-        lately, before = now - before, now
-        if lately.fetches and lately.partitions >= lately.fetches * partitions:
+        last_second, before = now - before, now
+        if last_second.fetches and last_second.partitions >= last_second.fetches * partitions:
             return
 
 
@@ -147,7 +147,7 @@ def _table(workload: Workload, counted: Mapping[str, Counted], without: Mapping[
     rows = [
         Row(name="fetches", unit="", values={name: each.fetches for name, each in counted.items()}),
         Row(name="request", unit="bytes", values={name: each.request for name, each in counted.items()}),
-        Row(name="answer", unit="bytes", values={name: each.response for name, each in counted.items()}),
+        Row(name="response", unit="bytes", values={name: each.response for name, each in counted.items()}),
         Row(
             name="both",
             unit="bytes",
@@ -176,8 +176,8 @@ def _table(workload: Workload, counted: Mapping[str, Counted], without: Mapping[
         "Direct and Java are counted by a gateway with --sessions off, a plain wire.",
     ]
     if without:
-        told = ", ".join(f"{reason} ({count})" for reason, count in without.items())
-        notes.append(f"Fetches that the gateway passed without a session: {told}.")
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in without.items())
+        notes.append(f"Fetches that the gateway passed without a session: {reasons}.")
     if mark is None:
         notes.append("Java: not there, nothing to compare with.")
     return Table(part="bytes", title=f"Broker's side: {workload.name}", rows=rows, notes=notes)

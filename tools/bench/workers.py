@@ -1,7 +1,7 @@
-"""`--workers 2` beside one worker: CPU for each fetch, how the load is shared, fetches a second.
+"""`--workers 2` compared with one worker: CPU for each fetch, how the load is shared, fetches a second.
 
-Many connections to a stub of a broker that answers at once (`tools.bench.stub`) fetch as fast as the gateway
-goes, by each of the two gateways in turn.
+Many connections fetch from a stub of a broker that responds at once (`tools.bench.stub`), as fast as the
+gateway allows, through each of two gateways in turn.
 """
 
 import os
@@ -23,15 +23,15 @@ from tools.kafka.ports import free_ports
 WORKERS: Final = {ONE_WORKER: 1, TWO_WORKERS: 2}
 LOADS: Final = 2
 CONNECTIONS: Final = 32
-"""Of each load."""
+"""Connections of each load."""
 ROUNDS: Final = 20
 QUICK_ROUNDS: Final = 4
 SHARE: Final = 20
-"""A window is so many times shorter than those of other parts: one second."""
+"""Windows are so many times shorter than in other parts: one second."""
 CPU_LIMIT, LOAD_LIMIT, PACE_LIMIT = 1.1, 40.0, 1.6
-"""In one worker's; percent, for each worker; in one worker's."""
+"""Most CPU relative to one worker, least percent of the load for each, least throughput relative to one."""
 CORES: Final = 6
-"""As many are needed for two workers to go faster than one beside their clients and their broker."""
+"""Two workers, their clients and their broker need so many cores to be faster than one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Window:
     """One window of one gateway."""
 
     cpu: float
-    """CPU of all of its processes for a fetch, in microseconds."""
+    """CPU of all its processes for a fetch, in microseconds."""
     pace: float
     """Fetches a second."""
     least: float
-    """Percent of the workers' CPU that the one that did least has spent."""
+    """The least busy worker's part of the CPU of all workers, in percent."""
 
 
 Rounds = Mapping[str, list[Window]]
@@ -52,7 +52,7 @@ Rounds = Mapping[str, list[Window]]
 def run(stage: Stage) -> list[Table]:
     """Measure both gateways in turn."""
     rounds = QUICK_ROUNDS if stage.quick else ROUNDS
-    stage.say(f"workers: {rounds} rounds of {LOADS * CONNECTIONS} connections, one worker and two ...")
+    stage.report(f"workers: {rounds} rounds of {LOADS * CONNECTIONS} connections, one worker and two ...")
     found: dict[str, list[Window]] = {name: [] for name in WORKERS}
     with ExitStack() as stack:
         port = free_ports()
@@ -79,12 +79,12 @@ def _window(gateway: Gateway, loads: Sequence[Load], seconds: float) -> Window:
     for load in loads:
         load.go()
     time.sleep(seconds)
-    told = [load.rest() for load in loads]
+    results = [load.pause() for load in loads]
     spent = {pid: cpu - before[pid] for pid, cpu in gateway.meter.by_process().items()}
     workers = [spent[worker["pid"]] for worker in gateway.state()["workers"]]
     return Window(
-        cpu=sum(spent.values()) / sum(each["answers"] for each in told) * 1e6,
-        pace=sum(each["answers"] / each["seconds"] for each in told),
+        cpu=sum(spent.values()) / sum(each["responses"] for each in results) * 1e6,
+        pace=sum(each["responses"] / each["seconds"] for each in results),
         least=100 * min(workers) / sum(workers),
     )
 
@@ -111,10 +111,10 @@ def _table(rounds: Rounds, seconds: float, cores: int) -> Table:
         ),
     ]
     notes = [
-        f"{LOADS * CONNECTIONS} connections to a stub of a broker that answers at once.",
+        f"{LOADS * CONNECTIONS} connections to a stub of a broker that responds at once.",
         f"Medians of {len(rounds[ONE_WORKER])} rounds of windows of {seconds:g} s; ratios within a round.",
     ]
     if not scales:
         notes.append(f"Fetches a second are not judged: {cores} cores here, {CORES} are needed.")
-    title = f"--workers 2: fetches of {PARTITIONS} partitions without news"
+    title = f"--workers 2: fetches of {PARTITIONS} partitions with nothing new"
     return Table(part="workers", title=title, rows=rows, notes=notes)
