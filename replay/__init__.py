@@ -8,8 +8,8 @@ socket and no file, and ask no clock.
   ``capture/kafka`` (sans-IO) makes requests and responses of these. Whatever can't be read is counted, never
   guessed.
 - **simulate** (sans-IO): sends each captured fetch through the gateway's own core,
-  ``proxy.core.connection``. A simulated broker stands behind the core. Its responses say what the captured
-  responses said.
+  ``proxy.core.connection``. A simulated broker is behind the core. Its responses have the contents of the
+  captured ones.
 - **report** (sans-IO): the report object, and its forms: text for a terminal, HTML, CSV.
 - **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes
   the report object of the sums. Its modules are sans-IO, except ``command`` and ``measure/spark``. Only

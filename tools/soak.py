@@ -307,8 +307,8 @@ def _progress(progress: Progress, seconds: float) -> Watch:
         progress.update(clock, completed=gone)
         for group in groups:
             name = f"{group.name}, {group.way}"
-            given, produced = len(group.seen), len(stream.produced)
-            progress.update(bars[name], description=name, completed=given, total=produced)
+            received, produced = len(group.seen), len(stream.produced)
+            progress.update(bars[name], description=name, completed=received, total=produced)
 
     return watch
 

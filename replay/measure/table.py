@@ -38,7 +38,7 @@ _EXCHANGE_COLUMNS: Final = (
         "row",
         pa.string(),
         "exchange (request and response), request (no response seen), response (its request was not seen), "
-        "closing (not captured: the close that the gateway sends when the client has gone), "
+        "closing (not captured: the close that the gateway sends when the client is gone), "
         "connection (what is known of the whole connection), file (what was found in a capture file)",
     ),
     Column("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
@@ -47,7 +47,7 @@ _EXCHANGE_COLUMNS: Final = (
     Column("broker", pa.string(), "host:port"),
     Column("number", pa.int32(), "place in the connection, by request"),
     Column("client_id", pa.string(), "as the request header has it"),
-    Column("software", pa.string(), "name and version as told in ApiVersions v3 or later, else empty"),
+    Column("software", pa.string(), "name and version from ApiVersions v3 or later, else empty"),
     Column("api_key", pa.int16(), "-1 where the request was not seen"),
     Column("api_version", pa.int16(), "-1 where the request was not seen"),
     Column("correlation_id", pa.int32(), "-1 in rows that are no exchange"),
@@ -57,7 +57,7 @@ _EXCHANGE_COLUMNS: Final = (
     Column("response_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
     Column("request_missing", pa.int64(), "of request_bytes, those that the capture lacks"),
     Column("response_missing", pa.int64(), "of response_bytes, those that the capture lacks"),
-    Column("answer_due", pa.bool_(), "false for what brokers do not answer: Produce with acks=0"),
+    Column("answer_due", pa.bool_(), "false if brokers send no response: Produce with acks=0"),
 )
 FETCH_COLUMNS: Final = (
     Column("kind", pa.string(), "full (epoch 0), incremental, sessionless (0, -1), close (id, -1)"),
@@ -71,15 +71,19 @@ FETCH_COLUMNS: Final = (
     Column(
         "listing_bytes", pa.int64(), "request: partition entries, topic elements, forgotten ones included"
     ),
-    Column("empty_entry_bytes", pa.int64(), "response: entries that told nothing new"),
+    Column("empty_entry_bytes", pa.int64(), "response: entries that tell nothing new"),
     Column("entry_bytes", pa.int64(), "response: the other entries, without their records"),
-    Column("eligible", pa.bool_(), "the session engine took it; what follows is then what it cost, else 0"),
-    Column("reason", pa.string(), "why it is not eligible, or why it passed as it was"),
+    Column(
+        "eligible",
+        pa.bool_(),
+        "it went through the session engine; then the next columns are its cost, else 0",
+    ),
+    Column("reason", pa.string(), "why it is not eligible, or why it was forwarded unchanged"),
     Column("session_kind", pa.string(), "what it was first sent as; null where it is not eligible"),
     Column("session_request_bytes", pa.int64(), "through the engine, closes and repairs included"),
     Column("session_response_bytes", pa.int64(), "through the engine, closes and repairs included"),
     Column("close_bytes", pa.int64(), "of both: what closing a session cost"),
-    Column("repair_bytes", pa.int64(), "of both: what was asked again after a session was lost"),
+    Column("repair_bytes", pa.int64(), "of both: what was fetched again after a session was lost"),
     Column("full", pa.int64(), "requests with epoch 0 that the engine sent"),
     Column("incremental", pa.int64(), "requests within a session that the engine sent"),
     Column("sessionless", pa.int64(), "requests without a session that the engine sent"),
@@ -87,24 +91,26 @@ FETCH_COLUMNS: Final = (
     Column("added", pa.int64(), "partitions that deltas add"),
     Column("altered", pa.int64(), "partitions whose entries deltas change"),
     Column("forgotten", pa.int64(), "partitions that deltas drop"),
-    Column("session_partitions_requested", pa.int64(), "entries listed through the engine"),
-    Column("session_partitions_answered", pa.int64(), "entries answered through the engine"),
+    Column("session_partitions_requested", pa.int64(), "entries in requests through the engine"),
+    Column("session_partitions_answered", pa.int64(), "entries in responses through the engine"),
     Column("session_listing_bytes", pa.int64(), "part of session_request_bytes, as listing_bytes"),
     Column("session_empty_entry_bytes", pa.int64(), "part of session_response_bytes, as empty_entry_bytes"),
     Column("session_entry_bytes", pa.int64(), "part of session_response_bytes, as entry_bytes"),
     Column("session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes"),
-    Column("session_size", pa.int64(), "partitions that the session holds afterwards"),
+    Column("session_size", pa.int64(), "partitions in the session after the fetch"),
 )
 """Attributes of `Outcome`; null in rows that are not fetches."""
 _OTHER_COLUMNS: Final = (
     Column(
-        "counted", pa.bool_(), "a fetch that --client and --topic let pass; null in rows that are no fetch"
+        "counted",
+        pa.bool_(),
+        "whether --client and --topic count this fetch; null in rows that are not fetches",
     ),
     Column("detail", pa.string(), "JSON, in `connection` and `file` rows"),
 )
 RAW_COLUMNS: Final = (
     Column("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
-    Column("response", pa.binary(), "the frame without what was cut from it: contents of records"),
+    Column("response", pa.binary(), "the frame without contents of records, which were cut"),
     Column("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
 """Written only with --parquet. With them the engine can run again."""

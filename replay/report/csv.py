@@ -50,7 +50,7 @@ def render(report: Report) -> str:
 
     Returns:
         text, to be written as UTF-8 without translation of line ends. Names from clients and brokers are
-        printable. Before a name that a spreadsheet would take for a formula stands an apostrophe.
+        printable. A name that a spreadsheet would take for a formula gets an apostrophe before it.
     """
     lines = _Lines()
     writer = csv.DictWriter(lines, COLUMNS, restval="")

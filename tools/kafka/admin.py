@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 from uuid import UUID
 
-from tools.kafka.metadata import ClusterState, ask
+from tools.kafka.metadata import ClusterState, request_metadata
 from tools.kafka.raw import (
     API_VERSIONS,
     LIST_OFFSETS,
@@ -237,7 +237,7 @@ class Admin:
     def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
         """Return the metadata of these topics, from any broker or from a certain one."""
         connection = self._any() if node_id is None else self._node(node_id)
-        return ask(connection, *topics)
+        return request_metadata(connection, *topics)
 
     def _reassign(self, name: str, partition: int, order: Sequence[int]) -> None:
         place = (

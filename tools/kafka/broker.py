@@ -17,7 +17,7 @@ from typing import Self
 from tools.kafka import reaper
 from tools.kafka.jars import classpath, parse_version
 from tools.kafka.java import java
-from tools.kafka.metadata import ask
+from tools.kafka.metadata import request_metadata
 from tools.kafka.ports import free_ports
 from tools.kafka.process import JVM, JavaProcess
 from tools.kafka.raw import RawConnection
@@ -273,7 +273,7 @@ class Broker:
     def _serves(self, nodes: int) -> bool:
         with RawConnection(self.host, self.port, timeout=5) as connection:
             connection.versions()
-            state = ask(connection)
+            state = request_metadata(connection)
         return (
             state.brokers.get(self.node_id) == (self.host, self.port)
             and len(state.brokers) >= nodes

@@ -25,7 +25,7 @@ class ClusterState:
     topics: dict[str, TopicState] = field(default_factory=dict)
 
 
-def ask(connection: RawConnection, *topics: str) -> ClusterState:
+def request_metadata(connection: RawConnection, *topics: str) -> ClusterState:
     """Request one broker's view of the cluster and of these topics only."""
     return read_metadata(connection.call(METADATA, 1, array([string(topic) for topic in topics])))
 

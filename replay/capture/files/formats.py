@@ -74,5 +74,5 @@ def _section(head: bytes) -> Format:
     if len(head) < 12:
         raise NotACaptureError(f"cut within the section header, after {len(head)} bytes")
     if magic not in {dpkt.pcapng.BYTE_ORDER_MAGIC, dpkt.pcapng.BYTE_ORDER_MAGIC_LE}:
-        raise NotACaptureError("begins like a pcapng, but its byte order can't be told")
+        raise NotACaptureError("begins like a pcapng file, but has no known byte order")
     return Format(kind="pcapng", order=">" if magic == dpkt.pcapng.BYTE_ORDER_MAGIC else "<")

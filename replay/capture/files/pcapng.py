@@ -64,9 +64,9 @@ class PcapngRecords:
         """
         if self._seeking and not self._found(window, final=final):
             return None
-        begun = window.begin
+        before = window.begin
         places, kind = self._follow(window)
-        moved = window.begin > begun
+        moved = window.begin > before
         if not moved:
             moved = self._step(window, final=final)
         return self._columns(window, kind, np.array(places, np.int64)) if moved else None
@@ -161,10 +161,10 @@ class PcapngRecords:
         time = np.zeros(len(places), np.int64)
         link = np.zeros(len(places), np.int64)
         for number in np.unique(interface).tolist():
-            mine = interface == number
+            rows = interface == number
             described = self._interface(number)
-            time[mine] = _nanoseconds(stamp[mine], described)
-            link[mine] = described.link
+            time[rows] = _nanoseconds(stamp[rows], described)
+            link[rows] = described.link
         return Records(
             at=places + 28,
             captured=np.clip(header["captured"].astype(np.int64), 0, np.maximum(room, 0)),

@@ -64,7 +64,7 @@ class _SmallSteps(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # what Readable asks for
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # the type of Readable
         try:
             return int(self._stream.readinto(buffer[:_STEP]))
         except pa.ArrowException as error:
@@ -86,7 +86,7 @@ class _WithHead(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # what Readable asks for
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # the type of Readable
         if self._head:
             first = self._head[: len(buffer)]
             buffer[: len(first)] = first

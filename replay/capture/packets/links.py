@@ -84,7 +84,7 @@ def network(window: Window, records: Records, counts: FileCounts) -> tuple[Colum
                 line = "packets of an interface that the file does not describe"
             counts.add_problem(line)
             continue
-        mine = np.flatnonzero(records.link == link)
-        begin[mine], version[mine] = layer(window, records.at[mine])
-        counts.not_ip += int(np.count_nonzero(version[mine] == NEITHER))
+        rows = np.flatnonzero(records.link == link)
+        begin[rows], version[rows] = layer(window, records.at[rows])
+        counts.not_ip += int(np.count_nonzero(version[rows] == NEITHER))
     return begin, version

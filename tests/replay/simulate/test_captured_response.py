@@ -63,13 +63,13 @@ def test_at_v7_it_says_the_same(version: int, isolation_level: int) -> None:
     response = CapturedResponse([fetch_response(version, ("t", data), ("u", []))], version, isolation_level)
 
     if version >= 7:
-        assert response.raised is response
+        assert response.as_v7 is response
         return
-    raised = b"".join(response.raised.pieces)
+    raised = b"".join(response.as_v7.pieces)
     assert wire.decode_response(raised[4:], 7) == wire.decode_response(
         fetch_response(7, ("t", data), ("u", []))[4:], 7
     )
-    assert response.raised.walk.record_bytes == 90
+    assert response.as_v7.walk.record_bytes == 90
 
 
 def test_contents_of_records_may_be_cut() -> None:

@@ -183,7 +183,7 @@ HOSTILE = {
     "odd section": (
         BLOCKS[:8] + b"wxyz" + BLOCKS[12:],
         0,
-        "begins like a pcapng, but its byte order can't be told",
+        "begins like a pcapng file, but has no known byte order",
     ),
     "cut in a record header": (WHOLE[:30], 0, "ends within a record, whose 6 bytes are left out"),
     "cut in a packet": (WHOLE[:-1], 7, "ends within a record, whose 55 bytes are left out"),
