@@ -5,13 +5,12 @@ credentials (`KEPT`). Of a fetch response that is all but the contents of its `r
 is not understood is left out: a capture that says it has no contents must have none.
 """
 
-from collections import deque
 from typing import Final
 
 from proxy.capture.pcap import Piece
 from proxy.protocol.api import ApiKey
-from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
-from proxy.protocol.fetch_response import _ENTRY_TAGS, FetchResponseWalk
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError
 
 KEPT: Final = frozenset(
@@ -66,7 +65,7 @@ class Redactor:
 class _Stream:
     """One direction: frames one after the other, each a head, which is kept, and a body."""
 
-    __slots__ = ("_asked", "_head", "_keep", "_last", "_left", "_opaque", "_runs", "_wanted")
+    __slots__ = ("_asked", "_head", "_last", "_left", "_opaque", "_runs", "_to_keep", "_wanted")
 
     head_size = 0
     """Bytes that tell what becomes of the body."""
@@ -78,7 +77,7 @@ class _Stream:
         self._wanted = _PREFIX
         self._left = 0
         """Bytes of the body to come."""
-        self._keep = 0
+        self._to_keep = 0
         """How many of them stay; the rest is left out."""
         self._last = False
         """After this frame no more frames come."""
@@ -92,9 +91,9 @@ class _Stream:
 
     def body(self, part: bytes) -> None:
         """Sort bytes of the body."""
-        kept = min(self._keep, len(part))
-        self._keep -= kept
-        self.hold(kept)
+        kept = min(self._to_keep, len(part))
+        self._to_keep -= kept
+        self.keep(kept)
         self.leave_out(len(part) - kept)
 
     def feed(self, data: bytes) -> list[Piece]:
@@ -112,13 +111,13 @@ class _Stream:
                 self._left -= len(part)
                 self.body(part)
             else:
-                self.hold(len(part))
+                self.keep(len(part))
                 self._head += part
                 if len(self._head) == self._wanted:
                     self._grown()
         return _pieces(data, self._runs)
 
-    def hold(self, size: int) -> None:
+    def keep(self, size: int) -> None:
         """Keep bytes."""
         if len(self._runs) % 2:
             self._runs[-1] += size
@@ -160,9 +159,9 @@ class _Requests(_Stream):
         self._last = (api_key, version) == _OPAQUE_FROM
         if api_key in KEPT:
             self._asked[head[8:12]] = api_key, version
-            self._keep = self._left
+            self._to_keep = self._left
         else:  # it may have no response at all, as Produce with acks=0
-            self._keep = max(int.from_bytes(head[12:14], signed=True), 0)
+            self._to_keep = max(int.from_bytes(head[12:14], signed=True), 0)
 
 
 class _Responses(_Stream):
@@ -173,7 +172,7 @@ class _Responses(_Stream):
 
     def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
         super().__init__(asked)
-        self._walk: _Walk | None = None
+        self._walk: FetchResponseWalk | None = None
         self._at = 0
         """How far into the frame, while it is walked."""
 
@@ -182,11 +181,11 @@ class _Responses(_Stream):
         api_key, version = self._asked.pop(head[4:8], (-1, -1))
         self._last = (api_key, version) == _OPAQUE_FROM
         self._walk = None
-        self._keep = self._left if api_key >= 0 else 0
+        self._to_keep = self._left if api_key >= 0 else 0
         if api_key == ApiKey.FETCH:
-            self._keep = 0
+            self._to_keep = 0
             if version in LAYOUTS:
-                self._walk = _Walk(LAYOUTS[version])
+                self._walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False, spans=True)
                 self._walk.feed(head)
                 self._at = len(head)
 
@@ -201,41 +200,24 @@ class _Responses(_Stream):
             self._walk = None
             self.leave_out(len(part))
             return
-        self._at = self._without(self._walk.records, self._at, self._at + len(part))
+        self._leave_records_out(self._walk, self._at + len(part))
 
-    def _without(self, records: deque[tuple[int, int]], at: int, end: int) -> int:
-        """Sort the bytes from `at` to `end` of the frame; return `end`."""
-        while records and records[0][0] < end:
-            start, stop = records[0]
-            self.hold(max(start - at, 0))
+    def _leave_records_out(self, walk: FetchResponseWalk, end: int) -> None:
+        """Sort the bytes of the frame up to an offset; those of records are left out."""
+        spans, at, passed = walk.record_spans or [], self._at, 0
+        for start, stop in spans:
+            if start >= end:
+                break
+            self.keep(max(start - at, 0))
             at = max(start, at)
             self.leave_out(min(stop, end) - at)
             at = min(stop, end)
             if stop > end:
-                return end
-            records.popleft()
-        self.hold(end - at)
-        return end
-
-
-class _Walk(FetchResponseWalk):
-    """A walk that takes note of where records are: offsets in the frame, of their first byte and after."""
-
-    __slots__ = ("records",)
-
-    def __init__(self, layout: FetchLayout) -> None:
-        super().__init__(layout, isolation_level=0, keep=False)
-        self.records: deque[tuple[int, int]] = deque()
-
-    def _entry(self, buffer: bytes, at: int, base: int) -> int:
-        before = self.record_bytes
-        at = super()._entry(buffer, at, base)
-        if size := self.record_bytes - before:
-            # Behind the records of a flexible version are tags; here they were gone over already, or not.
-            tags = 1 if self._layout.flexible and self._at != _ENTRY_TAGS else 0
-            end = base + at - tags
-            self.records.append((end - size, end))
-        return at
+                break
+            passed += 1
+        self.keep(end - at)
+        del spans[:passed]
+        self._at = end
 
 
 def _pieces(data: bytes, runs: list[int]) -> list[Piece]:

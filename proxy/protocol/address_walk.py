@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from proxy.protocol.primitives import (
     Malformed,
+    Span,
     TagSpan,
     Truncated,
     read_compact_count,
@@ -16,9 +17,6 @@ from proxy.protocol.primitives import (
     skip_tags,
 )
 from proxy.protocol.schemas import Field, Kind, Struct
-
-Span: TypeAlias = tuple[int, int]
-"""Where something starts, and where it ends (the first byte after it)."""
 
 _UINT16_BYTES: Final = 2
 

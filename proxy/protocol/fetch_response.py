@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from proxy.protocol.fetch_layout import MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
-from proxy.protocol.primitives import Malformed, TagSpan, Truncated, read_tags, read_uvarint, skip_tags
+from proxy.protocol.primitives import Malformed, Span, TagSpan, Truncated, read_tags, read_uvarint, skip_tags
 
 PREFIX_AND_CORRELATION: Final = 8
 """Bytes before a response header's tag buffer: the frame's length and the correlation id."""
@@ -85,6 +85,7 @@ class FetchResponseWalk:
         layout: the version of the request that it answers.
         isolation_level: that of the request; it tells what an entry without news looks like.
         keep: collect `entries`, `runs` and `elements`; otherwise entries are only counted.
+        spans: collect `record_spans`.
     """
 
     __slots__ = (
@@ -105,6 +106,7 @@ class FetchResponseWalk:
         "offset",
         "partitions",
         "record_bytes",
+        "record_spans",
         "runs",
         "session_id",
         "session_id_at",
@@ -113,7 +115,7 @@ class FetchResponseWalk:
         "throttle_time_ms",
     )
 
-    def __init__(self, layout: FetchLayout, isolation_level: int, *, keep: bool) -> None:
+    def __init__(self, layout: FetchLayout, isolation_level: int, *, keep: bool, spans: bool = False) -> None:
         self._layout = layout
         self._isolation = 1 if isolation_level else 0
         self._ends_empty = layout.empty_ends[self._isolation]
@@ -134,6 +136,8 @@ class FetchResponseWalk:
         """Offset of the session id in the frame, 0 below v7."""
         self.partitions = 0
         self.record_bytes = 0
+        self.record_spans: list[Span] | None = [] if spans else None
+        """Where records lie in the frame, in order; noted as soon as their length is read."""
         self.entries: list[PartitionResponse] = []
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
@@ -154,8 +158,8 @@ class FetchResponseWalk:
         return self._at == _END and not self._skip
 
     def skip_records(self, size: int) -> bool:
-        """Go over the next `size` bytes if they lie within records; tell whether they do."""
-        if self._skip <= size:
+        """Skip the next `size` bytes if all of them are records; return whether they are."""
+        if self._skip < size:
             return False
         self._skip -= size
         self.offset += size
@@ -312,7 +316,10 @@ class FetchResponseWalk:
             self._open = PartitionResponse(
                 self._key, partition, error, base + start, base + end, fixed, empty, records, redirects
             )
-        self.record_bytes += records
+        if records:
+            self.record_bytes += records
+            if self.record_spans is not None:
+                self.record_spans.append((base + at, base + end))
         self._left -= 1
         self.partitions += 1
         if not layout.flexible:

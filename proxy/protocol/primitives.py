@@ -17,6 +17,9 @@ from typing import Final, TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """What readers read; none of them changes or keeps it."""
 
+Span: TypeAlias = tuple[int, int]
+"""Where something starts, and where it ends (the first byte after it)."""
+
 TagSpan: TypeAlias = tuple[int, int, int]
 """A tagged field: its tag, where its payload starts, and where it ends (the first byte after it)."""
 

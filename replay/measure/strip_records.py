@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.fetch_response import _ENTRY_TAGS, FetchResponseWalk
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import ProtocolError, Span
 from replay.capture.packets.segments import SEGMENTS
 
 _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
@@ -38,7 +38,6 @@ _NO_REPLICA_ID: Final = 15
 """The first version whose request has none before max_wait_ms."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
-_Span: TypeAlias = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -49,32 +48,13 @@ class _Batch:
     """All of them, one after the other."""
     edges: _Numbers
     """Of row n: from `edges[n]` to `edges[n + 1]`."""
-    spans: dict[int, list[_Span]] = field(default_factory=dict)
+    spans: dict[int, list[Span]] = field(default_factory=dict)
     """What is to be cut, by row: offsets in `data`."""
 
     def head(self, row: int) -> bytes:
         """Return the first bytes of a row."""
         start = int(self.edges[row])
         return bytes(self.data[start : start + _HEAD])
-
-
-class _Walk(FetchResponseWalk):
-    """A walk that takes note of where records are: offsets in the frame, of their first byte and after."""
-
-    __slots__ = ("records",)
-
-    def __init__(self, version: int, isolation_level: int) -> None:
-        super().__init__(LAYOUTS[version], isolation_level, keep=False)
-        self.records: list[_Span] = []
-
-    def _entry(self, buffer: bytes, at: int, base: int) -> int:
-        before = self.record_bytes
-        at = super()._entry(buffer, at, base)
-        if (size := self.record_bytes - before) >= _LEAST:
-            # Behind the records of a flexible version are tags: gone over already, if there are none in it.
-            end = base + at - (1 if self._layout.flexible and self._at != _ENTRY_TAGS else 0)
-            self.records.append((end - size, end))
-        return at
 
 
 def strip_records(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -141,13 +121,15 @@ def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
     if asked[8:12] != answered[4:8] or version not in LAYOUTS:
         return
     try:
-        walk = _Walk(version, _isolation(bytes(found.data[start:end]), version))
+        isolation = _isolation(bytes(found.data[start:end]), version)
+        walk = FetchResponseWalk(LAYOUTS[version], isolation, keep=False, spans=True)
         first = int(found.edges[row + 1])
         walk.feed(bytes(found.data[first : int(found.edges[last + 1])]))
     except (ProtocolError, IndexError):
         return
     if walk.done:
-        _spread(found, row + 1, [(first + begin, first + stop) for begin, stop in walk.records])
+        large = [span for span in walk.record_spans or [] if span[1] - span[0] >= _LEAST]
+        _spread(found, row + 1, [(first + begin, first + stop) for begin, stop in large])
 
 
 def _last_row(found: _Batch, row: int, size: int) -> int:
@@ -163,7 +145,7 @@ def _isolation(request: bytes, version: int) -> int:
     return request[body + (12 if version >= _NO_REPLICA_ID else 16)]
 
 
-def _spread(found: _Batch, row: int, spans: Sequence[_Span]) -> None:
+def _spread(found: _Batch, row: int, spans: Sequence[Span]) -> None:
     """Sort spans under the rows that hold them."""
     for start, stop in spans:
         at = start

@@ -189,9 +189,13 @@ def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> No
         cuts = [0, *sorted({min(sum(sizes[: n + 1]), len(frame)) for n in range(len(sizes))}), len(frame)]
         chunks = [frame[start:end] for start, end in pairwise(cuts)]
         assert summary(walk_chunks(chunks, version, isolation), frame) == summary(whole, frame)
-        counted = FetchResponseWalk(LAYOUTS[version], isolation, keep=False)
+        counted = FetchResponseWalk(LAYOUTS[version], isolation, keep=False, spans=True)
         for chunk in chunks:
             counted.feed(chunk)
+        assert whole.record_spans is None
+        assert counted.record_spans is not None
+        records = [data.records for topic in message.topics for data in topic.partitions if data.records]
+        assert [frame[start:end] for start, end in counted.record_spans] == records
         assert (counted.partitions, counted.record_bytes) == (whole.partitions, whole.record_bytes)
         assert (counted.entries, counted.runs, counted.done) == ([], [], True)
 
@@ -225,8 +229,21 @@ def test_null_records_are_no_records(version: int) -> None:
     assert (walk.done, walk.record_bytes, walk.entries[0].ends_empty) == (True, 0, False)
 
 
+@pytest.mark.parametrize("version", [4, 12])
+@pytest.mark.parametrize(("size", "skipped"), [(0, True), (99, True), (100, True), (101, False)])
+def test_bytes_are_skipped_only_if_all_of_them_are_records(version: int, size: int, skipped: bool) -> None:
+    frame = fetch_response(version, ("t", [entry(0, 9, records=bytes(100))]))
+    rest = frame[len(frame) - (3 if version == 12 else 0) - 100 :]
+    walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False)
+    walk.feed(frame[: -len(rest)])
+
+    assert walk.skip_records(size) is skipped
+    walk.feed(rest[size if skipped else 0 :])
+    assert (walk.done, walk.offset) == (True, len(frame))
+
+
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
-def test_records_are_hopped_over(version: int) -> None:
+def test_records_are_skipped(version: int) -> None:
     """Of 3 MB in chunks of 64 KB nothing is kept."""
     frame = fetch_response(version, ("t", [entry(0, 9, records=bytes(3 << 20)), entry(1, 9)]))
     walk = FetchResponseWalk(LAYOUTS[version], 0, keep=True)

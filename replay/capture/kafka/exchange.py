@@ -133,9 +133,7 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
         for piece in response:
             if not is_cut(piece):
                 walk.feed(bytes(piece))
-            elif walk.skip_records(len(piece) - 1):
-                walk.feed(b"\x00")
-            else:
+            elif not walk.skip_records(len(piece)):
                 return False
     except ProtocolError:
         return False
