@@ -8,7 +8,16 @@ is not understood is left out: a capture that says it has no contents must have 
 from typing import Final
 
 from proxy.capture.pcap import Piece
-from proxy.protocol.api import ApiKey
+from proxy.protocol.api import (
+    API_KEY,
+    API_VERSION,
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    RESPONSE_START_BYTES,
+    ApiKey,
+)
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError
@@ -42,7 +51,6 @@ KEPT: Final = frozenset(
 
 _MAX_FRAME: Final = 1 << 30
 """What says that it is longer is no Kafka frame."""
-_PREFIX: Final = 4
 _MIN_LENGTH: Final = 4
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 """After it tokens travel without Kafka's framing."""
@@ -74,7 +82,7 @@ class _Stream:
         self._asked = asked
         """Unanswered requests of which the response may stay: correlation id -> api_key, api_version."""
         self._head = b""
-        self._wanted = _PREFIX
+        self._wanted = LENGTH_BYTES
         self._left = 0
         """Bytes of the body to come."""
         self._to_keep = 0
@@ -137,37 +145,37 @@ class _Stream:
 
     def _grown(self) -> None:
         """Go on after the length, or after the whole head."""
-        length = int.from_bytes(self._head[:_PREFIX])
-        if len(self._head) == _PREFIX:
+        length = int.from_bytes(self._head[:LENGTH_BYTES])
+        if len(self._head) == LENGTH_BYTES:
             self._opaque = not _MIN_LENGTH <= length < _MAX_FRAME
-            self._wanted = min(self.head_size, _PREFIX + length)
+            self._wanted = min(self.head_size, LENGTH_BYTES + length)
             return
-        self._left = _PREFIX + length - len(self._head)
+        self._left = LENGTH_BYTES + length - len(self._head)
         self.begin(self._head)
-        self._head, self._wanted = b"", _PREFIX
+        self._head, self._wanted = b"", LENGTH_BYTES
 
 
 class _Requests(_Stream):
     __slots__ = ()
 
-    head_size = 14
+    head_size = REQUEST_START_BYTES + 2
     """Length, api_key, api_version, correlation_id, and the length of client_id."""
 
     def begin(self, head: bytes) -> None:
         """Keep the body, or the client id alone."""
-        api_key, version = int.from_bytes(head[4:6]), int.from_bytes(head[6:8])
+        api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
         self._last = (api_key, version) == _OPAQUE_FROM
         if api_key in KEPT:
-            self._asked[head[8:12]] = api_key, version
+            self._asked[head[REQUEST_CORRELATION_ID]] = api_key, version
             self._to_keep = self._left
         else:  # it may have no response at all, as Produce with acks=0
-            self._to_keep = max(int.from_bytes(head[12:14], signed=True), 0)
+            self._to_keep = max(int.from_bytes(head[REQUEST_START_BYTES:], signed=True), 0)
 
 
 class _Responses(_Stream):
     __slots__ = ("_at", "_walk")
 
-    head_size = 8
+    head_size = RESPONSE_START_BYTES
     """Length, correlation_id."""
 
     def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
@@ -178,7 +186,7 @@ class _Responses(_Stream):
 
     def begin(self, head: bytes) -> None:
         """Keep the body, leave it out, or find the records in it."""
-        api_key, version = self._asked.pop(head[4:8], (-1, -1))
+        api_key, version = self._asked.pop(head[RESPONSE_CORRELATION_ID], (-1, -1))
         self._last = (api_key, version) == _OPAQUE_FROM
         self._walk = None
         self._to_keep = self._left if api_key >= 0 else 0

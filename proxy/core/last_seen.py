@@ -7,15 +7,12 @@ partitions, knowing by a few comparisons what was read before is most of what a 
 
 from typing import Final
 
+from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, RESPONSE_START_BYTES
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
 
-_MAX_ANSWER: Final = 512
-_ANSWER_BODY: Final = 8
-"""Where a response goes on behind its correlation id."""
-_BODY: Final = 12
-"""Where a request goes on behind its correlation id."""
-_KIND: Final = 8
+_MAX_RESPONSE: Final = 512
+_KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """Length, API key and version of a request."""
 
 
@@ -40,7 +37,7 @@ class LastSeen:
         if (
             form is None
             or not frame.startswith(self._kind)
-            or not frame.startswith(self._before, _BODY)
+            or not frame.startswith(self._before, REQUEST_START_BYTES)
             or not frame.endswith(self._after)
         ):
             return None
@@ -59,28 +56,36 @@ class LastSeen:
             return
         frame, (start, end) = request.frame, block
         self._form = request.with_frame(b"")
-        self._kind, self._before, self._after = frame[:_KIND], frame[_BODY:start], frame[end:]
+        self._kind, self._before, self._after = (
+            frame[:_KIND_BYTES],
+            frame[REQUEST_START_BYTES:start],
+            frame[end:],
+        )
 
     def response(self, frame: bytes, version: int) -> int:
         """Return how many partitions a response names that repeats the last one, or -1."""
         known = self._response
-        alike = len(frame) == _ANSWER_BODY + len(known) and frame.endswith(known)
+        alike = len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known)
         return self._partitions if alike and version == self._version else -1
 
     def note_response(self, frame: bytes, version: int, walk: FetchResponseWalk) -> None:
         """Keep a response if there is nothing in it that must be looked at again."""
         plain = not walk.record_bytes and not walk.tags and not walk.session_id and not walk.error_code
-        if plain and len(frame) <= _MAX_ANSWER:
-            self._response, self._version, self._partitions = frame[_ANSWER_BODY:], version, walk.partitions
+        if plain and len(frame) <= _MAX_RESPONSE:
+            self._response, self._version, self._partitions = (
+                frame[RESPONSE_START_BYTES:],
+                version,
+                walk.partitions,
+            )
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
         """Return the walk over the last empty response of the session, if the frame is that once more."""
         if self._empty is None:
             return None
         known, walk = self._empty
-        return walk if len(frame) == _ANSWER_BODY + len(known) and frame.endswith(known) else None
+        return walk if len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known) else None
 
     def note_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
         """Keep a response of the session that was walked to its end, if it names no partition."""
-        if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_ANSWER:
-            self._empty = frame[_ANSWER_BODY:], walk
+        if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_RESPONSE:
+            self._empty = frame[RESPONSE_START_BYTES:], walk

@@ -3,7 +3,7 @@
 from typing import Final
 
 from proxy.protocol import produce
-from proxy.protocol.api import request_header
+from proxy.protocol.api import LENGTH_BYTES, request_header
 from proxy.protocol.api_versions import ClientSoftware, read_client_software
 from proxy.protocol.primitives import ProtocolError, Truncated
 
@@ -25,7 +25,7 @@ def wants_response(data: bytes, size: int) -> bool | None:
         None if more bytes are needed to tell.
     """
     try:
-        _, version, _, _, at = request_header(data, 4)
+        _, version, _, _, at = request_header(data, LENGTH_BYTES)
         acks = produce.acks(data, version, at)
     except Truncated:
         acks = None
@@ -51,7 +51,7 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
     Raises:
         ProtocolError: it is not what that version says.
     """
-    _, _, _, client_id, body = request_header(frame, 4)
+    _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
     if version < 3:
         return printable(client_id), None
     software, _ = read_client_software(frame, body)

@@ -152,7 +152,22 @@ _FIRST_FLEXIBLE: Final = (
 FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerate(_FIRST_FLEXIBLE))
 """API key -> the first version that has compact strings and tag buffers (request and response agree)."""
 
-_REQUEST_START: Final = Struct(">hhi")
+# Where the fields stand that every frame begins with.
+LENGTH_BYTES: Final = 4
+"""A frame begins with its length, an int32 that does not count itself."""
+REQUEST_START: Final = Struct(">ihhi")
+"""How a request begins: length, api_key, api_version, correlation_id. The client id follows."""
+REQUEST_START_BYTES: Final = REQUEST_START.size
+RESPONSE_START: Final = Struct(">ii")
+"""How a response begins: length, correlation_id. The header's tags follow, if it has any."""
+RESPONSE_START_BYTES: Final = RESPONSE_START.size
+API_KEY: Final = slice(4, 6)
+API_VERSION: Final = slice(6, 8)
+API_KEY_AND_VERSION: Final = slice(4, 8)
+REQUEST_CORRELATION_ID: Final = slice(8, 12)
+RESPONSE_CORRELATION_ID: Final = slice(4, 8)
+
+_REQUEST_HEADER: Final = Struct(">hhi")  # api_key, api_version, correlation_id
 
 
 def is_flexible(api_key: int, version: int) -> bool | None:
@@ -175,10 +190,10 @@ def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | N
     Raises:
         ProtocolError: the header ends too early or is none.
     """
-    at = offset + _REQUEST_START.size
+    at = offset + _REQUEST_HEADER.size
     if at > len(frame):
         raise Truncated("request header", offset)
-    api_key, version, correlation_id = _REQUEST_START.unpack_from(frame, offset)
+    api_key, version, correlation_id = _REQUEST_HEADER.unpack_from(frame, offset)
     if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
         return api_key, version, correlation_id, None, at  # the one request with header v0
     client_id, at = read_string(frame, at)  # int16 length in header v2, too

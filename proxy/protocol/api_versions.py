@@ -7,6 +7,7 @@ from struct import Struct
 from typing import Final
 
 from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.fetch_layout import MAX_VERSION, SESSION_VERSION
 from proxy.protocol.primitives import (
     Buffer,
     Malformed,
@@ -24,7 +25,7 @@ from proxy.protocol.primitives import (
 )
 from proxy.protocol.schemas import REWRITTEN
 
-UNDERSTOOD: Final[dict[int, int]] = REWRITTEN | {ApiKey.FETCH: 18, ApiKey.API_VERSIONS: 4}
+UNDERSTOOD: Final[dict[int, int]] = REWRITTEN | {ApiKey.FETCH: MAX_VERSION, ApiKey.API_VERSIONS: 4}
 """API key -> the highest version of which the gateway understands what it must: sessions, acks, addresses.
 All other keys pass unread, at any version."""
 
@@ -48,7 +49,7 @@ class Features:
     @property
     def has_sessions(self) -> bool:
         """KIP-227: Kafka 1.1 and later."""
-        return self.fetch_max >= 7
+        return self.fetch_max >= SESSION_VERSION
 
     @property
     def throttles_by_emptying(self) -> bool:
@@ -215,7 +216,7 @@ def refusal(correlation_id: bytes) -> bytes:
     """
     own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)
     body = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2) + encode_count(1) + own
-    return (4 + len(body)).to_bytes(4) + correlation_id + body
+    return (len(correlation_id) + len(body)).to_bytes(4) + correlation_id + body
 
 
 def request(correlation_id: int, client_id: bytes) -> bytes:

@@ -6,6 +6,7 @@ lists of entries are columns (numpy arrays of fixed-size items) over the bytes a
 
 import re
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -27,6 +28,21 @@ MAX_RUN_MATCH: Final = 128
 SESSION_VERSION: Final = 7
 """KIP-227: the first version with session id and epoch."""
 
+# Where the fields stand that an entry of a response begins with, behind the partition number.
+ERROR_CODE: Final = slice(4, 6)
+HIGH_WATERMARK: Final = slice(6, 14)
+LOG_START_OFFSET: Final = slice(22, 30)
+"""From v5 on. In v4 aborted_transactions stand here; later they stand behind it."""
+
+PARTITION_BYTES: Final = 4
+"""Size of a partition number. Entries of requests and of responses begin with it."""
+ABORTED_BYTES: Final = 16
+"""Size of an aborted transaction without tags: producer_id and first_offset."""
+SESSION: Final = Struct(">ii")
+"""session_id and session_epoch of a request."""
+
+_REPLICA_ID_BYTES: Final = 4
+_LIMITS_BYTES: Final = 12
 _ENDS_EMPTY_CLASSIC: Final = b"\x00\x00\x00\x00"
 _NULL_CLASSIC: Final = b"\xff\xff\xff\xff"
 
@@ -40,6 +56,12 @@ class FetchLayout:
     """Compact lengths and tag buffers (v12 and later)."""
     topic_ids: bool
     """Topics are named by a 16-byte id (v13 and later)."""
+    request_limits: int
+    """Offset of max_wait_ms in a request's body; min_bytes, max_bytes and isolation_level follow."""
+    request_isolation: int
+    """Offset of isolation_level in a request's body."""
+    request_session: int
+    """Offset of session_id in a request's body; below v7, where there is none, that of ``topics``."""
     request_head: int
     """Bytes of a request body before ``topics``."""
     request_entry: int
@@ -86,7 +108,7 @@ class FetchLayout:
 def _layout(version: int) -> FetchLayout:
     flexible = version >= 12
     request_entry = 33 if flexible else 28 if version >= 9 else 24 if version >= 5 else 16
-    aborted = 30 if version >= 5 else 22
+    aborted = LOG_START_OFFSET.stop if version >= 5 else LOG_START_OFFSET.start
     preferred = b"\xff\xff\xff\xff" if version >= 11 else b""
     if flexible:
         ends = (b"\x00" + preferred + b"\x01\x00", b"\x01" + preferred + b"\x01\x00")
@@ -96,18 +118,24 @@ def _layout(version: int) -> FetchLayout:
             _ENDS_EMPTY_CLASSIC + preferred + _ENDS_EMPTY_CLASSIC,
         )
     response_entry = aborted + len(ends[0])
+    limits = 0 if version >= 15 else _REPLICA_ID_BYTES
+    isolation = limits + _LIMITS_BYTES
+    session = isolation + 1
     request_fields = {"partition": (">u4", 0)} | ({"epoch": (">i4", 4)} if version >= 9 else {})
     response_fields = {
         "partition": (">u4", 0),
-        "error": (">i2", 4),
-        "high_watermark": (">i8", 6),
+        "error": (">i2", ERROR_CODE.start),
+        "high_watermark": (">i8", HIGH_WATERMARK.start),
         "end": (f"V{len(ends[0])}", aborted),
     }
     return FetchLayout(
         version=version,
         flexible=flexible,
         topic_ids=version >= 13,
-        request_head=21 if version >= 15 else 25 if version >= SESSION_VERSION else 17,
+        request_limits=limits,
+        request_isolation=isolation,
+        request_session=session,
+        request_head=session + (SESSION.size if version >= SESSION_VERSION else 0),
         request_entry=request_entry,
         response_head=10 if version >= SESSION_VERSION else 4,
         response_entry=response_entry,
@@ -123,7 +151,7 @@ def _layout(version: int) -> FetchLayout:
 
 def _empty_run(aborted: int, end: bytes) -> re.Pattern[bytes]:
     # Any partition, error 0, any offsets. Possessive: an entry once matched is never given up.
-    entry = b"....\\x00\\x00" + b"." * (aborted - 6) + re.escape(end)
+    entry = b"....\\x00\\x00" + b"." * (aborted - HIGH_WATERMARK.start) + re.escape(end)
     return re.compile(b"(?:%b){0,%d}+" % (entry, MAX_RUN_MATCH), re.DOTALL)
 
 

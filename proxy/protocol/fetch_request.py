@@ -10,8 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries, FetchLayout
+from proxy.protocol.api import API_KEY, REQUEST_CORRELATION_ID
+from proxy.protocol.fetch_layout import (
+    LAYOUTS,
+    PARTITION_BYTES,
+    SESSION,
+    SESSION_VERSION,
+    Entries,
+    FetchLayout,
+)
 from proxy.protocol.primitives import (
+    UUID_BYTES,
     Malformed,
     Truncated,
     read_compact_count,
@@ -24,8 +33,7 @@ from proxy.protocol.primitives import (
 
 SESSIONLESS_EPOCH: Final = -1
 
-_SESSION = Struct(">ii")
-_HEAD = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
+_LIMITS = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
 _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
@@ -160,8 +168,9 @@ class FetchRequest:
 
     def with_session(self, session_id: int, session_epoch: int) -> bytes:
         """Return the frame with another session id and epoch (v7 and later)."""
-        at = self.body + self.layout.request_head - 8
-        return b"".join((self.frame[:at], _SESSION.pack(session_id, session_epoch), self.frame[at + 8 :]))
+        at = self.body + self.layout.request_session
+        session = SESSION.pack(session_id, session_epoch)
+        return b"".join((self.frame[:at], session, self.frame[at + SESSION.size :]))
 
 
 def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
@@ -174,11 +183,12 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     head_end = body + layout.request_head
     if head_end > len(frame):
         raise Truncated("fetch request", body)
-    replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if version < 15 else _CONSUMER
-    max_wait_ms, _, _, isolation = _HEAD.unpack_from(frame, body + 4 if version < 15 else body)
+    limits = layout.request_limits
+    replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if limits else _CONSUMER
+    max_wait_ms, _, _, isolation = _LIMITS.unpack_from(frame, body + limits)
     session_id, epoch = (0, -1)
     if version >= SESSION_VERSION:
-        session_id, epoch = _SESSION.unpack_from(frame, head_end - 8)
+        session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)
     walk = _TopicsWalk(frame, layout)
     at = walk.go(head_end)
     at, forgets = _forgotten(frame, layout, at)
@@ -294,7 +304,8 @@ class _TopicsWalk:
             return 0
         fixed = [*range(key_at), *range(key_at + key_size, prefix)]
         if layout.flexible:
-            fixed += [*range(prefix + 32, size, 33), size - 1]
+            entry = layout.request_entry
+            fixed += [*range(prefix + entry - 1, size, entry), size - 1]
         if any(frame[start + i : end : size] != frame[start + i : start + i + 1] * count for i in fixed):
             return 0
         keys: list[bytes] = np.ndarray((count,), f"V{key_size}", frame, start + key_at, (size,)).tolist()
@@ -307,9 +318,9 @@ class _TopicsWalk:
 
 def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
     if layout.topic_ids:
-        if at + 16 > len(frame):
+        if at + UUID_BYTES > len(frame):
             raise Truncated("topic id", at)
-        return frame[at : at + 16], at + 16
+        return frame[at : at + UUID_BYTES], at + UUID_BYTES
     key, at = (read_compact_string if layout.flexible else read_string)(frame, at)
     if key is None:
         raise Malformed("topic is null")
@@ -327,7 +338,7 @@ def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[int, bool]:
     for _ in range(topics or 0):
         _, at = _read_key(frame, layout, at)
         count, at = read(frame, at)
-        at += 4 * (count or 0)
+        at += PARTITION_BYTES * (count or 0)
         if layout.flexible:
             _, at = skip_tags(frame, at)
     if at > len(frame):
@@ -354,13 +365,13 @@ def build_fetch_request(
     frame, body = request.frame, request.body
     end = b"\x00" if layout.flexible else b""
     listed = [layout.prefix(key, len(block) // layout.request_entry) + block + end for key, block in topics]
-    dropped = [layout.prefix(key, len(block) // 4) + block + end for key, block in forgotten]
-    limits_end = body + request.layout.request_head - (8 if request.layout.version >= SESSION_VERSION else 0)
+    dropped = [layout.prefix(key, len(block) // PARTITION_BYTES) + block + end for key, block in forgotten]
+    limits_end = body + request.layout.request_session
     parts = [
-        frame[4:6],
+        frame[API_KEY],
         layout.version.to_bytes(2),
-        frame[8:limits_end],
-        _SESSION.pack(*session),
+        frame[REQUEST_CORRELATION_ID.start : limits_end],
+        SESSION.pack(*session),
         layout.count(len(listed)),
         *listed,
         layout.count(len(dropped)),

@@ -13,20 +13,28 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol.fetch_layout import MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
-from proxy.protocol.primitives import Malformed, Span, TagSpan, Truncated, read_tags, read_uvarint, skip_tags
+from proxy.protocol.api import RESPONSE_START_BYTES
+from proxy.protocol.fetch_layout import ABORTED_BYTES, MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
+from proxy.protocol.primitives import (
+    UUID_BYTES,
+    Malformed,
+    Span,
+    TagSpan,
+    Truncated,
+    read_tags,
+    read_uvarint,
+    skip_tags,
+)
 
-PREFIX_AND_CORRELATION: Final = 8
-"""Bytes before a response header's tag buffer: the frame's length and the correlation id."""
 NODE_ENDPOINTS_TAG: Final = 0
 """FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
 
 _THROTTLE = Struct(">i")
 _SESSION_HEAD = Struct(">ihi")  # throttle_time_ms, error_code, session_id
+_SESSION_ID_AT: Final = 6
 _COUNT = Struct(">i")
 _NAME = Struct(">h")
 _ENTRY = Struct(">ih")  # partition_index, error_code
-_ABORTED_SIZE: Final = 16
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _BRIDGE: Final = 512
 _MAX_UNIT: Final = 1 << 24
@@ -244,18 +252,16 @@ class FetchResponseWalk:
 
     def _header(self, buffer: bytes, at: int, base: int) -> int:
         layout = self._layout
-        at += PREFIX_AND_CORRELATION
+        at += RESPONSE_START_BYTES
         if layout.flexible:
             at = at + 1 if not buffer[at] else skip_tags(buffer, at)[1]
         throttle, error, session_id, session_id_at = 0, 0, 0, 0
         if layout.version >= SESSION_VERSION:
             throttle, error, session_id = _SESSION_HEAD.unpack_from(buffer, at)
-            session_id_at = base + at + 6
-            at += 10
+            session_id_at = base + at + _SESSION_ID_AT
         else:
             throttle = _THROTTLE.unpack_from(buffer, at)[0]
-            at += 4
-        topics, at = self._count(buffer, at)
+        topics, at = self._count(buffer, at + layout.response_head)
         self._topics_left = topics + 1
         self.throttle_time_ms, self.error_code = throttle, error
         self.session_id, self.session_id_at = session_id, session_id_at
@@ -265,7 +271,7 @@ class FetchResponseWalk:
     def _topic(self, buffer: bytes, at: int) -> int:
         layout = self._layout
         if layout.topic_ids:
-            end = at + 16
+            end = at + UUID_BYTES
         elif layout.flexible:
             length, at = read_uvarint(buffer, at)
             end = at + length - 1
@@ -295,12 +301,12 @@ class FetchResponseWalk:
         at += layout.aborted
         if layout.flexible:
             aborted, at = read_uvarint(buffer, at)
-            preferred = at + ((aborted - 1) * (_ABORTED_SIZE + 1) if aborted else 0)
+            preferred = at + ((aborted - 1) * (ABORTED_BYTES + 1) if aborted else 0)
             records, at = read_uvarint(buffer, preferred + 4)
             records = records - 1 if records else 0
         else:
             aborted = _COUNT.unpack_from(buffer, at)[0]
-            preferred = at + 4 + max(aborted, 0) * _ABORTED_SIZE
+            preferred = at + 4 + max(aborted, 0) * ABORTED_BYTES
             at = preferred + (4 if layout.version >= 11 else 0)
             records = max(_COUNT.unpack_from(buffer, at)[0], 0)
             at += 4

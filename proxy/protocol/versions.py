@@ -1,18 +1,34 @@
-"""Fetch v4, v5 and v6 over a session: what changes between them and v7, the first version with sessions.
+"""Fetch v4, v5 and v6 over a session: what differs between them and v7, the first version with sessions.
 
-A fetch of these versions goes to the broker as v7. That is the one safe raise: v7 differs from them in the
-fields of the session and in log_start_offset (v5) alone.
+The gateway speaks v7 or later in a session. A fetch of an earlier version goes to the broker as v7, and its
+response goes to the client as the client's version has it. No other raise is safe: these versions differ only
+in the fields of the session, in log_start_offset (v5) and in error 56 (v6).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION
+from proxy.protocol.api import ErrorCode
+from proxy.protocol.fetch_layout import (
+    ERROR_CODE,
+    LAYOUTS,
+    LOG_START_OFFSET,
+    SESSION_VERSION,
+    Entries,
+    FetchLayout,
+)
 from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_response import PartitionResponse, slices
 
 _REQUEST_LOG_START: Final = slice(12, 20)
-"""log_start_offset in an entry of a v7 request; v4 does not have it."""
+"""log_start_offset in an entry of a v7 request."""
+
+
+def session_layout(version: int) -> FetchLayout:
+    """Return the layout in which a fetch of a version goes through a session."""
+    return LAYOUTS[max(version, SESSION_VERSION)]
 
 
 def raise_listing(listing: Listing) -> Listing:
@@ -20,15 +36,48 @@ def raise_listing(listing: Listing) -> Listing:
 
     An entry of v4 gains log_start_offset -1.
     """
-    version = listing.layout.version
-    if version >= SESSION_VERSION:
+    narrow, wide = listing.layout, session_layout(listing.layout.version)
+    if narrow is wide:
         return listing
-    target = LAYOUTS[SESSION_VERSION]
     entries = listing.entries
-    if version == 4:
-        narrow = np.frombuffer(entries.tobytes(), np.uint8).reshape(-1, listing.layout.request_entry)
-        wide = np.full((len(entries), target.request_entry), 0xFF, np.uint8)
-        wide[:, : _REQUEST_LOG_START.start] = narrow[:, : _REQUEST_LOG_START.start]
-        wide[:, _REQUEST_LOG_START.stop :] = narrow[:, _REQUEST_LOG_START.start :]
-        entries = wide.view(target.request_item).reshape(-1)
-    return Listing(target, listing.keys, listing.counts, entries)
+    if narrow.version == 4:
+        bytes_ = np.frombuffer(entries.tobytes(), np.uint8).reshape(-1, narrow.request_entry)
+        widened = np.full((len(entries), wide.request_entry), 0xFF, np.uint8)
+        widened[:, : _REQUEST_LOG_START.start] = bytes_[:, : _REQUEST_LOG_START.start]
+        widened[:, _REQUEST_LOG_START.stop :] = bytes_[:, _REQUEST_LOG_START.start :]
+        entries = widened.view(wide.request_item).reshape(-1)
+    return Listing(wide, listing.keys, listing.counts, entries)
+
+
+def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
+    """Return entries of a session's response as the client's layout has them; v4 has no log_start_offset."""
+    if layout.version > 4:
+        return entries
+    wide = entries.view(np.uint8).reshape(len(entries), -1)
+    parts = [wide[:, : LOG_START_OFFSET.start], wide[:, LOG_START_OFFSET.stop :]]
+    narrow = np.ascontiguousarray(np.concatenate(parts, axis=1))
+    return narrow.view(layout.response_item).reshape(-1)
+
+
+def narrow_entry(chunks: Sequence[bytes], entry: PartitionResponse, version: int) -> list[memoryview]:
+    """Return an entry that the broker sent in a session as the client's version has it.
+
+    v4 has no log_start_offset. v4 and v5 have no error 56; 6 stands in its place.
+
+    Args:
+        chunks: the broker's frame as received.
+        entry: where it lies in the frame.
+        version: the client's.
+    """
+    if version > 5:
+        return slices(chunks, entry.start, entry.end)
+    if entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+        patched = bytearray(b"".join(slices(chunks, entry.start, entry.end)))
+        patched[ERROR_CODE] = ErrorCode.NOT_LEADER_OR_FOLLOWER.to_bytes(2)
+        chunks, start, end = [bytes(patched)], 0, len(patched)
+    else:
+        start, end = entry.start, entry.end
+    if version == 5:
+        return slices(chunks, start, end)
+    before = slices(chunks, start, start + LOG_START_OFFSET.start)
+    return before + slices(chunks, start + LOG_START_OFFSET.stop, end)

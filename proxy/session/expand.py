@@ -11,11 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol.api import ErrorCode
-from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
+from proxy.protocol.api import LENGTH_BYTES, ErrorCode
+from proxy.protocol.fetch_layout import FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import PartitionResponse, response_head, slices
+from proxy.protocol.fetch_response import PartitionResponse, response_head
 from proxy.protocol.primitives import Buffer
+from proxy.protocol.versions import narrow_entries, narrow_entry
 from proxy.session.partitions import PartitionTable
 
 FOUND_BEFORE_READING: Final = frozenset(
@@ -106,12 +107,10 @@ def _template(
     """Return the response with every partition as its image, and where each topic's entries begin in it."""
     layout = what.layout
     head = response_head(layout, what.correlation_id, what.throttle_time_ms) + layout.count(len(keys))
-    cached_entries = what.table.cached_entries.take(rows)
-    if layout.version == 4:
-        cached_entries = _without_log_start(cached_entries, layout)
+    cached_entries = narrow_entries(what.table.cached_entries.take(rows), layout)
     size = layout.response_entry
     end = 1 if layout.flexible else 0
-    at = 4 + len(head)
+    at = LENGTH_BYTES + len(head)
     if len(keys) >= _UNIFORM_WORTH and len(set(counts)) == 1 and len(set(map(len, keys))) == 1:
         first = layout.prefix(keys[0], counts[0])
         element = len(first) + counts[0] * size + end
@@ -126,7 +125,7 @@ def _template(
         starts = list(range(at + len(first), at + len(first) + len(keys) * element, element))
     else:
         body = cached_entries.view(np.uint8).data
-        parts: list[Buffer] = [bytes(4), head]
+        parts: list[Buffer] = [bytes(LENGTH_BYTES), head]
         starts = []
         done = 0
         for key, count in zip(keys, counts, strict=True):
@@ -138,15 +137,9 @@ def _template(
             at += count * size + end
         parts.append(what.tags)
         return bytearray().join(parts), starts
-    out[4 : 4 + len(head)] = head
+    out[LENGTH_BYTES : LENGTH_BYTES + len(head)] = head
     out[len(out) - len(what.tags) :] = what.tags
     return out, starts
-
-
-def _without_log_start(cached_entries: Entries, layout: FetchLayout) -> Entries:
-    wide = cached_entries.view(np.uint8).reshape(len(cached_entries), -1)
-    narrow = np.concatenate([wide[:, : layout.aborted], wide[:, layout.aborted + 8 :]], axis=1)
-    return np.ascontiguousarray(narrow).view(layout.response_item).reshape(-1)
 
 
 def _spliced(
@@ -164,28 +157,14 @@ def _spliced(
         at = starts[topic] + (position - firsts[topic]) * size
         if at > done:
             pieces.append(view[done:at])
-        told = _told(what, entry)
-        pieces += told
-        total += sum(map(len, told)) - size
+        sent = narrow_entry(what.chunks, entry, what.layout.version)
+        pieces += sent
+        total += sum(map(len, sent)) - size
         done = at + size
     pieces.append(view[done:])
-    template[:4] = (total - 4).to_bytes(4)
+    template[:LENGTH_BYTES] = (total - LENGTH_BYTES).to_bytes(LENGTH_BYTES)
     return pieces, total
 
 
 def _first(pair: tuple[int, PartitionResponse]) -> int:
     return pair[0]
-
-
-def _told(what: Expansion, entry: PartitionResponse) -> list[memoryview]:
-    """Return an entry as the client's version has it (v4 has no log start offset, v4 and v5 no error 56)."""
-    version = what.layout.version
-    if version <= 5 and entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        patched = bytearray(b"".join(slices(what.chunks, entry.start, entry.end)))
-        patched[4:6] = ErrorCode.NOT_LEADER_OR_FOLLOWER.to_bytes(2)
-        whole = memoryview(patched)
-        return [whole] if version == 5 else [whole[:22], whole[30:]]
-    if version == 4:
-        kept = slices(what.chunks, entry.start, entry.start + 22)
-        return kept + slices(what.chunks, entry.start + 30, entry.end)
-    return slices(what.chunks, entry.start, entry.end)

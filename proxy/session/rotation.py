@@ -6,9 +6,10 @@ table is gathered or scattered. All of this is a shorter way to what `handler` a
 """
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final
 
+from proxy.protocol.api import API_KEY_AND_VERSION, LENGTH_BYTES, REQUEST_CORRELATION_ID, REQUEST_START_BYTES
+from proxy.protocol.fetch_layout import PARTITION_BYTES, SESSION
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import PartitionResponse, response_head, slices
 from proxy.protocol.primitives import Buffer
@@ -17,9 +18,6 @@ from proxy.session.partitions import PartitionTable
 
 _MAX_SUSPECTS: Final = 16
 """With more entries to be looked at one by one it is the columns' turn."""
-_HEADER: Final = 12
-"""Where a request goes on behind its correlation id."""
-_SESSION = Struct(">ii")
 
 
 class Rotation:
@@ -39,8 +37,8 @@ class Rotation:
         """Where the entries lie, in this fetch and in all of its form."""
         self._key = request.topics.keys[0]
         self._at = request.topics.blocks[0][0]
-        self._start = frame[4:8]
-        self._limits = frame[_HEADER : request.body + layout.request_head - 8]
+        self._start = frame[API_KEY_AND_VERSION]
+        self._limits = frame[REQUEST_START_BYTES : request.body + layout.request_session]
         self._rest = layout.count(0) + frame[request.tail :]
         self._element = layout.count(1) + layout.prefix(self._key, table.size)
         self._suspects: list[int] = []
@@ -51,7 +49,7 @@ class Rotation:
 
     def first(self, frame: bytes) -> int:
         """Return the row of the first entry of a fetch, -1 if the table has none."""
-        return self.table.row(self._key, int.from_bytes(frame[self._at : self._at + 4]))
+        return self.table.row(self._key, int.from_bytes(frame[self._at : self._at + PARTITION_BYTES]))
 
     def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
         """Return row and entry of what a fetch alters, in its order; None if it can't be told from here.
@@ -72,7 +70,7 @@ class Rotation:
                 row = suspect
                 if row < end:
                     if not frame.startswith(held[row * item : row * item + item], at):
-                        if not frame.startswith(held[row * item : row * item + 4], at):
+                        if not frame.startswith(held[row * item : row * item + PARTITION_BYTES], at):
                             return None  # another partition
                         found.append((row, frame[at : at + item]))
                     at += item
@@ -95,9 +93,16 @@ class Rotation:
         else:
             listed = layout.count(0)
         content = b"".join(
-            (self._start, frame[8:12], self._limits, _SESSION.pack(*session), listed, self._rest)
+            (
+                self._start,
+                frame[REQUEST_CORRELATION_ID],
+                self._limits,
+                SESSION.pack(*session),
+                listed,
+                self._rest,
+            )
         )
-        return len(content).to_bytes(4) + content
+        return len(content).to_bytes(LENGTH_BYTES) + content
 
     def apply(self, altered: Sequence[tuple[int, bytes]]) -> None:
         """Make the table hold what a fetch alters."""
@@ -132,9 +137,9 @@ class Rotation:
         head = response_head(layout, correlation_id, throttle_time_ms) + self._element
         end = b"\x00" + tags if layout.flexible else tags
         told_bytes = sum([entry.end - entry.start for _, entry in told])
-        size = 4 + len(head) + (count - len(told)) * layout.response_entry + told_bytes + len(end)
+        size = LENGTH_BYTES + len(head) + (count - len(told)) * layout.response_entry + told_bytes + len(end)
         pieces: list[Buffer] = []
-        parts: list[Buffer] = [(size - 4).to_bytes(4), head]
+        parts: list[Buffer] = [(size - LENGTH_BYTES).to_bytes(LENGTH_BYTES), head]
         done = 0
         for place, entry in sorted([((row - first) % count, entry) for row, entry in told], key=_place):
             if entry.error_code in FOUND_BEFORE_READING:

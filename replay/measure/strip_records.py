@@ -14,7 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.api import (
+    API_KEY,
+    API_VERSION,
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    ApiKey,
+    request_header,
+)
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError, Span
@@ -33,9 +42,6 @@ _WORTH: Final = 4096
 """Bytes of a response at which it is looked into."""
 _LEAST: Final = 512
 """Bytes of records that are worth a cut."""
-_HEAD: Final = 12
-_NO_REPLICA_ID: Final = 15
-"""The first version whose request has none before max_wait_ms."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -54,7 +60,7 @@ class _Batch:
     def head(self, row: int) -> bytes:
         """Return the first bytes of a row."""
         start = int(self.edges[row])
-        return bytes(self.data[start : start + _HEAD])
+        return bytes(self.data[start : start + REQUEST_START_BYTES])
 
 
 def strip_records(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -98,14 +104,16 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
 def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
     """Return the rows that are one whole fetch request, with something large of the other side behind."""
     sizes = np.diff(found.edges)
-    rows = np.flatnonzero((sizes[:-1] > _HEAD) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1))
+    rows = np.flatnonzero(
+        (sizes[:-1] > REQUEST_START_BYTES) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1)
+    )
     if not len(rows):
         return []
     data = np.frombuffer(found.data, np.uint8)
-    heads = data[found.edges[rows][:, None] + np.arange(6)]
-    lengths = heads[:, :4].copy().view(">u4")[:, 0].astype(np.int64)
-    fetch = (heads[:, 4] == 0) & (heads[:, 5] == ApiKey.FETCH)
-    whole: list[int] = rows[fetch & (lengths + 4 == sizes[rows])].tolist()
+    heads = data[found.edges[rows][:, None] + np.arange(API_KEY.stop)]
+    lengths = heads[:, :LENGTH_BYTES].copy().view(">u4")[:, 0].astype(np.int64)
+    fetch = heads[:, API_KEY].copy().view(">u2")[:, 0] == ApiKey.FETCH
+    whole: list[int] = rows[fetch & (lengths + LENGTH_BYTES == sizes[rows])].tolist()
     return whole
 
 
@@ -113,12 +121,12 @@ def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
     """Find what is to be cut from the response to the request in a row."""
     start, end = int(found.edges[row]), int(found.edges[row + 1])
     asked = found.head(row)
-    version = int.from_bytes(asked[6:8])
+    version = int.from_bytes(asked[API_VERSION])
     answered = found.head(row + 1)
-    last = _last_row(found, row + 1, 4 + int.from_bytes(answered[:4]))
+    last = _last_row(found, row + 1, LENGTH_BYTES + int.from_bytes(answered[:LENGTH_BYTES]))
     if not last or (sides[row + 1 : last + 1] != sides[row + 1]).any():
         return
-    if asked[8:12] != answered[4:8] or version not in LAYOUTS:
+    if asked[REQUEST_CORRELATION_ID] != answered[RESPONSE_CORRELATION_ID] or version not in LAYOUTS:
         return
     try:
         isolation = _isolation(bytes(found.data[start:end]), version)
@@ -141,8 +149,8 @@ def _last_row(found: _Batch, row: int, size: int) -> int:
 
 def _isolation(request: bytes, version: int) -> int:
     """Return a fetch request's isolation level."""
-    body = request_header(request, 4)[4]
-    return request[body + (12 if version >= _NO_REPLICA_ID else 16)]
+    body = request_header(request, LENGTH_BYTES)[4]
+    return request[body + LAYOUTS[version].request_isolation]
 
 
 def _spread(found: _Batch, row: int, spans: Sequence[Span]) -> None:

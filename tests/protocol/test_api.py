@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from proxy.protocol.api import (
+    API_KEY,
+    API_KEY_AND_VERSION,
+    API_VERSION,
     FIRST_FLEXIBLE,
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    RESPONSE_START,
+    RESPONSE_START_BYTES,
     ApiKey,
     ErrorCode,
     is_flexible,
@@ -126,6 +136,20 @@ def test_request_header(text: str, header: tuple[int, int, int, bytes | None, in
 def test_a_client_id_with_a_length_below_null() -> None:
     with pytest.raises(Malformed, match="length -2"):
         request_header(bytes.fromhex("0001 000b 00000007 fffe"), 0)
+
+
+def test_how_frames_begin() -> None:
+    request = bytes.fromhex("0000000e 0001 0010 00000007 0004") + b"name"
+    assert REQUEST_START.unpack_from(request) == (14, ApiKey.FETCH, 16, 7)
+    assert (request[API_KEY], request[API_VERSION]) == (b"\x00\x01", b"\x00\x10")
+    assert request[API_KEY_AND_VERSION] == request[API_KEY] + request[API_VERSION]
+    assert request[REQUEST_CORRELATION_ID] == (7).to_bytes(4)
+    assert request[REQUEST_START_BYTES:] == b"\x00\x04name"
+
+    response = bytes.fromhex("00000005 00000007 61")
+    assert RESPONSE_START.unpack_from(response) == (LENGTH_BYTES + 1, 7)
+    assert response[RESPONSE_CORRELATION_ID] == (7).to_bytes(4)
+    assert response[RESPONSE_START_BYTES:] == b"a"
 
 
 def test_response_header() -> None:

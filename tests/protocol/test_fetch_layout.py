@@ -1,9 +1,20 @@
 """Sizes and offsets of docs/fetch-semantics.md, section 1.5, and counts where uvarints grow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION, MIN_VERSION
+from proxy.protocol.fetch_layout import (
+    ERROR_CODE,
+    HIGH_WATERMARK,
+    LAYOUTS,
+    LOG_START_OFFSET,
+    MAX_VERSION,
+    MIN_VERSION,
+    PARTITION_BYTES,
+    SESSION,
+)
 from proxy.protocol.fetch_response import FetchResponseWalk
 from tests.frames import VERSIONS, entry, fetch, fetch_response, framed, parsed, walked, wire_key
 
@@ -34,6 +45,30 @@ def test_one_more_entry_is_so_many_bytes_more(version: int) -> None:
     none = fetch_response(version, ("t", [entry(0)]))
     more = fetch_response(version, ("t", [entry(0), entry(1)]))
     assert len(more) - len(none) == layout.response_entry
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_offsets_in_the_body_of_a_request(version: int) -> None:
+    layout = LAYOUTS[version]
+    session = (5, 6) if version >= 7 else (0, -1)
+    frame = fetch(version, ("t", 3), session=session, max_wait_ms=77, isolation_level=1)
+    body = frame[parsed(frame).body :]
+    assert body[layout.request_limits :].startswith((77).to_bytes(4))
+    assert body[layout.request_isolation] == 1
+    sent = SESSION.pack(*session) if version >= 7 else b""
+    assert body[layout.request_session : layout.request_head] == sent
+    assert body[layout.request_head :].startswith(layout.count(1) + layout.prefix(wire_key(version, "t"), 1))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_offsets_in_an_entry_of_a_response(version: int) -> None:
+    told = entry(1, 9, log_start_offset=7, records=b"r")
+    frame = fetch_response(version, ("t", [replace(told, error_code=3)]))
+    (found,) = walked(frame, version).entries
+    assert found.fixed[:PARTITION_BYTES] == (1).to_bytes(4)
+    assert found.fixed[ERROR_CODE] == (3).to_bytes(2)
+    assert found.fixed[HIGH_WATERMARK] == (9).to_bytes(8)
+    assert found.fixed[LOG_START_OFFSET] == ((7).to_bytes(8) if version >= 5 else b"")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import build_fetch_request
-from proxy.protocol.versions import raise_listing
-from tests.frames import fetch, framed, parsed
+from proxy.protocol.versions import narrow_entries, narrow_entry, raise_listing, session_layout
+from tests.frames import entry, fetch, fetch_response, framed, parsed, walked
 from tests.model import wire
 from tests.protocol.test_fetch_request import merged, requests
 
@@ -34,3 +34,33 @@ def test_a_fetch_of_v7_or_later_is_not_raised(version: int) -> None:
 
     assert listing is not None
     assert raise_listing(listing) is listing
+
+
+@pytest.mark.parametrize(("version", "spoken"), [(4, 7), (6, 7), (7, 7), (18, 18)])
+def test_a_session_is_spoken_at_v7_or_later(version: int, spoken: int) -> None:
+    assert session_layout(version) is LAYOUTS[spoken]
+
+
+@pytest.mark.parametrize("version", [4, 5, 6, 7, 12, 18])
+@pytest.mark.parametrize("error", [0, 6, 56])
+@pytest.mark.parametrize("chunk", [5, 1000])
+def test_an_entry_is_narrowed_to_the_clients_version(version: int, error: int, chunk: int) -> None:
+    """Case 74: up to v5 clients get error 6 in place of 56, and v4 has no log_start_offset."""
+    spoken = max(version, 7)
+    frame = fetch_response(spoken, ("t", [entry(3, 9, error=error, records=b"records")]))
+    told = 6 if error == 56 and version <= 5 else error
+    direct = fetch_response(version, ("t", [entry(3, 9, error=told, records=b"records")]))
+    (sent,) = walked(frame, spoken).entries
+    (expected,) = walked(direct, version).entries
+    chunks = [frame[at : at + chunk] for at in range(0, len(frame), chunk)]
+
+    assert b"".join(narrow_entry(chunks, sent, version)) == direct[expected.start : expected.end]
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_entries_are_narrowed_to_the_clients_version(version: int) -> None:
+    elements = ("t", [entry(number, number, log_start_offset=7) for number in range(5)])
+    (sent,) = walked(fetch_response(7, elements), 7).runs
+    (expected,) = walked(fetch_response(version, elements), version).runs
+
+    assert narrow_entries(sent.entries, LAYOUTS[version]).tobytes() == expected.entries.tobytes()

@@ -8,6 +8,7 @@ the start of one whose end was not seen, or as unframed.
 from collections.abc import Iterable
 from typing import ClassVar, Protocol
 
+from proxy.protocol.api import LENGTH_BYTES
 from proxy.protocol.primitives import Buffer
 from replay.capture.kafka.plausible import is_response_start
 from replay.capture.kafka.resync import Held, Plausibility, Search
@@ -281,9 +282,9 @@ class Framing:
     def _open_headerless(self) -> None:
         """The rest of a header is missing: with its length known the frame can be gone over still."""
         head, self._head = self._head, b""
-        length = int.from_bytes(head[:4], signed=True) if len(head) >= 4 else 0
-        if is_response_start(length) and 4 + length > len(head):
-            self._size = 4 + length
+        length = int.from_bytes(head[:LENGTH_BYTES], signed=True) if len(head) >= LENGTH_BYTES else 0
+        if is_response_start(length) and LENGTH_BYTES + length > len(head):
+            self._size = LENGTH_BYTES + length
             self._left = self._size - len(head)
             self._opened = False
             self._wanted = 0

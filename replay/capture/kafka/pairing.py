@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.protocol import produce
-from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    RESPONSE_START_BYTES,
+    ApiKey,
+    request_header,
+)
 from proxy.protocol.primitives import (
+    UUID_BYTES,
     Buffer,
     ProtocolError,
     read_compact_count,
@@ -31,8 +39,10 @@ from replay.capture.kafka.exchange import (
     records_alone_are_cut,
 )
 from replay.capture.kafka.framing import Framing
-from replay.capture.kafka.plausible import REQUEST_START, is_fetch_response
+from replay.capture.kafka.plausible import is_fetch_response
 
+_CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
+"""Where the client id stands in a request, after its length."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 16 << 20
 _MAX_EARLY: Final = 64
@@ -137,7 +147,7 @@ class Pairing:
         request = next((one for one in self._waiting if one.correlation_id == correlation_id), None)
         if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
             return None
-        body = 14 + len(self.client_id)
+        body = _CLIENT_ID_AT + len(self.client_id)
         return is_fetch_response(
             frame, whole=whole, version=request.api_version, request=request.request, body=body
         )
@@ -311,13 +321,13 @@ class Pairing:
         self._out.append(response)
 
     def _read_client_id(self, frame: bytes, api_key: int, version: int) -> str:
-        size = int.from_bytes(frame[12:14], signed=True)
-        if frame[14 : 14 + size] == self.client_id and size == len(self.client_id):
+        size = int.from_bytes(frame[REQUEST_START_BYTES:_CLIENT_ID_AT], signed=True)
+        if frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size] == self.client_id and size == len(self.client_id):
             return self._client_text
         if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
             return self._client_text
         try:
-            found, _ = read_string(frame, 12)
+            found, _ = read_string(frame, REQUEST_START_BYTES)
         except ProtocolError:
             return self._client_text
         self.client_id = found or b""
@@ -328,7 +338,7 @@ class Pairing:
         """Look into requests that decide what follows, or tell who asks."""
         version = exchange.api_version
         try:
-            body = request_header(frame, 4)[-1]
+            body = request_header(frame, LENGTH_BYTES)[-1]
             if exchange.api_key == ApiKey.PRODUCE:
                 exchange.answer_due = produce.acks(frame, version, body) != 0
             elif exchange.api_key == ApiKey.API_VERSIONS and version >= 3:
@@ -364,7 +374,7 @@ def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
     if not _FIRST_WITH_IDS <= version <= _LAST:
         return
     try:
-        _, at = skip_tags(frame, 8)
+        _, at = skip_tags(frame, RESPONSE_START_BYTES)
         at = _skip_brokers(frame, at + 4)
         _, at = read_compact_string(frame, at)  # cluster_id
         count, at = read_compact_count(frame, at + 4)
@@ -386,8 +396,8 @@ def _skip_brokers(frame: Buffer, at: int) -> int:
 def _topic(frame: Buffer, at: int, topics: dict[bytes, str]) -> int:
     error_code, at = read_int16(frame, at)
     name, at = read_compact_string(frame, at)
-    topic_id = bytes(frame[at : at + 16])
-    count, at = read_compact_count(frame, at + 17)  # id, is_internal
+    topic_id = bytes(frame[at : at + UUID_BYTES])
+    count, at = read_compact_count(frame, at + UUID_BYTES + 1)  # id, is_internal
     for _ in range(count or 0):
         at += 14  # error_code, partition_index, leader_id, leader_epoch
         for _ in range(3):  # replicas, in-sync replicas, offline replicas

@@ -2,15 +2,23 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from struct import Struct
 from typing import Final
 
 import numpy as np
 
-from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey, request_header
+from proxy.protocol.api import (
+    FIRST_FLEXIBLE,
+    LENGTH_BYTES,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    RESPONSE_START_BYTES,
+    ApiKey,
+    request_header,
+)
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import (
+    UUID_BYTES,
     Buffer,
     ProtocolError,
     Truncated,
@@ -18,11 +26,6 @@ from proxy.protocol.primitives import (
     read_count,
     read_string,
 )
-
-REQUEST_START: Final = Struct(">ihhi")
-"""Length, api_key, api_version, correlation_id."""
-RESPONSE_START: Final = Struct(">ii")
-"""Length, correlation_id."""
 
 MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
@@ -32,7 +35,8 @@ _MAX_VERSION: Final = 24
 _MAX_CLIENT_ID: Final = 1024
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
-_SMALLEST_REQUEST: Final = REQUEST_START.size + 2 - 4
+_CLIENT_ID_LENGTH: Final = slice(REQUEST_START_BYTES, REQUEST_START_BYTES + 2)
+_SMALLEST_REQUEST: Final = _CLIENT_ID_LENGTH.stop - LENGTH_BYTES
 
 NO: Final = 0
 MORE: Final = -1
@@ -59,7 +63,7 @@ def request_size(head: bytes, *, cut: bool) -> int:
     Returns:
         The size of the whole frame, `NO` or `MORE`.
     """
-    if len(head) < REQUEST_START.size + 2:
+    if len(head) < _CLIENT_ID_LENGTH.stop:
         return NO if cut else MORE
     length, api_key, version, correlation_id = REQUEST_START.unpack_from(head)
     if (
@@ -69,19 +73,19 @@ def request_size(head: bytes, *, cut: bool) -> int:
         or correlation_id < 0
     ):
         return NO
-    size: int = 4 + length
+    size: int = LENGTH_BYTES + length
     complete = cut or len(head) >= min(size, HEAD)
     try:
         return size if _is_header(head[:size]) else NO
     except Truncated:
-        return NO if complete or int.from_bytes(head[12:14]) > _MAX_CLIENT_ID else MORE
+        return NO if complete or int.from_bytes(head[_CLIENT_ID_LENGTH]) > _MAX_CLIENT_ID else MORE
     except ProtocolError:
         return NO
 
 
 def _is_header(head: bytes) -> bool:
-    client_id, _ = read_string(head, REQUEST_START.size)
-    request_header(head, 4)
+    client_id, _ = read_string(head, REQUEST_START_BYTES)
+    request_header(head, LENGTH_BYTES)
     return not client_id or _is_name(client_id)
 
 
@@ -103,13 +107,13 @@ def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -
     """
     if client_id:
         pattern = len(client_id).to_bytes(2) + client_id
-        at = buffer.find(pattern, start + REQUEST_START.size)
+        at = buffer.find(pattern, start + REQUEST_START_BYTES)
         while at >= 0:
-            yield at - REQUEST_START.size
+            yield at - REQUEST_START_BYTES
             at = buffer.find(pattern, at + 1)
         return
     bytes_ = np.frombuffer(bytes(buffer[start:]), np.uint8)
-    last = len(bytes_) - REQUEST_START.size
+    last = len(bytes_) - REQUEST_START_BYTES
     if last <= 0:
         return
     column = [bytes_[place : last + place] for place in range(8)]
@@ -149,13 +153,13 @@ def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: byte
 def first_topic(frame: Buffer, version: int) -> bytes | None:
     """Read which topic a fetch response tells of first, as it stands with its length; None: none."""
     layout = LAYOUTS[version]
-    at = RESPONSE_START.size + (1 if layout.flexible else 0) + (10 if version >= 7 else 4)
+    at = RESPONSE_START_BYTES + (1 if layout.flexible else 0) + layout.response_head
     try:
         count, at = (read_compact_count if layout.flexible else read_count)(frame, at)
         if not count:
             return None
         if layout.topic_ids:
-            return bytes(frame[at : at + 16]) if len(frame) >= at + 16 else None
+            return bytes(frame[at : at + UUID_BYTES]) if len(frame) >= at + UUID_BYTES else None
         size = frame[at] if layout.flexible else 1 + int.from_bytes(frame[at : at + 2])
         end = at + size + (0 if layout.flexible else 1)
         return bytes(frame[at:end]) if at + 3 < end <= len(frame) else None

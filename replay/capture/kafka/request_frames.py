@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
-from proxy.protocol.api import ApiKey
+from proxy.protocol.api import API_KEY, LENGTH_BYTES, REQUEST_START, REQUEST_START_BYTES, ApiKey
 from proxy.protocol.primitives import Buffer
 from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.plausible import (
     HEAD,
     MORE,
     NO,
-    REQUEST_START,
     is_request_start,
     request_candidates,
     request_size,
@@ -24,7 +23,7 @@ _NO_CLIENT_ID: Final = 2
 class RequestFraming(Framing):
     """The client's direction."""
 
-    minimum = REQUEST_START.size
+    minimum = REQUEST_START_BYTES
 
     @property
     def overlap(self) -> int:
@@ -36,7 +35,7 @@ class RequestFraming(Framing):
         length, api_key, version, _ = REQUEST_START.unpack_from(view, at)
         if not is_request_start(length, api_key, version):
             return False
-        self._size = self._left = size = 4 + length
+        self._size = self._left = size = LENGTH_BYTES + length
         self._wanted = size if self.conversation.wants_request(api_key) else min(size, HEAD)
         self._time = time
         return True
@@ -122,18 +121,18 @@ def _size(search: Search, at: int) -> int:
 
 
 def _api_key(search: Search, at: int) -> int:
-    return int.from_bytes(search.head(at + 4, 2))
+    return int.from_bytes(search.head(at + API_KEY.start, 2))
 
 
 def _go_together(search: Search, at: int, end: int) -> bool:
     """Tell whether two requests can be one client's, the second right after the first."""
-    _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START.size))
-    _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START.size))
+    _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START_BYTES))
+    _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START_BYTES))
     if api_key == next_key and (version != next_version or correlation_id >= next_id):
         return False
     return _client_id(search, at) == _client_id(search, end)
 
 
 def _client_id(search: Search, at: int) -> bytes:
-    head = search.head(at + REQUEST_START.size, HEAD)
+    head = search.head(at + REQUEST_START_BYTES, HEAD)
     return head[: 2 + max(int.from_bytes(head[:2], signed=True), 0)]

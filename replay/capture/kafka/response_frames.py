@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START, RESPONSE_START_BYTES
 from proxy.protocol.primitives import Buffer
 from replay.capture.kafka.exchange import cut
 from replay.capture.kafka.framing import FrameOwner, Framing
-from replay.capture.kafka.plausible import RESPONSE_START, is_response_start
+from replay.capture.kafka.plausible import is_response_start
 from replay.capture.kafka.resync import Plausibility, Search
 
 _LOOKED_AT: Final = 2048
@@ -22,7 +23,7 @@ _BLIND: Final = 8 << 20
 class ResponseFraming(Framing):
     """The broker's direction."""
 
-    minimum = RESPONSE_START.size
+    minimum = RESPONSE_START_BYTES
 
     def __init__(self, conversation: FrameOwner) -> None:
         super().__init__(conversation)
@@ -33,7 +34,7 @@ class ResponseFraming(Framing):
         length, self._correlation_id = RESPONSE_START.unpack_from(view, at)
         if not is_response_start(length):
             return False
-        self._size = self._left = size = 4 + length
+        self._size = self._left = size = LENGTH_BYTES + length
         wants = self.conversation.wants_response(self._correlation_id)
         self._wanted = size if wants or (wants is None and size <= _BLIND) else 0
         self._time = time
@@ -85,9 +86,9 @@ class ResponseFraming(Framing):
         """See `resync.Judge`."""
         for correlation_id in islice(self.conversation.awaited(), _MAX_AWAITED):
             pattern = correlation_id.to_bytes(4, signed=True)
-            at = buffer.find(pattern, start + 4)
+            at = buffer.find(pattern, start + RESPONSE_CORRELATION_ID.start)
             while at >= 0:
-                yield at - 4
+                yield at - RESPONSE_CORRELATION_ID.start
                 at = buffer.find(pattern, at + 1)
 
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
@@ -100,7 +101,7 @@ class ResponseFraming(Framing):
         length, correlation_id = RESPONSE_START.unpack_from(search.buffer, at)
         if not is_response_start(length):
             return Plausibility.NO
-        end = at + 4 + length
+        end = at + LENGTH_BYTES + length
         if search.is_whole(at, min(end, len(search))):
             is_response = self._is_response(search, at, end, correlation_id)
             if is_response is not None:
@@ -118,13 +119,13 @@ class ResponseFraming(Framing):
 
     def _by_follower(self, search: Search, end: int, correlation_id: int) -> Plausibility:
         """Judge by the header that stands where the frame would end: that of the next request's response."""
-        if end + RESPONSE_START.size > len(search):
+        if end + RESPONSE_START_BYTES > len(search):
             return Plausibility.WAIT
         length, follower = RESPONSE_START.unpack_from(search.buffer, end)
         awaited = list(islice(self.conversation.awaited(), _MAX_AWAITED))
         place = awaited.index(correlation_id) if correlation_id in awaited else -1
         follows = place >= 0 and awaited[place + 1 : place + 2] == [follower]
-        header_known = search.is_whole(end, end + RESPONSE_START.size)
+        header_known = search.is_whole(end, end + RESPONSE_START_BYTES)
         return (
             Plausibility.HERE if follows and header_known and is_response_start(length) else Plausibility.NO
         )
@@ -134,9 +135,9 @@ def _leads_to(search: Search, at: int, place: int) -> bool:
     """Tell whether a chain of frames goes from one place exactly to another one."""
     if not search.is_whole(at, place):
         return False
-    while at + RESPONSE_START.size <= place:
+    while at + RESPONSE_START_BYTES <= place:
         length, _ = RESPONSE_START.unpack_from(search.buffer, at)
         if not is_response_start(length):
             return False
-        at += 4 + length
+        at += LENGTH_BYTES + length
     return at == place
