@@ -1,45 +1,44 @@
-"""How many bytes of responses the process may hold, and which brokers wait when it is too many. Sans-IO.
+"""Limits the bytes that the process buffers, and decides which brokers wait at the limit. Sans-IO.
 
-Requests that are kept until they are whole have as much for themselves: see `RequestBudget`.
+An expanded response can't be streamed: its length and its counts stand first, and they depend on the entries
+that the broker left out. So it is buffered until it is whole. `Budget` is for these responses. Requests that
+are buffered until they are whole have a limit of the same size: see `RequestBudget`.
 
-An expanded response can't be streamed: its length and counts stand first and depend on which entries the
-broker left out. It is held until it is complete.
-
-KIP-74's remedy for short memory, to ask brokers for less (``max_bytes``), is not used: over the limit fetches
-go without a session, and their responses pass in pieces, however large they are, so that less of them would
-not free a byte. A client's ``max_bytes`` stays what it asked for.
+KIP-74 saves memory by requesting less from brokers (``max_bytes``). That would not help here: over the limit,
+fetches go without a session, and their responses are forwarded in pieces, whatever their size. A client's
+``max_bytes`` never changes.
 """
 
 from typing import Final, Protocol
 
 STALL_SECONDS: Final = 30.0
-"""How long bytes may lie still while others wait for them."""
+"""The longest time without progress of a connection for which others wait."""
 
 
 class Holder(Protocol):
-    """A connection as the budget sees it."""
+    """A connection, for the budget."""
 
     buffered_changed_at: float
-    """When the number of its held bytes last changed."""
+    """When its number of buffered bytes last changed."""
 
     @property
     def can_go_on(self) -> bool:
-        """Tell whether reading its broker would bring the held response further."""
+        """Whether reading its broker would complete the buffered response."""
 
     def wait_for_budget(self, waits: bool, /) -> None:
-        """Stop reading the broker, or read it again."""
+        """Stop reading the broker, or resume."""
 
     def report_buffered(self) -> None:
-        """Tell the budget what is held now."""
+        """Report to the budget how many bytes are buffered now."""
 
 
 class Budget:
-    """Bytes held over all connections, against one limit.
+    """The buffered bytes of all connections, with one limit.
 
-    Over the limit, brokers whose responses are held are not read, except that of the connection which has
-    held longest and whose client takes its responses: one always goes on, so that all do, one after the
-    other. An response that is complete but lies in the write buffer of a client that does not read counts as
-    well; when such responses alone reach the limit all wait, until the clients read or are given up.
+    Over the limit, brokers of connections with buffered bytes are not read. The exception is the connection
+    that has buffered longest and whose client reads its responses. So one always goes on, and all do in turn.
+    A whole response in the write buffer of a client that does not read counts too. If such responses alone
+    reach the limit, all connections wait until those clients read or are closed.
     """
 
     __slots__ = ("_holders", "_waiting", "limit", "total")
@@ -47,7 +46,7 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.total = 0
-        self._holders: dict[Holder, int] = {}  # in the order in which they began to hold
+        self._holders: dict[Holder, int] = {}  # in the order in which they began to buffer
         self._waiting: set[Holder] = set()
 
     def __repr__(self) -> str:
@@ -55,27 +54,27 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Tell whether more is held than may be."""
+        """Whether more is buffered than the limit."""
         return self.total > self.limit
 
     @property
     def waiting(self) -> int:
-        """Give the number of connections whose brokers are not read."""
+        """The number of connections whose brokers are not read."""
         return len(self._waiting)
 
-    def update(self, holder: Holder, held: int) -> None:
-        """Take note of what a connection holds now, and say who waits."""
-        self.total += held - self._holders.get(holder, 0)
-        if held:
-            self._holders[holder] = held
+    def update(self, holder: Holder, buffered: int) -> None:
+        """Set the number of bytes that a connection buffers, then `settle`."""
+        self.total += buffered - self._holders.get(holder, 0)
+        if buffered:
+            self._holders[holder] = buffered
         else:
             self._holders.pop(holder, None)
         self.settle()
 
     def stalled(self, now: float) -> Holder | None:
-        """Name the connection to give up: others wait, it does not, and it lay still for `STALL_SECONDS`.
+        """Return the connection to close: it made no progress for `STALL_SECONDS` while others wait for it.
 
-        Its broker stopped in mid-response, or its client does not read.
+        Its broker stopped in the middle of a response, or its client does not read.
         """
         if not self._waiting:
             return None
@@ -85,14 +84,13 @@ class Budget:
         return next((holder for holder in free if now - holder.buffered_changed_at >= STALL_SECONDS), None)
 
     def settle(self) -> None:
-        """Say who waits; to be called as well when a connection can go on again, or no more."""
+        """Decide which connections wait. Call it too when a connection's `can_go_on` changes."""
         if not self.over and not self._waiting:
             return
         able = [holder for holder in self._holders if holder.can_go_on] if self.over else []
-        # Responses that are complete but not taken must leave room, or each that goes on adds one more to
-        # them.
-        lying = self.total - sum(self._holders[holder] for holder in able)
-        waiting = set(able[1:] if lying < self.limit else able)
+        # Whole responses that no client reads must leave room. Else each connection that goes on adds one.
+        unread = self.total - sum(self._holders[holder] for holder in able)
+        waiting = set(able[1:] if unread < self.limit else able)
         for holder in self._waiting - waiting:
             holder.wait_for_budget(False)
         for holder in waiting - self._waiting:
@@ -101,10 +99,10 @@ class Budget:
 
 
 class RequestBudget:
-    """Bytes that fetches may take which are kept until they are whole, over all connections.
+    """The bytes that all connections reserve for fetch requests which are buffered until they are whole.
 
-    They are apart from those of responses: clients that stop in the middle of a request must hold up no
-    broker. Whose fetch finds no room loses nothing but its saving: it passes as it comes.
+    They are apart from those of responses: clients that stop in the middle of a request must not make brokers
+    wait. A fetch that gets no room is forwarded as it comes, without a session.
     """
 
     __slots__ = ("limit", "total")
@@ -114,15 +112,15 @@ class RequestBudget:
         self.total = 0
 
     def __repr__(self) -> str:
-        return f"<Collecting {self.total} of {self.limit}>"
+        return f"<RequestBudget {self.total} of {self.limit}>"
 
     def reserve(self, size: int) -> bool:
-        """Take room for so many bytes if there is as much."""
+        """Reserve bytes; return False if there is no room for them."""
         if self.total + size > self.limit:
             return False
         self.total += size
         return True
 
     def release(self, size: int) -> None:
-        """Give room back."""
+        """Release bytes that were reserved."""
         self.total -= size

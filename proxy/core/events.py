@@ -1,7 +1,7 @@
-"""What happened on a client connection: *events* for what is rare, a *tally* for what every fetch adds to.
+"""What happened on a client connection: *events* for what is rare, a *tally* for what every fetch does.
 
-Log lines, metrics and the state that a dashboard shows are readers of the same two. An object per fetch would
-cost more than the fetch, so what happens on each is only added up.
+Log lines, metrics and the state of the dashboard are all made from these two. An object for each fetch would
+cost more than the fetch, so fetches are only counted.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ class FetchKind(IntEnum):
 
 
 def fetch_kind(session_id: int, epoch: int) -> FetchKind:
-    """Tell what a fetch of v7 or later is; below that all are sessionless."""
+    """Return the kind of a fetch of v7 or later. All earlier ones are sessionless."""
     if epoch > 0:
         return FetchKind.INCREMENTAL
     if epoch == 0:
@@ -34,39 +34,39 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
 
 @dataclass(slots=True)
 class SideTally:
-    """What crossed one side (client or broker) of a connection. Bytes are whole frames, length included."""
+    """Counts of one side (client or broker) of a connection. Frames are counted with their length."""
 
     bytes_in: int = 0
-    """Bytes received from that peer."""
+    """Bytes that this side sent to the gateway."""
     bytes_out: int = 0
-    """Bytes sent to that peer."""
+    """Bytes that the gateway sent to this side."""
     fetch_request_bytes: int = 0
     fetch_response_bytes: int = 0
     fetch_record_bytes: int = 0
-    """Contents of the ``records`` fields of fetch responses."""
+    """Bytes in the ``records`` fields of fetch responses."""
     fetches: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    """Requests, indexed by `FetchKind`."""
+    """Number of requests, by `FetchKind`."""
     partitions_requested: int = 0
     partitions_answered: int = 0
 
 
 @dataclass(slots=True)
 class Tally:
-    """All that is counted for one connection."""
+    """The counts of one connection."""
 
     client: SideTally = field(default_factory=SideTally)
     broker: SideTally = field(default_factory=SideTally)
     session_errors: Counter[int] = field(default_factory=Counter)
-    """Top-level error codes that a session met at the broker, by Kafka's number."""
+    """Top-level error codes of a session's responses, by Kafka's number."""
     refusals: int = 0
-    """Requests for a session that the broker answered without one, for it had no slot left."""
+    """Requests for a session to which the broker responded without one, since it had no free slot."""
     passthrough: Counter[str] = field(default_factory=Counter)
-    """Fetches and connections passed on as they came, by reason."""
+    """Fetches and connections that were forwarded as they came, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientNamed:
-    """The client told its client id and its software in ApiVersions (KIP-511)."""
+    """The client named itself and its software in ApiVersions (KIP-511)."""
 
     client_id: str
     software_name: str
@@ -83,22 +83,22 @@ class SessionMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRefused:
-    """The broker had no slot: it answered a full fetch with session id 0."""
+    """The broker had no free slot: its response to a full fetch has session id 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLost:
-    """A session can't be continued; the fetch was sent again in full, the client saw an ordinary response."""
+    """A session can't go on. The fetch was sent again in full, and the client got an ordinary response."""
 
     session_id: int
     error_code: int
-    """The top-level code, or 0 where the gateway itself gave the session up."""
+    """The top-level error code, or 0 if the gateway itself gave up the session."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionClosed:
-    """The gateway closed its session at the broker, (id, -1)."""
+    """The gateway closed its session at the broker with (id, -1)."""
 
     session_id: int
     reason: str
@@ -106,14 +106,14 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passthrough:
-    """The connection, or all its fetches from here on, pass as they come."""
+    """The connection, or all its fetches from now on, are forwarded as they come."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A peer broke the protocol; the connection ends."""
+    """A peer violated the protocol. The connection ends."""
 
     side: str
     """``client`` or ``broker``."""

@@ -1,8 +1,8 @@
-"""What a client repeats, and what a broker has to say of it again and again. Sans-IO.
+"""What a connection has seen last, so that frames which repeat it need not be parsed again. Sans-IO.
 
-A client's fetches differ in their correlation ids, and in what their entries say; the order of the entries
-and an offset change, who asks for how much does not. With hundreds of connections, or fetches of a thousand
-partitions, knowing by a few comparisons what was read before is most of what a gateway saves itself.
+The fetches of a client differ in their correlation ids and in the contents of their entries. All else stays
+the same. With hundreds of connections, or with fetches of a thousand partitions, a few comparisons in place
+of parsing save the gateway most of its work.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 
 
 class LastSeen:
-    """The last fetch whose entries lie in one place, the last small response and the last empty one."""
+    """The last fetch whose entries stand in one place, the last small response, and the last empty one."""
 
     __slots__ = ("_after", "_before", "_empty", "_form", "_kind", "_partitions", "_response", "_version")
 
@@ -32,7 +32,7 @@ class LastSeen:
         self._empty: tuple[bytes, FetchResponseWalk] | None = None
 
     def request(self, frame: bytes) -> FetchRequest | None:
-        """Return a fetch that is the last one but for its correlation id and its entries, else None."""
+        """Return a fetch if only its correlation id and its entries differ from the last one, else None."""
         form = self._form
         if (
             form is None
@@ -49,7 +49,7 @@ class LastSeen:
         return form.with_frame(frame)
 
     def note_request(self, request: FetchRequest) -> None:
-        """Keep what a fetch is but for its entries, if they lie in one place."""
+        """Keep the form of a fetch, without its entries, if they stand in one place."""
         block = request.block
         if block is None:
             self._form = None
@@ -63,13 +63,13 @@ class LastSeen:
         )
 
     def response(self, frame: bytes, version: int) -> int:
-        """Return how many partitions a response names that repeats the last one, or -1."""
+        """Return how many partitions a response names if it repeats the last one, else -1."""
         known = self._response
         alike = len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known)
         return self._partitions if alike and version == self._version else -1
 
     def note_response(self, frame: bytes, version: int, walk: FetchResponseWalk) -> None:
-        """Keep a response if there is nothing in it that must be looked at again."""
+        """Keep a response if nothing in it has to be read each time."""
         plain = not walk.record_bytes and not walk.tags and not walk.session_id and not walk.error_code
         if plain and len(frame) <= _MAX_RESPONSE:
             self._response, self._version, self._partitions = (
@@ -79,13 +79,13 @@ class LastSeen:
             )
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
-        """Return the walk over the last empty response of the session, if the frame is that once more."""
+        """Return the walk over the session's last empty response if the frame repeats it, else None."""
         if self._empty is None:
             return None
         known, walk = self._empty
         return walk if len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known) else None
 
     def note_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
-        """Keep a response of the session that was walked to its end, if it names no partition."""
+        """Keep a response of the session if it is walked to its end and names no partition."""
         if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_RESPONSE:
             self._empty = frame[RESPONSE_START_BYTES:], walk

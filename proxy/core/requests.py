@@ -1,4 +1,4 @@
-"""What requests other than fetches tell: some of it before they are whole. Sans-IO."""
+"""Reads requests other than fetches, some of them before they are whole. Sans-IO."""
 
 from typing import Final
 
@@ -8,21 +8,18 @@ from proxy.protocol.api_versions import ClientSoftware, read_client_software
 from proxy.protocol.primitives import ProtocolError, Truncated
 
 READ_WITHIN: Final = 1 << 17
-"""What is looked for in a request other than a fetch lies within this many bytes."""
+"""The fields that are read in such a request are within this many bytes."""
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _MAX_NAME: Final = 256
-"""What is kept of a name that a client gives itself."""
+"""Bytes that are kept of a client's name."""
 
 
 def wants_response(data: bytes, size: int) -> bool | None:
-    """Tell whether a Produce request will be answered; with acks=0 it is not.
+    """Return whether a broker responds to a Produce request; None if more bytes are needed.
 
     Args:
-        data: its first bytes, as many as have come.
+        data: the first bytes of the request.
         size: its size.
-
-    Returns:
-        None if more bytes are needed to tell.
     """
     try:
         _, version, _, _, at = request_header(data, LENGTH_BYTES)
@@ -33,11 +30,12 @@ def wants_response(data: bytes, size: int) -> bool | None:
         return True
     if acks is None:
         return None if len(data) < min(size, READ_WITHIN) else True
+    # With acks=0 a broker sends nothing, not even an error (fetch-semantics, trap 32; case 86).
     return acks != 0
 
 
 def describe_length(data: bytes, length: int, most: int) -> str:
-    """Say what is wrong with a request of a length that no broker takes."""
+    """Describe what is wrong with the length of a request."""
     if data[:2] == TLS_HANDSHAKE:
         return "TLS on a plaintext listener"
     if length > most:
@@ -46,12 +44,13 @@ def describe_length(data: bytes, length: int, most: int) -> str:
 
 
 def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware | None]:
-    """Return the client id and, from v3 on, the software that an ApiVersions request names, `printable`.
+    """Return the client id and, from v3 on, the software of an ApiVersions request, both `printable`.
 
     Raises:
-        ProtocolError: it is not what that version says.
+        ProtocolError: the frame is not of that version.
     """
     _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
+    # KIP-511: software name and version, from v3 on.
     if version < 3:
         return printable(client_id), None
     software, _ = read_client_software(frame, body)
@@ -60,6 +59,6 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
 
 
 def printable(name: bytes | None) -> str:
-    """Return what a client calls itself, fit to be shown: a terminal may obey what is not printable."""
+    """Return a client's name without control characters, which a terminal may obey."""
     text = (name or b"")[:_MAX_NAME].decode(errors="replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

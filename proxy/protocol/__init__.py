@@ -1,11 +1,13 @@
-"""Kafka's wire, sans-IO: bytes in, values and bytes out; nothing here imports anything else of `proxy`.
+"""Kafka's wire protocol, sans-IO: bytes in, values and bytes out. It imports nothing else of `proxy`.
 
 - `primitives`: the readers and writers of single values, and the tree of exceptions.
-- `api`: keys, error codes, flexible versions and headers.
-- `fetch_request`, `fetch_response`: the fetch path (v4 to v18).
-- `schemas`, `walk`, `addresses`: responses that name brokers, and the rewriting of host and port in them.
-- `api_versions`: what a broker may promise a client, and what its promises tell about the broker.
-- `produce`: acks, the one thing that decides whether a response will come.
+- `api`: keys, error codes, flexible versions, and headers.
+- `fetch_layout`: where the fields of fetch requests and responses stand (v4 to v18).
+- `fetch_request`, `fetch_response`: fetch frames read and built.
+- `versions`: what differs between Fetch v4 to v6 and the v7 of a session.
+- `schemas`, `address_walk`, `addresses`: responses that name brokers, and new hosts and ports in them.
+- `api_versions`: the versions that a broker offers, cut to those that the gateway understands.
+- `produce`: acks, which decides whether a response will come.
 
 Every reader has one contract: `(buffer, offset) -> (value, next_offset)`.
 """

@@ -1,4 +1,4 @@
-"""Finding where the addresses of a response stand, by the tables of `schemas`; what holds none is skipped."""
+"""Finds the addresses in a response by the tables of `schemas`. Structs without addresses are skipped."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,24 +32,24 @@ class Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressSpan:
-    """One broker as a response tells it."""
+    """One broker in a response."""
 
     node_id: int
     host: str
     port: int
     spans: Mapping[str, Span]
-    """Where the fields of its struct stand, by name."""
+    """The spans of the fields of its struct, by name."""
     struct: Span
     array: Array | None
-    """The array that its struct is an element of."""
+    """The array of which its struct is an element."""
     flexible: bool
 
 
 def decode(text: bytes | None) -> str:
-    """Read a host's bytes; null is "", which is no address either.
+    """Decode a host; null becomes "", which is no address.
 
     Raises:
-        Malformed: they are no UTF-8.
+        Malformed: it is not UTF-8.
     """
     try:
         return (text or b"").decode()
@@ -58,25 +58,25 @@ def decode(text: bytes | None) -> str:
 
 
 class AddressWalk:
-    """One pass over one body; `addresses` and `endpoints` are in the order in which they stand."""
+    """A walk over one body. `addresses` and `endpoints` are in its order."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self.addresses: list[AddressSpan] = []
         self.endpoints: list[TagSpan] = []
-        """Payloads of node_endpoints tags; in place of the tag, where the payload's size stands."""
+        """The node_endpoints tags: offset of the payload's size, and the span of the payload."""
 
     def struct(self, struct: Struct, at: int, array: Array | None = None, node: Span | None = None) -> int:
-        """Walk a struct that holds addresses; returns where it ends.
+        """Walk a struct that holds addresses; return where it ends.
 
         Args:
-            struct: what it looks like.
+            struct: its fields.
             at: where it starts.
-            array: what it is an element of.
-            node: where the struct around it tells a node id.
+            array: the array of which it is an element.
+            node: the span of the node id in the struct around it.
 
         Raises:
-            ProtocolError: it is not what `struct` says.
+            ProtocolError: the bytes are not such a struct.
         """
         start = at
         spans: dict[str, Span] = {} if node is None else {"node_id": node}
@@ -91,10 +91,10 @@ class AddressWalk:
         return at
 
     def field(self, field: Field, at: int, *, flexible: bool, node: Span | None = None) -> int:
-        """Walk a field; returns where it ends.
+        """Walk a field; return where it ends.
 
         Raises:
-            ProtocolError: it is not what `field` says.
+            ProtocolError: the bytes are not such a field.
         """
         if field.struct is None or not field.struct.addressed:
             return _skip_field(field, self._body, at, flexible=flexible)
@@ -132,15 +132,15 @@ class AddressWalk:
 
     def _int(self, span: Span) -> int:
         start, end = span
-        # The port in DescribeQuorum is a uint16, the others are int32: -1 where there is none.
+        # DescribeQuorum's port is a uint16 (KIP-853), others are int32, -1 for none (fetch-semantics 6.10).
         return int.from_bytes(self._body[start:end], signed=end - start != _UINT16_BYTES)
 
 
 def skip(struct: Struct, buffer: bytes, at: int) -> int:
-    """Go over a struct that holds no address; returns where it ends.
+    """Skip a struct that holds no address; return where it ends.
 
     Raises:
-        ProtocolError: it is not what `struct` says.
+        ProtocolError: the bytes are not such a struct.
     """
     flexible = struct.flexible
     for field in struct.fields:

@@ -1,7 +1,7 @@
-"""Rewriting where responses tell brokers to be, so that clients stay on the gateway's listeners.
+"""Rewrites the addresses of brokers in responses, so that clients stay on the gateway's listeners.
 
-The bytes of host and port are replaced, and the counts and sizes that depend on them; all else stays as it
-came, tags that nobody here knows included. What `schemas` does not describe is not guessed at.
+The bytes of host and port are replaced, with the counts and sizes that depend on them. All else stays as it
+is, unknown tags too. A response that `schemas` does not describe is not rewritten.
 """
 
 from collections import Counter
@@ -24,37 +24,38 @@ from proxy.protocol.schemas import ENDPOINTS, REWRITTEN, layout
 __all__ = ["REWRITTEN", "Resolve", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
-"""(node id, host, port) -> (host, port) that the client is told; None: that broker is left out."""
+"""(node id, host, port) -> the (host, port) for the client; None: the broker is left out."""
 
 _Edit: TypeAlias = tuple[int, int, bytes]
-"""The bytes from, to, and what stands there instead."""
+"""The start and end of some bytes, and the bytes that replace them."""
 
 _NOBODY: Final = -1
-"""Kafka's node id and port where there is no broker to tell."""
+"""Kafka's node id and port if there is no broker."""
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
-    """Put what `resolve` says in place of each host and port in a response.
+    """Replace each host and port of a response.
 
-    A broker that `resolve` leaves out is taken out of its array. A coordinator can't be: there is one for
-    each key that was asked for. It becomes error 15 COORDINATOR_NOT_AVAILABLE, and the client asks again.
-    An address that is none (host "", port or node id -1) is left as it is.
+    A broker that `resolve` leaves out is removed from its array. A coordinator can't be removed: there is one
+    for each requested key. It becomes error 15 COORDINATOR_NOT_AVAILABLE, and the client tries again. An
+    empty address (host "", port or node id -1) stays as it is.
 
-    DescribeQuorum names controllers. In combined mode they share their node ids with brokers and have ports
-    of their own: what `resolve` is told for that key is not where a broker is.
+    KIP-853 brought DescribeQuorum's listeners (v2); all keys: fetch-semantics 6.10. DescribeQuorum names
+    controllers. In combined mode they share their node ids with brokers and have ports of their own, so the
+    addresses that `resolve` gets for that key are not those of brokers.
 
     Args:
-        api_key: what it is the response to, one of `REWRITTEN`.
-        version: the version of the request that it answers.
+        api_key: that of the request, one of `REWRITTEN`.
+        version: that of the request.
         body: the response without its header, whole.
-        resolve: where the client is to find a broker.
+        resolve: returns the address at which the client finds a broker.
 
     Returns:
         The new body; `body` itself if nothing changes.
 
     Raises:
-        ProtocolError: the version is not known, or the body is not exactly what that version says;
-            `resolve` has not been called then.
+        ProtocolError: the version is unknown, or the body is not of that version. `resolve` was not called
+            then.
     """
     struct = layout(api_key, version)
     if struct is None:
@@ -73,10 +74,12 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
 
 
 def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
-    """Do the same to the payload of the tag node_endpoints of Fetch (v16+) or Produce (v10+).
+    """Replace each host and port in the tag node_endpoints of Fetch (v16+) or Produce (v10+).
+
+    KIP-951; fetch-semantics 5.
 
     Raises:
-        ProtocolError: the payload is no array of endpoints, or more than that.
+        ProtocolError: the payload is not exactly an array of endpoints.
     """
     walk = AddressWalk(payload)
     _check_end(payload, walk.field(ENDPOINTS, 0, flexible=True))
@@ -86,16 +89,17 @@ def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
 def _edits(addresses: list[AddressSpan], resolve: Resolve) -> Iterator[_Edit]:
     left_out: Counter[Array] = Counter()
     for address in addresses:
+        # FindCoordinator has host "" and port -1 with an error (fetch-semantics 6.10).
         if not address.host or _NOBODY in (address.node_id, address.port):
             continue
-        told = resolve(address.node_id, address.host, address.port)
-        if told is None and address.array is not None and "error_code" not in address.spans:
+        resolved = resolve(address.node_id, address.host, address.port)
+        if resolved is None and address.array is not None and "error_code" not in address.spans:
             yield *address.struct, b""
             left_out[address.array] += 1
-        elif told is None:
+        elif resolved is None:
             yield from _unavailable(address)
-        elif told != (address.host, address.port):
-            yield from _place(address, *told)
+        elif resolved != (address.host, address.port):
+            yield from _place(address, *resolved)
     for array, count in left_out.items():
         encode = encode_compact_count if array.flexible else encode_count
         yield *array.count_span, encode(array.count - count)

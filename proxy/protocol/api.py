@@ -1,6 +1,6 @@
 """API keys, error codes, flexible versions, and the headers of requests and responses.
 
-Numbers and names are Kafka's own (4.3). These functions run once for every frame that passes.
+Numbers and names are Kafka's own (4.3). These functions run once for every frame.
 """
 
 from enum import IntEnum
@@ -11,7 +11,7 @@ from proxy.protocol.primitives import Buffer, Truncated, read_int32, read_string
 
 
 class ApiKey(IntEnum):
-    """What a request asks for."""
+    """Kafka's API keys: the kind of a request."""
 
     PRODUCE = 0
     FETCH = 1
@@ -109,7 +109,7 @@ class ApiKey(IntEnum):
 
 
 class ErrorCode(IntEnum):
-    """The error codes that can be met on the fetch path, and those that the gateway itself must know."""
+    """The error codes that fetches can have, and those that the gateway itself needs."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -135,9 +135,10 @@ class ErrorCode(IntEnum):
 
 
 NEVER_FLEXIBLE: Final = 0x8000
-"""More than any version (an int16): stands for "none is flexible"."""
+"""Above every version (an int16): no version is flexible."""
 
-# Keys 0 to 54 in order; from 55 on every version is flexible. SaslHandshake and OffsetDelete never became so.
+# KIP-482; fetch-semantics 1.2. Keys 0 to 54 in order. From 55 on every version is flexible. SaslHandshake and
+# OffsetDelete have no flexible version.
 # fmt: off
 _FIRST_FLEXIBLE: Final = (
     9, 12, 6, 9, 4, 2, 6, 3, 8, 6,                                  # 0-9
@@ -150,7 +151,7 @@ _FIRST_FLEXIBLE: Final = (
 # fmt: on
 
 FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerate(_FIRST_FLEXIBLE))
-"""API key -> the first version that has compact strings and tag buffers (request and response agree)."""
+"""API key -> the first version with compact strings and tag buffers, in requests and responses alike."""
 
 # Where the fields stand that every frame begins with.
 LENGTH_BYTES: Final = 4
@@ -171,7 +172,7 @@ _REQUEST_HEADER: Final = Struct(">hhi")  # api_key, api_version, correlation_id
 
 
 def is_flexible(api_key: int, version: int) -> bool | None:
-    """Tell whether a body is flexible; None: the key is not known, so nobody can tell."""
+    """Return whether a body is flexible; None for an unknown key."""
     first = FIRST_FLEXIBLE.get(api_key)
     return None if first is None else version >= first
 
@@ -180,43 +181,50 @@ def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | N
     """Read a request header (v0, v1 or v2, whichever the key and version have).
 
     Args:
-        frame: a request, or as much of one as has come.
-        offset: where its api_key stands, which is after the length.
+        frame: a request, or its first bytes.
+        offset: where its api_key stands, right after the length.
 
     Returns:
-        api_key, api_version, correlation_id, client_id, and the offset of the body. For a key that is not
-        known the latter is where the client_id ends: whether tags follow can't be told.
+        api_key, api_version, correlation_id, client_id, and the offset of the body. For an unknown key the
+        last one is the end of client_id, since it is not known whether tags follow.
 
     Raises:
-        ProtocolError: the header ends too early or is none.
+        ProtocolError: the header ends too early, or these bytes are no header.
     """
     at = offset + _REQUEST_HEADER.size
     if at > len(frame):
         raise Truncated("request header", offset)
     api_key, version, correlation_id = _REQUEST_HEADER.unpack_from(frame, offset)
+    # fetch-semantics 1.2: the one request with header v0.
     if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
-        return api_key, version, correlation_id, None, at  # the one request with header v0
-    client_id, at = read_string(frame, at)  # int16 length in header v2, too
+        return api_key, version, correlation_id, None, at
+    client_id, at = read_string(frame, at)  # int16 length in header v2, too (fetch-semantics 1.2)
     if is_flexible(api_key, version):
         _, at = skip_tags(frame, at)
     return api_key, version, correlation_id, client_id, at
 
 
 def _has_response_tags(api_key: int, version: int) -> bool | None:
-    # A client must be able to read an ApiVersions response before it knows the broker: its header is always
-    # v0.
+    # KIP-511: a client must read an ApiVersions response before it knows the broker: its header is always v0
+    # (fetch-semantics 1.2).
     return False if api_key == ApiKey.API_VERSIONS else is_flexible(api_key, version)
 
 
 def response_header(frame: Buffer, offset: int, api_key: int, version: int) -> tuple[int, int]:
-    """Read a response header; what it answers comes from the request, for the frame does not tell.
+    """Read a response header.
+
+    Args:
+        frame: a response, or its first bytes.
+        offset: where its correlation_id stands, right after the length.
+        api_key: that of the request. The response does not contain it.
+        version: that of the request. The response does not contain it.
 
     Returns:
-        correlation_id and the offset of the body. For a key that is not known the latter is where the
-        correlation_id ends: whether tags follow can't be told.
+        correlation_id and the offset of the body. For an unknown key the latter is the end of
+        correlation_id, since it is not known whether tags follow.
 
     Raises:
-        ProtocolError: the header ends too early or is none.
+        ProtocolError: the header ends too early, or these bytes are no header.
     """
     correlation_id, at = read_int32(frame, offset)
     if _has_response_tags(api_key, version):

@@ -1,4 +1,4 @@
-"""ApiVersions: what a broker may promise a client of the gateway, and what its promises tell about it."""
+"""ApiVersions: the versions that a broker offers, cut to those that the gateway understands."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,8 +26,9 @@ from proxy.protocol.primitives import (
 from proxy.protocol.schemas import REWRITTEN
 
 UNDERSTOOD: Final[dict[int, int]] = REWRITTEN | {ApiKey.FETCH: MAX_VERSION, ApiKey.API_VERSIONS: 4}
-"""API key -> the highest version of which the gateway understands what it must: sessions, acks, addresses.
-All other keys pass unread, at any version."""
+"""API key -> the highest version in which the gateway finds what it needs: sessions, acks, addresses. All
+other keys are forwarded unread, at any version. A version that can't be read must not be agreed on
+(fetch-semantics, trap 5)."""
 
 _LAST_VERSION: Final = UNDERSTOOD[ApiKey.API_VERSIONS]
 _FIRST_THROTTLED: Final = 1
@@ -40,7 +41,7 @@ _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What a broker's version ranges tell about it. A version is -1 where the broker lacks the API."""
+    """What a broker can do, by its version ranges. A version is -1 if the broker lacks the API."""
 
     fetch_max: int
     offset_fetch_max: int
@@ -48,28 +49,37 @@ class Features:
 
     @property
     def has_sessions(self) -> bool:
-        """KIP-227: Kafka 1.1 and later."""
+        """KIP-227: Kafka 1.1 and later (fetch-semantics 1.7)."""
         return self.fetch_max >= SESSION_VERSION
 
     @property
     def throttles_by_emptying(self) -> bool:
-        """From 2.0 on a throttled fetch is answered at once and empty; 1.1 sends the whole response, late."""
+        """KIP-219: from 2.0 on a throttled fetch gets an empty response at once (fetch-semantics 2.8).
+
+        1.1 sends the whole response, late.
+        """
         return self.fetch_max >= 8
 
     @property
     def keeps_leader_epoch(self) -> bool:
-        """KAFKA-9338: before 2.5 a session forgets current_leader_epoch: no fencing after the first fetch."""
+        """KAFKA-9338: before 2.5 a session forgets current_leader_epoch (fetch-semantics 6.3, case 68).
+
+        There is no fencing after its first fetch then.
+        """
         return self.offset_fetch_max >= 7
 
     @property
     def moves_records_only(self) -> bool:
-        """KAFKA-12330: before 3.0 a session moves each partition that it sends to the end of its list."""
+        """KAFKA-12330: from 3.0 on a session moves a partition to the end of its list only if it has records.
+
+        Before, it moved each partition that it sent (fetch-semantics 2.5, case 32).
+        """
         return self.find_coordinator_max >= 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSoftware:
-    """KIP-511: what a client says it is."""
+    """KIP-511: name and version of a client's software, in its own words."""
 
     name: str
     version: str
@@ -77,7 +87,7 @@ class ClientSoftware:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """One element of api_keys, and where it lies."""
+    """An element of api_keys, and where it stands."""
 
     api_key: int
     min_version: int
@@ -91,24 +101,24 @@ class _Response:
     error_code: int
     ranges: list[_Range]
     array_at: int
-    """Where the count of api_keys stands."""
+    """Offset of the number of api_keys."""
     flexible: bool
 
 
 @lru_cache(maxsize=16)  # all responses of one broker are the same
 def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
-    """Cut the highest versions that a broker promises to those that are `UNDERSTOOD`.
+    """Cut the highest versions that a broker offers to those that are `UNDERSTOOD`.
 
-    A key of which the broker speaks nothing that is understood is left out. All else stays as it came: order,
-    tags, the keys that the gateway passes unread.
+    A key is left out if no version that the broker offers is understood. All else stays as it is: order,
+    tags, the keys that the gateway forwards unread.
 
     Args:
         body: an ApiVersions response without its header, whole.
-        version: that of the request. A broker that does not know it answers in v0 form, with error 35.
+        version: that of the request. A broker that does not know it responds in v0 form, with error 35.
 
     Returns:
-        The new body (`body` itself if nothing changes), and what the ranges told; None if the response is an
-        error.
+        The new body (`body` itself if nothing changes), and the broker's features; None if the response is
+        an error.
 
     Raises:
         ProtocolError: the body has neither the form of that version nor that of v0.
@@ -122,6 +132,7 @@ def _read_response(body: bytes, version: int) -> _Response:
     try:
         return _read_form(body, version)
     except ProtocolError:
+        # KIP-511: a broker that lacks the version responds in v0 form (fetch-semantics, trap 31; case 85).
         if not body.startswith(_UNSUPPORTED_VERSION):
             raise
     return _read_form(body, 0)
@@ -169,7 +180,7 @@ def _rebuild(body: bytes, response: _Response) -> bytes:
         return body
     kept = list(_cut(body, response.ranges))
     first, last = response.ranges[0].start, response.ranges[-1].end
-    # A count that does not change keeps its bytes, however the broker chose to write it.
+    # A count that does not change keeps its bytes: a broker may write it in more than one way.
     count = body[response.array_at : first]
     if len(kept) != len(response.ranges):
         count = (encode_compact_count if response.flexible else encode_count)(len(kept))
@@ -184,15 +195,16 @@ def _cut(body: bytes, ranges: list[_Range]) -> Iterator[bytes]:
         if found.max_version <= highest:
             yield element
         elif found.min_version <= highest:
+            # Only the highest version is cut; the rest of the element stays (fetch-semantics, trap 5).
             cut = _VERSION_RANGE.pack(found.api_key, found.min_version, highest)
             yield cut + element[_VERSION_RANGE.size :]
 
 
 def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, int]:
-    """Read the body of an ApiVersions request of v3 or v4; earlier ones are empty.
+    """Read the body of an ApiVersions request of v3 or v4. Earlier versions have an empty body.
 
     Raises:
-        ProtocolError: it is not what those versions say.
+        ProtocolError: the body is not of these versions.
     """
     name, at = read_compact_string(frame, offset)
     version, at = read_compact_string(frame, at)
@@ -201,12 +213,12 @@ def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, in
 
 
 def _text(value: bytes | None) -> str:
-    # For people's eyes only: what is no UTF-8 is shown, not refused.
+    # It is only shown to people, so bytes that are not UTF-8 are replaced.
     return (value or b"").decode(errors="replace")
 
 
 def refusal(correlation_id: bytes) -> bytes:
-    """Build the response of a broker that lacks the version asked for: in v0 form, error 35, this key alone.
+    """Build the response of a broker that lacks the requested version: v0 form, error 35, only this key.
 
     Args:
         correlation_id: 4 bytes, that of the request.
@@ -214,12 +226,13 @@ def refusal(correlation_id: bytes) -> bytes:
     Returns:
         A whole frame with its length.
     """
+    # One element, this key's, as brokers from 2.4 on send it (KIP-511; fetch-semantics, trap 31).
     own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)
     body = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2) + encode_count(1) + own
     return (len(correlation_id) + len(body)).to_bytes(4) + correlation_id + body
 
 
 def request(correlation_id: int, client_id: bytes) -> bytes:
-    """Build an ApiVersions request v0, which every broker answers; a whole frame with its length."""
+    """Build an ApiVersions request v0, which every broker understands: a whole frame with its length."""
     header = _REQUEST_V0.pack(ApiKey.API_VERSIONS, 0, correlation_id) + encode_string(client_id)
     return len(header).to_bytes(4) + header

@@ -1,7 +1,7 @@
-"""Where the fields of a Fetch entry lie, v4 to v18 (FetchRequest.json, FetchResponse.json).
+"""Where the fields of fetch requests and responses stand, v4 to v18 (FetchRequest.json, FetchResponse.json).
 
-An entry of a request has a fixed size, one of a response has it when it carries no records and no tags; so
-lists of entries are columns (numpy arrays of fixed-size items) over the bytes as received.
+All entries of a request have one size, and so have the entries of a response that carry neither records nor
+tags. So lists of entries are columns: numpy arrays of fixed-size items over the bytes as received.
 """
 
 import re
@@ -18,15 +18,18 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 """Numbers of rows or positions."""
 
 Entries: TypeAlias = npt.NDArray[np.void]
-"""One item of fixed size for each entry, bytes as on the wire."""
+"""One item of fixed size for each entry, with its bytes as on the wire."""
 
 MIN_VERSION: Final = 4
-"""Below, brokers convert records down or limit responses otherwise; such fetches pass untouched."""
+"""Below it brokers convert records down or limit responses in other ways. Such fetches are forwarded as they
+are (fetch-semantics 1.6, trap 3)."""
 MAX_VERSION: Final = 18
+"""The highest that brokers speak (4.1 to 4.3: KIP-1166). ApiVersions is cut to it: what nobody here can read
+must not be agreed on (fetch-semantics 1.7, trap 5)."""
 MAX_RUN_MATCH: Final = 128
-"""Up to about so many entries a pattern is faster than columns."""
+"""Up to about this many entries, a regular expression is faster than columns."""
 SESSION_VERSION: Final = 7
-"""KIP-227: the first version with session id and epoch."""
+"""KIP-227: the first version with session id and epoch (fetch-semantics 1.3)."""
 
 # Where the fields stand that an entry of a response begins with, behind the partition number.
 ERROR_CODE: Final = slice(4, 6)
@@ -49,7 +52,7 @@ _NULL_CLASSIC: Final = b"\xff\xff\xff\xff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLayout:
-    """One version's layout. Sizes and offsets are in bytes, offsets from the start of an entry."""
+    """The layout of one version. Sizes and offsets are in bytes."""
 
     version: int
     flexible: bool
@@ -69,24 +72,24 @@ class FetchLayout:
     response_head: int
     """Bytes of a response body before ``responses``."""
     response_entry: int
-    """Size of a response's entry without records, aborted transactions and tags."""
+    """Size of a response's entry with neither records nor aborted transactions nor tags."""
     aborted: int
     """Offset of ``aborted_transactions`` in a response's entry."""
     empty_ends: tuple[bytes, bytes]
-    """What an error-free entry without records holds from `aborted` on, by isolation level: null for
-    read_uncommitted, an empty array for read_committed; no preferred replica; empty records; no tags."""
+    """The bytes of an error-free entry without records from `aborted` on, by isolation level: null for
+    read_uncommitted or an empty array for read_committed, no preferred replica, empty records, no tags."""
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
-    """Match up to `MAX_RUN_MATCH` error-free entries with such an end in a row, by isolation level."""
+    """Match up to `MAX_RUN_MATCH` error-free entries in a row that end so, by isolation level."""
     request_item: np.dtype[np.void]
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
-    """`request_item` by field: ``partition`` (unsigned: a negative one is far out of range), and from v9
-    ``epoch`` (current_leader_epoch)."""
+    """The fields of `request_item`: ``partition`` (unsigned, so that a negative number is far out of range),
+    and from v9 on ``epoch`` (current_leader_epoch)."""
     response_fields: np.dtype[Any]
-    """`response_item` by field: ``partition``, ``error``, ``high_watermark``, ``end``."""
+    """The fields of `response_item`: ``partition``, ``error``, ``high_watermark``, ``end``."""
 
     def prefix(self, key: bytes, count: int) -> bytes:
-        """Return how a topic element begins, in requests as in responses: its key, how many entries."""
+        """Return the first bytes of a topic element, in requests and responses: key and number of entries."""
         if self.topic_ids:
             return key + encode_uvarint(count + 1)
         if self.flexible:
@@ -94,7 +97,7 @@ class FetchLayout:
         return len(key).to_bytes(2) + key + count.to_bytes(4)
 
     def prefix_size(self, key: bytes, count: int) -> int:
-        """Return the size of `prefix` without building it."""
+        """Return the size of `prefix`, without building it."""
         if not self.flexible:
             return 6 + len(key)
         size = len(key) if self.topic_ids else len(key) + len(encode_uvarint(len(key) + 1))
@@ -106,9 +109,11 @@ class FetchLayout:
 
 
 def _layout(version: int) -> FetchLayout:
+    # KIP-482; entry sizes and offsets: fetch-semantics 1.5.
     flexible = version >= 12
     request_entry = 33 if flexible else 28 if version >= 9 else 24 if version >= 5 else 16
     aborted = LOG_START_OFFSET.stop if version >= 5 else LOG_START_OFFSET.start
+    # KIP-392: preferred_read_replica, -1 for none.
     preferred = b"\xff\xff\xff\xff" if version >= 11 else b""
     if flexible:
         ends = (b"\x00" + preferred + b"\x01\x00", b"\x01" + preferred + b"\x01\x00")
@@ -118,9 +123,11 @@ def _layout(version: int) -> FetchLayout:
             _ENDS_EMPTY_CLASSIC + preferred + _ENDS_EMPTY_CLASSIC,
         )
     response_entry = aborted + len(ends[0])
+    # KIP-903: from v15 on replica_id is in a tag (fetch-semantics 1.3).
     limits = 0 if version >= 15 else _REPLICA_ID_BYTES
     isolation = limits + _LIMITS_BYTES
     session = isolation + 1
+    # KIP-320: current_leader_epoch from v9 on.
     request_fields = {"partition": (">u4", 0)} | ({"epoch": (">i4", 4)} if version >= 9 else {})
     response_fields = {
         "partition": (">u4", 0),
@@ -131,7 +138,7 @@ def _layout(version: int) -> FetchLayout:
     return FetchLayout(
         version=version,
         flexible=flexible,
-        topic_ids=version >= 13,
+        topic_ids=version >= 13,  # KIP-516
         request_limits=limits,
         request_isolation=isolation,
         request_session=session,
@@ -150,7 +157,7 @@ def _layout(version: int) -> FetchLayout:
 
 
 def _empty_run(aborted: int, end: bytes) -> re.Pattern[bytes]:
-    # Any partition, error 0, any offsets. Possessive: an entry once matched is never given up.
+    # Any partition, error 0, any offsets. The quantifier is possessive: it never backtracks.
     entry = b"....\\x00\\x00" + b"." * (aborted - HIGH_WATERMARK.start) + re.escape(end)
     return re.compile(b"(?:%b){0,%d}+" % (entry, MAX_RUN_MATCH), re.DOTALL)
 

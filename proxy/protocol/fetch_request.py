@@ -1,6 +1,6 @@
-"""Fetch requests v4 to v18: views over received frames, and the frames that a gateway sends in their place.
+"""Fetch requests v4 to v18: views of received frames, and the frames that a gateway sends in their place.
 
-A frame is whole here, its 4-byte length included; offsets count from its start.
+A frame is whole here, with its 4-byte length. Offsets count from its start.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,6 +22,7 @@ from proxy.protocol.fetch_layout import (
 from proxy.protocol.primitives import (
     UUID_BYTES,
     Malformed,
+    Span,
     Truncated,
     read_compact_count,
     read_compact_string,
@@ -39,9 +40,9 @@ _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
 _MAX_BARE_TOPICS: Final = 256
-"""A client has no reason to name topics without partitions at all."""
+"""A client has no reason to name topics without partitions."""
 _STRIDE_WORTH: Final = 8
-"""From this many topics on it pays to look whether they all have one shape."""
+"""With this many topics it is worth checking whether all of them have one shape."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +51,7 @@ class Listing:
 
     layout: FetchLayout
     keys: list[bytes]
-    """Topic names or ids; neighbours with the same key are one (as a broker answers them)."""
+    """Topic names or ids. Neighbours with the same key are merged, as in a broker's response."""
     counts: list[int]
     """How many entries each of `keys` has."""
     entries: Entries
@@ -60,7 +61,7 @@ class Listing:
         return len(self.entries)
 
     def topics(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give each topic's key and its entries, as they stand on the wire."""
+        """Yield each topic's key and its entries, as on the wire."""
         done = 0
         for key, count in zip(self.keys, self.counts, strict=True):
             yield key, self.entries[done : done + count].tobytes()
@@ -68,9 +69,9 @@ class Listing:
 
 
 class Topics:
-    """What a fetch's ``topics`` list, and where their entries lie in the frame, each block a stride.
+    """The ``topics`` of a fetch, and where their entries stand in the frame.
 
-    Frames that differ in nothing but what their entries say share one.
+    Frames that differ only in the contents of their entries share one.
     """
 
     __slots__ = ("blocks", "counts", "element", "keys", "layout", "partitions", "tagged")
@@ -82,15 +83,15 @@ class Topics:
         self.counts: list[int] = []
         """As `Listing.counts`."""
         self.blocks: list[tuple[int, int]] = []
-        """Offset and number of the entries of each element."""
+        """For each element, the offset of its entries and their number."""
         self.element = 0
-        """Size of an element where all have the shape of the first, the only block noted then."""
+        """Size of an element if all have one shape, else 0. Only the first block is noted then."""
         self.partitions = 0
         self.tagged = False
-        """An entry or an element has tags; nothing is viewed then."""
+        """An entry or an element has tags. The entries are not read then."""
 
     def listing(self, frame: bytes) -> Listing:
-        """View the entries as a frame has them."""
+        """Return the entries of a frame, as a view."""
         layout = self.layout
         if self.element:
             at, count = self.blocks[0]
@@ -107,7 +108,7 @@ class Topics:
 
 @dataclass(slots=True, eq=False)
 class FetchRequest:
-    """One fetch as a client sent it."""
+    """A fetch as a client sent it."""
 
     frame: bytes
     body: int
@@ -116,31 +117,31 @@ class FetchRequest:
     max_wait_ms: int
     isolation_level: int
     session_id: int
-    """0 before v7, as brokers take it."""
+    """0 below v7, as brokers understand it."""
     session_epoch: int
-    """-1 before v7, as brokers take it."""
+    """-1 below v7, as brokers understand it."""
     topics: Topics
     not_plain: str
-    """Why the fetch is more than a plain consumer's."""
+    """Why this is not a plain consumer's fetch; "" if it is one."""
     tail: int
-    """Offset of what follows the forgotten topics: rack and tags."""
+    """Offset of rack and tags, which follow the forgotten topics."""
     _listing: Listing | None = None
 
     @property
     def partitions(self) -> int:
-        """How many entries it has."""
+        """The number of its entries."""
         return self.topics.partitions
 
     @property
     def listing(self) -> Listing | None:
-        """The partitions that it lists; None when it is `not_plain`."""
+        """The partitions that it lists; None if it is `not_plain`."""
         if self._listing is None and not self.not_plain:
             self._listing = self.topics.listing(self.frame)
         return self._listing
 
     @property
-    def block(self) -> tuple[int, int] | None:
-        """Where the entries lie, from and to, if all are in one place; tags apart they may say anything."""
+    def block(self) -> Span | None:
+        """The span of the entries, if all of them are in one place, else None."""
         topics = self.topics
         if self.not_plain or topics.element or len(topics.blocks) != 1:
             return None
@@ -148,10 +149,10 @@ class FetchRequest:
         return at, at + count * self.layout.request_entry
 
     def with_frame(self, frame: bytes) -> "FetchRequest":
-        """Return the same fetch as another frame has it.
+        """Return the same fetch in another frame.
 
         Args:
-            frame: one that differs in its correlation id and in what the fields of its entries say, alone.
+            frame: it differs only in its correlation id and in the fields of its entries.
         """
         return FetchRequest(
             frame,
@@ -174,10 +175,10 @@ class FetchRequest:
 
 
 def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
-    """View a whole fetch request, v4 to v18.
+    """Parse a whole fetch request, v4 to v18.
 
     Raises:
-        ProtocolError: the body does not parse to its last byte, as a consumer's does.
+        ProtocolError: the body is no fetch request, or does not end where the frame ends.
     """
     layout = LAYOUTS[version]
     head_end = body + layout.request_head
@@ -186,20 +187,24 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     limits = layout.request_limits
     replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if limits else _CONSUMER
     max_wait_ms, _, _, isolation = _LIMITS.unpack_from(frame, body + limits)
-    session_id, epoch = (0, -1)
+    # What a broker takes a fetch below v7 for (fetch-semantics 1.3).
+    session_id, epoch = (0, SESSIONLESS_EPOCH)
     if version >= SESSION_VERSION:
         session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)
     walk = _TopicsWalk(frame, layout)
-    at = walk.go(head_end)
+    at = walk.array(head_end)
     at, forgets = _forgotten(frame, layout, at)
     tail = at
     tagged = _tail(frame, layout, at)
     not_plain = ""
+    # Followers are privileged and drive the ISR (fetch-semantics, traps 1 and 2; case 90).
     if replica_id != _CONSUMER:
         not_plain = "not a consumer"
     elif tagged or walk.topics.tagged:
+        # No consumer has tags: replica_state, cluster_id and others are KRaft's (fetch-semantics 1.3).
         not_plain = "tags"
     elif forgets and session_id == 0 and epoch <= 0:
+        # A broker ignores what a full fetch forgets (fetch-semantics 2.3); no client is known to send it.
         not_plain = "forgets without a session"
     return FetchRequest(
         frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.topics, not_plain, tail
@@ -207,24 +212,26 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
 
 
 def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
-    """Go over rack and tags, the last bytes of the frame; tell whether there are tags."""
+    """Skip rack and tags, the last bytes of the frame; return whether there are tags."""
     tagged = False
     if layout.flexible and frame[at:] == _NO_RACK_NO_TAGS:
         return False
     if layout.version >= 11:
         rack, at = (read_compact_string if layout.flexible else read_string)(frame, at)
         if rack is None:
+            # It is not nullable (fetch-semantics 1.3).
             raise Malformed("rack_id is null")
     if layout.flexible:
         tags, at = read_tags(frame, at)
         tagged = bool(tags)
     if at != len(frame):
+        # A broker ignores them (fetch-semantics 1.3). Nobody knows what they are, so the fetch is forwarded.
         raise Malformed(f"{len(frame) - at} bytes after a fetch request")
     return tagged
 
 
 class _TopicsWalk:
-    """The walk over ``topics``."""
+    """A walk over ``topics``."""
 
     __slots__ = ("bare", "frame", "layout", "topics")
 
@@ -234,8 +241,8 @@ class _TopicsWalk:
         self.topics = Topics(layout)
         self.bare = 0
 
-    def go(self, at: int) -> int:
-        """Walk over the array; return the offset after it."""
+    def array(self, at: int) -> int:
+        """Walk the array; return the offset after it."""
         count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
         if not count:
             return at
@@ -257,18 +264,21 @@ class _TopicsWalk:
         size = layout.request_entry
         end = at + count * size
         if layout.flexible:
+            # An empty tag buffer ends each entry, and the element (fetch-semantics, trap 46).
             if end < len(frame) and frame[at + size - 1 : end : size].count(0) == count and not frame[end]:
                 end += 1
             else:
                 return self._tagged(at, count)
         elif end > len(frame):
             raise Truncated("fetch request", at)
-        if not count:  # a broker answers no topic without partitions
+        # A broker sends no topic element without partitions back (fetch-semantics 2.5).
+        if not count:
             self.bare += 1
             if self.bare > _MAX_BARE_TOPICS:
                 raise Malformed(f"a fetch of {self.bare} topics without partitions")
             return end
         topics.partitions += count
+        # Neighbours of one topic share an element in the response (fetch-semantics 2.5, case 36).
         if topics.keys and topics.keys[-1] == key:
             topics.counts[-1] += count
         else:
@@ -291,7 +301,7 @@ class _TopicsWalk:
         return skip_tags(self.frame, at)[1]
 
     def _alike(self, start: int, size: int, count: int) -> int:
-        """Take all elements at once if each has the first one's shape; return the offset after them, or 0."""
+        """Read all elements at once if each has the first one's shape; return the offset after them, or 0."""
         topics, frame, layout = self.topics, self.frame, self.layout
         if topics.tagged or not topics.keys:
             return 0
@@ -328,7 +338,7 @@ def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
 
 
 def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[int, bool]:
-    """Go over forgotten_topics_data; tell where it ends and whether it names anything."""
+    """Skip forgotten_topics_data; return where it ends, and whether it names a topic."""
     if layout.version < SESSION_VERSION:
         return at, False
     if layout.flexible and frame[at : at + 1] == _NO_ELEMENTS:
@@ -353,14 +363,14 @@ def build_fetch_request(
     topics: Iterable[tuple[bytes, bytes]] = (),
     forgotten: Iterable[tuple[bytes, bytes]] = (),
 ) -> bytes:
-    """Return a fetch frame with the header, limits and rack of `request`, and a list of its own.
+    """Return a fetch frame with the header, limits and rack of a request, and other partitions.
 
     Args:
-        request: whose header and top-level fields are kept.
-        layout: the version sent: that of `request`, or v7 for v4 to v6.
-        session: session id (0 for none) and epoch (0 to make one, -1 to go without or to close).
-        topics: for each element its key and its entries, as they stand on the wire.
-        forgotten: for each element its key and its partitions, 4 bytes each.
+        request: its header and top-level fields are kept.
+        layout: that of the frame: the request's own, or v7 for v4 to v6.
+        session: session id (0: none), and epoch (0: make a session; -1: use none, or close it).
+        topics: for each element, its key and its entries as on the wire.
+        forgotten: for each element, its key and its partition numbers, 4 bytes each.
     """
     frame, body = request.frame, request.body
     end = b"\x00" if layout.flexible else b""

@@ -1,8 +1,7 @@
-"""Fetch responses v4 to v18, walked as they arrive, and the frames that a gateway answers in their place.
+"""Fetch responses v4 to v18: walked as they arrive, and the first bytes of those that a gateway builds.
 
-A response can be larger than memory should hold, and what it says of its own size stands first while its
-node endpoints stand last. So it is walked chunk by chunk: records are hopped over by their length and never
-copied.
+A response can be larger than what memory should hold. So it is walked chunk by chunk. Records are skipped by
+their length and never copied.
 """
 
 import struct
@@ -37,11 +36,13 @@ _NAME = Struct(">h")
 _ENTRY = Struct(">ih")  # partition_index, error_code
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _BRIDGE: Final = 512
+"""Bytes of the next chunk that are joined to a unit which began in an earlier one."""
 _MAX_UNIT: Final = 1 << 24
 _RUN_WORTH: Final = 4
+"""A run has at least this many entries."""
 
 
-# What the walk is at: plain integers, for they are looked at for every unit.
+# What comes next in the walk. A unit is one of these. They are plain integers, since each unit is compared.
 _HEADER: Final = 0
 _TOPIC: Final = 1
 _ENTRY_AT: Final = 2
@@ -52,12 +53,12 @@ _END: Final = 6
 
 
 class _Short(Exception):  # noqa: N818 - not an error: the unit goes on in the next chunk
-    """The unit under way needs bytes that have not come yet."""
+    """The current unit needs bytes that have not come yet."""
 
 
 @dataclass(slots=True, eq=False)
 class PartitionResponse:
-    """One entry of a response that is not part of a run."""
+    """An entry of a response that is not part of a run."""
 
     key: bytes
     partition: int
@@ -65,21 +66,21 @@ class PartitionResponse:
     start: int
     """Offset of the entry in the frame."""
     end: int
-    """Offset after it, tags included."""
+    """Offset after the entry, with its tags."""
     fixed: bytes
-    """The entry up to ``aborted_transactions``: partition, error, high watermark, last stable offset and,
-    from v5, log start offset."""
+    """The entry before ``aborted_transactions``: partition, error, high watermark, last stable offset and,
+    from v5 on, log start offset."""
     ends_empty: bool
-    """The rest is what an entry without news has: no records, no preferred replica, no tags."""
+    """The rest is one of `FetchLayout.empty_ends`: no records, no preferred replica, no tags."""
     records: int
-    """Bytes of records."""
+    """The number of bytes of its records."""
     redirects: bool
-    """It names a preferred read replica, or has tags (a diverging epoch, a leader)."""
+    """The entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
 
 
 @dataclass(slots=True, eq=False)
 class EmptyRun:
-    """Consecutive entries of one topic that carry neither records nor an error nor tags."""
+    """Consecutive entries of one topic that have neither records nor errors nor tags."""
 
     key: bytes
     entries: Entries
@@ -87,12 +88,12 @@ class EmptyRun:
 
 
 class FetchResponseWalk:
-    """The walk over one response; chunks of its frame go in by `feed`, from the length prefix on.
+    """A walk over one response. `feed` takes the chunks of its frame, from the length on.
 
     Args:
-        layout: the version of the request that it answers.
-        isolation_level: that of the request; it tells what an entry without news looks like.
-        keep: collect `entries`, `runs` and `elements`; otherwise entries are only counted.
+        layout: that of the request.
+        isolation_level: that of the request. It decides how an entry without changes ends.
+        keep: collect `entries`, `runs` and `elements`. Otherwise entries are only counted.
         spans: collect `record_spans`.
     """
 
@@ -136,7 +137,7 @@ class FetchResponseWalk:
         self._skip = 0
         self._tail = b""
         self.offset = 0
-        """How many bytes of the frame were fed and need no other look: up to here it may pass on."""
+        """The number of bytes that are walked. These may be forwarded."""
         self.throttle_time_ms = 0
         self.error_code = 0
         self.session_id = 0
@@ -145,15 +146,15 @@ class FetchResponseWalk:
         self.partitions = 0
         self.record_bytes = 0
         self.record_spans: list[Span] | None = [] if spans else None
-        """Where records lie in the frame, in order; noted as soon as their length is read."""
+        """Where records stand in the frame, in order. A span is noted once the records' length is read."""
         self.entries: list[PartitionResponse] = []
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
-        """Topic elements as they stand in the response, if entries are kept: key, entries."""
+        """The topic elements of the response, if entries are kept: key, number of entries."""
         self.tags: list[TagSpan] = []
-        """The body's tags; their offsets count from `tags_at`."""
+        """The body's tags. Their offsets count from `tags_at`."""
         self.tags_at = -1
-        """Offset of the body's tag buffer, the last bytes of the frame; -1 until it is reached."""
+        """Offset of the body's tag buffer, the last bytes of the frame. -1 until it is reached."""
 
     @property
     def head_known(self) -> bool:
@@ -162,7 +163,7 @@ class FetchResponseWalk:
 
     @property
     def done(self) -> bool:
-        """Whether the response was walked to its end."""
+        """Whether the response is walked to its end."""
         return self._at == _END and not self._skip
 
     def skip_records(self, size: int) -> bool:
@@ -174,7 +175,7 @@ class FetchResponseWalk:
         return True
 
     def feed(self, chunk: bytes) -> None:
-        """Walk on over the next bytes of the frame.
+        """Walk the next bytes of the frame.
 
         Raises:
             ProtocolError: the bytes are no response of this version.
@@ -198,7 +199,7 @@ class FetchResponseWalk:
             self._tail = chunk[at:]
 
     def _bridge(self, chunk: bytes) -> int:
-        """Walk over a unit that began in an earlier chunk; return where to go on in this one, or -1."""
+        """Walk a unit that began in an earlier chunk; return where this chunk goes on, or -1."""
         window = _BRIDGE
         while True:
             tail = self._tail
@@ -223,7 +224,7 @@ class FetchResponseWalk:
             window *= 4
 
     def _walk(self, buffer: bytes, at: int) -> int:
-        """Take units while they are whole; return where the next begins (beyond the end: in records)."""
+        """Walk whole units; return where the next one begins, which can be after the buffer (in records)."""
         base = self.offset - at
         size = len(buffer)
         try:
@@ -256,6 +257,7 @@ class FetchResponseWalk:
         if layout.flexible:
             at = at + 1 if not buffer[at] else skip_tags(buffer, at)[1]
         throttle, error, session_id, session_id_at = 0, 0, 0, 0
+        # KIP-227: error and session id from v7 on (fetch-semantics 1.4).
         if layout.version >= SESSION_VERSION:
             throttle, error, session_id = _SESSION_HEAD.unpack_from(buffer, at)
             session_id_at = base + at + _SESSION_ID_AT
@@ -303,11 +305,13 @@ class FetchResponseWalk:
             aborted, at = read_uvarint(buffer, at)
             preferred = at + ((aborted - 1) * (ABORTED_BYTES + 1) if aborted else 0)
             records, at = read_uvarint(buffer, preferred + 4)
+            # Null records: Kafka 3.0 to 3.9 in entries of some errors (fetch-semantics 6.3, case 93).
             records = records - 1 if records else 0
         else:
             aborted = _COUNT.unpack_from(buffer, at)[0]
             preferred = at + 4 + max(aborted, 0) * ABORTED_BYTES
             at = preferred + (4 if layout.version >= 11 else 0)
+            # Null records: as above (case 93).
             records = max(_COUNT.unpack_from(buffer, at)[0], 0)
             at += 4
         if at > len(buffer):
@@ -318,6 +322,7 @@ class FetchResponseWalk:
             begin = start + layout.aborted
             empty = not records and buffer[begin : begin + len(ends)][: at - begin] == ends[: at - begin]
             fixed = buffer[start:begin]
+            # KIP-392: brokers repeat it until the client has moved (fetch-semantics, trap 29; case 83).
             redirects = layout.version >= 11 and buffer[preferred : preferred + 4] != _NOBODY
             self._open = PartitionResponse(
                 self._key, partition, error, base + start, base + end, fixed, empty, records, redirects
@@ -330,7 +335,8 @@ class FetchResponseWalk:
         self.partitions += 1
         if not layout.flexible:
             self._entry_done()
-        elif end < len(buffer) and not buffer[end]:  # its tags are at hand, and there are none
+        elif end < len(buffer) and not buffer[end]:  # the entry has no tags
+            # An entry's tags stand behind its records (fetch-semantics 1.4, trap 49).
             end += 1
             if self._open is not None:
                 self._open.end += 1
@@ -340,39 +346,39 @@ class FetchResponseWalk:
         return end
 
     def _run(self, buffer: bytes, at: int) -> int:
-        """Take the entries without news that come next; return where they end, 0 if it is only a few."""
+        """Walk the next entries without changes; return where they end, 0 if there are only a few."""
         layout, left = self._layout, self._left
         found = layout.empty_runs[self._isolation].match(buffer, at)
-        taken = min((found.end() - at) // layout.response_entry, left) if found is not None else 0
-        if taken < _RUN_WORTH:
+        count = min((found.end() - at) // layout.response_entry, left) if found is not None else 0
+        if count < _RUN_WORTH:
             return 0
-        if taken == MAX_RUN_MATCH and left > taken:
-            taken += self._long_run(buffer, at + taken * layout.response_entry, left - taken)
+        if count == MAX_RUN_MATCH and left > count:
+            count += self._long_run(buffer, at + count * layout.response_entry, left - count)
         if self._keep:
-            items = np.frombuffer(buffer, layout.response_item, taken, at)
+            items = np.frombuffer(buffer, layout.response_item, count, at)
             self.runs.append(EmptyRun(self._key, items.copy()))
-        self._left = left - taken
-        self.partitions += taken
+        self._left = left - count
+        self.partitions += count
         if not self._left:
             self._entries_done()
-        return at + taken * layout.response_entry
+        return at + count * layout.response_entry
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
-        """Count the entries without news from an offset on, by columns: what is fastest for many."""
+        """Count the entries without changes from an offset on, by columns: the fastest way for many."""
         layout = self._layout
         most = min((len(buffer) - at) // layout.response_entry, left)
-        size, taken = 8 * MAX_RUN_MATCH, 0
-        while taken < most:
-            items = np.frombuffer(buffer, layout.response_item, min(size, most - taken), at)
+        size, count = 8 * MAX_RUN_MATCH, 0
+        while count < most:
+            items = np.frombuffer(buffer, layout.response_item, min(size, most - count), at)
             fields = items.view(layout.response_fields)
             changes = (fields["end"] != np.void(self._ends_empty)) | (fields["error"] != 0)
             first = int(changes.argmax())
             if changes[first]:
-                return taken + first
-            taken += len(items)
+                return count + first
+            count += len(items)
             at += len(items) * layout.response_entry
             size *= 8
-        return taken
+        return count
 
     def _entry_tags(self, buffer: bytes, at: int, base: int) -> int:
         end = skip_tags(buffer, at)[1]
@@ -407,6 +413,7 @@ class FetchResponseWalk:
             self._at = _BODY_TAGS if self._layout.flexible else _END
 
     def _body_tags(self, buffer: bytes, at: int, base: int) -> int:
+        # KIP-951: node_endpoints are in here, the last bytes of the frame (fetch-semantics 1.4).
         self.tags_at = base + at
         end = at + 1
         if buffer[at]:
@@ -427,7 +434,7 @@ class FetchResponseWalk:
 def response_head(
     layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
 ) -> bytes:
-    """Return a response from its correlation id up to ``responses``, error 0, without the length prefix."""
+    """Return a response without an error, from its correlation id up to ``responses``."""
     tags = b"\x00" if layout.flexible else b""
     if layout.version < SESSION_VERSION:
         return correlation_id + _THROTTLE.pack(throttle_time_ms)
@@ -435,7 +442,7 @@ def response_head(
 
 
 def slices(chunks: Sequence[bytes], start: int, end: int) -> list[memoryview]:
-    """Return where the bytes from `start` to `end` of a frame lie in the chunks that hold it, uncopied."""
+    """Return a span of a frame that is received in chunks, as views."""
     found: list[memoryview] = []
     at = 0
     for chunk in chunks:

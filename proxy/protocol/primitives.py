@@ -1,12 +1,12 @@
-"""Single values of the Kafka wire. Everything is big-endian.
+"""Readers and writers of single values of the Kafka protocol. Everything is big-endian.
 
 Every reader keeps one contract, `(buffer, offset) -> (value, next_offset)`, checks its bounds, and never
-allocates by a number that came off the wire. A reader raises nothing but:
+allocates memory by a number that it has read. A reader raises only:
 
     ValueError
       ProtocolError            bytes that are not what they should be
         Truncated              the value goes on after the end of the buffer
-        Malformed              the value is none that Kafka writes
+        Malformed              a value that Kafka never writes
         UnknownVersion         an API key or version that is not known here
 """
 
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""What readers read; none of them changes or keeps it."""
+"""What readers read. No reader changes or keeps it."""
 
 Span: TypeAlias = tuple[int, int]
-"""Where something starts, and where it ends (the first byte after it)."""
+"""Offsets of the first byte of something, and of the first byte after it."""
 
 TagSpan: TypeAlias = tuple[int, int, int]
-"""A tagged field: its tag, where its payload starts, and where it ends (the first byte after it)."""
+"""A tagged field: its tag, and the `Span` of its payload."""
 
 MAX_UVARINT: Final = 0xFFFF_FFFF
 MAX_UVARINT_BYTES: Final = 5
@@ -44,7 +44,7 @@ class Truncated(ProtocolError):  # noqa: N818 - the state of the bytes; the tree
 
 
 class Malformed(ProtocolError):  # noqa: N818 - as above
-    """The value is none that Kafka writes."""
+    """A value that Kafka never writes."""
 
 
 class UnknownVersion(ProtocolError):  # noqa: N818 - as above
@@ -75,8 +75,8 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
     """Read an unsigned varint: 7 bits per byte, the low ones first, at most 32 bits.
 
     Raises:
-        Malformed: it has more than five bytes or is beyond 32 bits.
-        Truncated: it has no last byte.
+        Malformed: it has more than five bytes, or more than 32 bits.
+        Truncated: its last byte is missing.
     """
     size = len(buffer)
     if offset < size and (byte := buffer[offset]) < 0x80:
@@ -96,7 +96,7 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 
 def encode_uvarint(value: int) -> bytes:
-    """Write `value` (0 to 2^32-1) in as few bytes as it takes."""
+    """Write a value from 0 to 2^32-1 in as few bytes as possible."""
     if not 0 <= value <= MAX_UVARINT:
         raise Malformed(f"{value} does not fit a uvarint")
     out = bytearray()
@@ -107,7 +107,7 @@ def encode_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def _take(buffer: Buffer, offset: int, length: int, what: str) -> tuple[bytes, int]:
+def _read_bytes(buffer: Buffer, offset: int, length: int, what: str) -> tuple[bytes, int]:
     end = offset + length
     if end > len(buffer):
         raise Truncated(what, offset)
@@ -115,21 +115,21 @@ def _take(buffer: Buffer, offset: int, length: int, what: str) -> tuple[bytes, i
 
 
 def read_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
-    """Read a string with an int16 length as it stands, undecoded; -1 is null."""
+    """Read a string with an int16 length, undecoded. Length -1 is null."""
     length, start = read_int16(buffer, offset)
     if length < 0:
         if length == -1:
             return None, start
         raise Malformed(f"string at {offset} has length {length}")
-    return _take(buffer, start, length, "string")
+    return _read_bytes(buffer, start, length, "string")
 
 
 def read_compact_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
-    """Read a string with a uvarint of its length + 1 as it stands, undecoded; 0 is null."""
+    """Read a string with a uvarint of its length + 1, undecoded. 0 is null."""
     length, start = read_uvarint(buffer, offset)
     if length == 0:
         return None, start
-    return _take(buffer, start, length - 1, "compact string")
+    return _read_bytes(buffer, start, length - 1, "compact string")
 
 
 def encode_string(value: bytes | None) -> bytes:
@@ -147,7 +147,7 @@ def encode_compact_string(value: bytes | None) -> bytes:
 
 
 def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
-    """Read the int32 number of elements of an array; -1 (null) is None.
+    """Read the number of elements of an array, an int32. -1 (null) is None.
 
     Raises:
         Truncated: there are fewer bytes left than elements, and each takes at least one.
@@ -163,7 +163,7 @@ def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
 
 
 def read_compact_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
-    """Read the number of elements of a compact array, a uvarint of it + 1; 0 (null) is None.
+    """Read the number of elements of a compact array, a uvarint of the number + 1. 0 (null) is None.
 
     Raises:
         Truncated: there are fewer bytes left than elements, and each takes at least one.
@@ -187,7 +187,7 @@ def encode_compact_count(count: int | None) -> bytes:
 
 
 def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
-    """Go over a tag buffer without looking into it."""
+    """Skip a tag buffer."""
     count, at = read_uvarint(buffer, offset)
     for _ in range(count):
         _, at = read_uvarint(buffer, at)
@@ -199,7 +199,7 @@ def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
 
 
 def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
-    """Read where the payloads of a tag buffer lie, in the order in which they stand."""
+    """Read the spans of a tag buffer's payloads, in order."""
     count, at = read_uvarint(buffer, offset)
     spans: list[TagSpan] = []
     for _ in range(count):

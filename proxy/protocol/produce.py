@@ -1,4 +1,4 @@
-"""The one thing about Produce that decides what happens on a connection: whether a response will come."""
+"""Produce: whether a response will come."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ _FIRST_FLEXIBLE: Final = 9
 
 
 def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
-    """Read how many replicas a Produce request waits for; with 0 the broker sends no response at all.
+    """Read acks of a Produce request: the replicas that it waits for. With 0 the broker sends no response.
 
     The field stands first in the body up to v2, and after the transactional id from v3 on.
 
     Args:
-        frame: the first bytes of a request, as many as have come.
+        frame: a request, or its first bytes.
         version: its version.
         body_offset: where its body starts.
 
@@ -22,10 +22,11 @@ def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
         -1 (all in sync), 0 or 1; None: more bytes are needed.
 
     Raises:
-        ProtocolError: the transactional id is none.
+        ProtocolError: these bytes are no transactional id.
     """
     at = body_offset
     try:
+        # KIP-98: the transactional id stands first from v3 on (fetch-semantics, trap 32; case 86).
         if version >= _FIRST_FLEXIBLE:
             _, at = read_compact_string(frame, at)
         elif version >= _FIRST_TRANSACTIONAL:

@@ -1,9 +1,9 @@
-"""The responses that name brokers, as tables: field by field in wire order, named as Kafka names them.
+"""The responses that name brokers, as tables: their fields in wire order, with Kafka's names.
 
-Only what it takes to find a host and a port is told: sizes, where strings and arrays stand, and since which
-version. Brokers from 1.0 to 4.3 speak these versions.
+A table has only what is needed to find a host and a port: sizes, strings, arrays, and the versions of each
+field. Brokers from 1.0 to 4.3 speak these versions.
 
-Left out on purpose, since no client of a broker meets them: Vote, BeginQuorumEpoch, EndQuorumEpoch,
+Left out on purpose, since clients of brokers never get them: Vote, BeginQuorumEpoch, EndQuorumEpoch,
 FetchSnapshot and UpdateRaftVoter (between controllers), LeaderAndIsr, UpdateMetadata and registrations
 (between brokers). The endpoints in StreamsGroupHeartbeat and StreamsGroupDescribe are those of clients.
 """
@@ -20,19 +20,19 @@ LATEST: Final = 0x7FFF
 
 
 class Kind(Enum):
-    """How a field lies on the wire."""
+    """How a field is written."""
 
     FIXED = auto()
     STRING = auto()
     RECORDS = auto()
-    """Nullable bytes; met only in flexible versions here."""
+    """Nullable bytes. Here they occur only in flexible versions."""
     ARRAY = auto()
     STRUCT = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a message, in the versions `since` to `until`."""
+    """A field of a message, in the versions `since` to `until`."""
 
     name: str
     kind: Kind
@@ -41,7 +41,7 @@ class Field:
     size: int = 0
     """Bytes of a `FIXED` field."""
     struct: "Struct | None" = None
-    """What an `ARRAY` has as elements, and what a `STRUCT` is."""
+    """The elements of an `ARRAY`; the fields of a `STRUCT`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,13 @@ class Struct:
 
     fields: tuple[Field, ...]
     endpoints_tag: int | None = None
-    """The tag whose payload is node_endpoints; all others are passed over, known or not."""
+    """The tag whose payload is node_endpoints. All other tags are skipped."""
     partial: bool = False
-    """What follows the fields holds no address and is not walked."""
+    """The bytes after the fields hold no address and are not walked."""
     flexible: bool = False
     """Set by `layout`: strings and arrays are compact, and a tag buffer ends the struct."""
     addressed: bool = False
-    """Set by `layout`: a host stands in here, or somewhere below."""
+    """Set by `layout`: the struct has a host, itself or in a struct within it."""
 
 
 def _fixed(name: str, size: int, *, since: int = 0, until: int = LATEST) -> Field:
@@ -87,10 +87,10 @@ _METADATA: Final = Struct(
         _fixed("throttle_time_ms", 4, since=3),
         _array("brokers", _fixed("node_id", 4), _string("host"), _fixed("port", 4), _string("rack", since=1)),
     ),
-    partial=True,  # topics can be thousands, and the brokers stand before them
+    partial=True,  # there can be thousands of topics, and they stand after the brokers
 )
 
-# A coordinator stands in the message itself up to v3, in an array from v4 on (KIP-699).
+# The coordinator is in the message itself up to v3, in an array from v4 on (KIP-699).
 _FIND_COORDINATOR: Final = Struct(
     fields=(
         _fixed("throttle_time_ms", 4, since=1),
@@ -112,9 +112,9 @@ _FIND_COORDINATOR: Final = Struct(
     ),
 )
 
-# endpoint_type 2 (v1, KIP-919): the "brokers" are controllers. Only a controller answers so (a broker sends
-# error 114 MISMATCHED_ENDPOINT_TYPE): then what stands behind the gateway are controllers, and the client is
-# kept on it in the same way.
+# endpoint_type 2 (v1, KIP-919): the "brokers" are controllers. Only a controller sends them (a broker sends
+# error 114 MISMATCHED_ENDPOINT_TYPE). Then there are controllers behind the gateway, and their addresses are
+# rewritten in the same way.
 _DESCRIBE_CLUSTER: Final = Struct(
     fields=(
         _fixed("throttle_time_ms", 4),
@@ -267,7 +267,7 @@ _MESSAGES: Final[dict[int, _Message]] = {
 }
 
 REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in _MESSAGES.items()}
-"""API key -> the highest version whose addresses can be rewritten, which is what a client may be promised."""
+"""API key -> the highest version whose addresses can be rewritten. Clients are offered no higher one."""
 
 
 def _bring_to(struct: Struct, version: int, *, flexible: bool) -> Struct:
@@ -290,7 +290,7 @@ def _field_at(field: Field, version: int, *, flexible: bool) -> Field:
 
 
 def _merge(fields: list[Field]) -> tuple[Field, ...]:
-    """Make one field of each run of fixed ones: fewer steps, where nobody asks for a single one."""
+    """Merge neighbouring fixed fields into one, for fewer steps. Nobody needs them one by one."""
     merged: list[Field] = []
     for field in fields:
         if merged and field.kind is merged[-1].kind is Kind.FIXED:
@@ -309,10 +309,10 @@ def _layout(api_key: int, version: int) -> Struct | None:
 
 
 def layout(api_key: int, version: int) -> Struct | None:
-    """Give what a response's body looks like; None: at that version it names no broker.
+    """Return the struct of a response's body; None if it names no broker at that version.
 
     Raises:
-        UnknownVersion: the key is not one of `REWRITTEN`, or the version is not known.
+        UnknownVersion: the key is not one of `REWRITTEN`, or the version is unknown.
     """
     message = _MESSAGES.get(api_key)
     if message is None or not message.oldest <= version <= message.last:

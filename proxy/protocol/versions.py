@@ -2,7 +2,7 @@
 
 The gateway speaks v7 or later in a session. A fetch of an earlier version goes to the broker as v7, and its
 response goes to the client as the client's version has it. No other raise is safe: these versions differ only
-in the fields of the session, in log_start_offset (v5) and in error 56 (v6).
+in the fields of the session, in log_start_offset (v5) and in error 56 (v6): fetch-semantics, traps 3 and 4.
 """
 
 from collections.abc import Sequence
@@ -40,6 +40,7 @@ def raise_listing(listing: Listing) -> Listing:
     if narrow is wide:
         return listing
     entries = listing.entries
+    # v5 brought log_start_offset; only a follower's means something (fetch-semantics, trap 4).
     if narrow.version == 4:
         bytes_ = np.frombuffer(entries.tobytes(), np.uint8).reshape(-1, narrow.request_entry)
         widened = np.full((len(entries), wide.request_entry), 0xFF, np.uint8)
@@ -71,6 +72,7 @@ def narrow_entry(chunks: Sequence[bytes], entry: PartitionResponse, version: int
     """
     if version > 5:
         return slices(chunks, entry.start, entry.end)
+    # KIP-112: up to v5 clients do not know 56, and a broker sends 6 (fetch-semantics 2.6, case 74).
     if entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         patched = bytearray(b"".join(slices(chunks, entry.start, entry.end)))
         patched[ERROR_CODE] = ErrorCode.NOT_LEADER_OR_FOLLOWER.to_bytes(2)

@@ -1,7 +1,7 @@
-"""Expanded responses: what a broker would have answered without a session.
+"""Expanded responses: the response that a broker would have sent without a session.
 
-The kept image of every partition asked for, in the request's order, and over it the entries that the broker
-did send, spliced in as they lie in the received chunks.
+It has the cached entry of each requested partition, in the request's order. The entries that the broker sent
+take the place of the cached ones. They are views of the received chunks.
 """
 
 from collections.abc import Sequence
@@ -26,35 +26,39 @@ FOUND_BEFORE_READING: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Errors that a broker appends after all partitions that it read."""
+"""Errors that a broker finds before it reads. It sends them after all that it read: fetch-semantics 2.4.
+
+Up to Kafka 1.1 an unknown partition of a known topic stands in its place. 3 does not tell it from an unknown
+topic; no client depends on it (trap 23)."""
 _UNIFORM_WORTH: Final = 8
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Expansion:
-    """All that one expanded response is made of."""
+    """What an expanded response is made of."""
 
     layout: FetchLayout
-    """The version that the client speaks; the table's may be v7 for a client of v4 to v6."""
+    """That of the client's version. The table has v7 if this is v4 to v6."""
     listing: Listing
     table: PartitionTable
     rows: Rows
     """The row of each entry of `listing`."""
     entries: Sequence[PartitionResponse]
-    """What the broker sent and is told as it came."""
+    """The entries that go to the client as the broker sent them."""
     entry_rows: Sequence[int]
+    """The row of each of `entries`."""
     chunks: Sequence[bytes]
-    """The broker's frame as received."""
+    """The broker's frame, as received."""
     correlation_id: bytes
     throttle_time_ms: int
     tags: bytes
-    """The body's tag buffer (v12 and later), else nothing."""
+    """The body's tag buffer; empty below v12."""
 
 
 def expand(what: Expansion) -> tuple[list[Buffer], int]:
-    """Return the whole frame for the client, in pieces, and its size.
+    """Return the frame for the client, in pieces, and its size.
 
-    The pieces refer to `what.chunks`; records are not copied.
+    Pieces are views of `what.chunks`, so records are not copied.
     """
     order = _order(what)
     rows: Rows = what.rows
@@ -72,9 +76,9 @@ def expand(what: Expansion) -> tuple[list[Buffer], int]:
 
 
 def _order(what: Expansion) -> Rows | None:
-    """Return the order of the response by position in the request, None if it is the request's own."""
+    """Return the positions in the request, in the response's order; None if that is the request's own."""
     found = sorted(
-        # A broker looks up all topic ids before it looks at anything else.
+        # A broker looks up all topic ids before anything else: 100 before 3 and 29 (fetch-semantics 2.4).
         (entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID, int(what.table.position[row]))
         for entry, row in zip(what.entries, what.entry_rows, strict=True)
         if entry.error_code in FOUND_BEFORE_READING
@@ -93,6 +97,7 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
     counts: list[int] = []
     for owner in owners:
         key = listing.keys[owner]
+        # Only neighbours share a topic element, as the broker has it (fetch-semantics 2.5, case 36).
         if keys and keys[-1] == key:
             counts[-1] += 1
         else:
@@ -104,9 +109,10 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
 def _template(
     what: Expansion, keys: list[bytes], counts: list[int], rows: Rows
 ) -> tuple[bytearray, list[int]]:
-    """Return the response with every partition as its image, and where each topic's entries begin in it."""
+    """Return the response with the cached entries alone, and where each topic's entries begin in it."""
     layout = what.layout
     head = response_head(layout, what.correlation_id, what.throttle_time_ms) + layout.count(len(keys))
+    # The session speaks v7; log_start_offset came with v5 (fetch-semantics 1.4, trap 4).
     cached_entries = narrow_entries(what.table.cached_entries.take(rows), layout)
     size = layout.response_entry
     end = 1 if layout.flexible else 0
@@ -145,7 +151,7 @@ def _template(
 def _spliced(
     what: Expansion, template: bytearray, starts: list[int], counts: list[int], positions: list[int]
 ) -> tuple[list[Buffer], int]:
-    """Put the broker's entries in the places of their images, and the frame's length before all."""
+    """Put the broker's entries in place of the cached ones, and the frame's length in front."""
     size = what.layout.response_entry
     firsts = [0, *accumulate(counts)]
     pieces: list[Buffer] = []

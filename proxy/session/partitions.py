@@ -1,7 +1,8 @@
-"""The partition table: what one fetch session holds, in columns.
+"""The partition table: the partitions of one fetch session, in columns.
 
-A row is a partition, found by (topic, partition), never by its place in a fetch: clients rotate their lists.
-Rows cost about 90 bytes and no Python object each; a topic costs an entry in a dict and a span in the lookup.
+Each row is a partition. It is found by topic and partition number, never by its place in a fetch, since
+clients rotate their lists. A row costs about 90 bytes and no Python object. A topic costs an entry of a dict
+and a span of the lookup.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import EmptyRun, PartitionResponse
 
 MAX_LOOKUP: Final = 1 << 17
-"""Partition numbers that one table may span over all its topics, beside eight for each partition it holds.
-The lookup has 8 bytes for each number from 0 to a topic's highest."""
+"""Partition numbers that the lookup of a table may span, in addition to eight for each partition. A topic
+spans the numbers from 0 to its highest, 8 bytes each."""
 
 _NO_TOPIC: Final = 0
 _NO_ROW: Final = -1
@@ -27,11 +28,11 @@ Column32: TypeAlias = npt.NDArray[np.int32]
 
 
 class PartitionTable:
-    """The partitions of a session: what was last asked, and what the broker last answered.
+    """The partitions of a session, with the entries last requested and the entries last received.
 
     Args:
-        layout: the version that the session is spoken in.
-        isolation_level: that of the session's fetches; it tells what an entry without news looks like.
+        layout: that of the session's version.
+        isolation_level: that of the session's fetches. It decides how an entry without changes ends.
     """
 
     __slots__ = (
@@ -61,6 +62,7 @@ class PartitionTable:
     def __init__(self, layout: FetchLayout, isolation_level: int) -> None:
         self.layout = layout
         self.isolation_level = isolation_level
+        # Records are empty, never null: null ends librdkafka (KAFKA-18646; fetch-semantics 6.2).
         self._blank = np.void(bytes(layout.aborted) + layout.empty_ends[1 if isolation_level else 0])
         self.numbers: dict[bytes, int] = {}
         """Topic key -> number of the topic in this table, from 1."""
@@ -71,27 +73,27 @@ class PartitionTable:
         self._free: list[int] = []
         self._top = 0
         self.size = 0
-        """Partitions held."""
+        """The number of partitions."""
         self.requests: Entries = np.zeros(0, layout.request_item)
-        """The entries last sent in the session."""
+        """The entries of the last requests in the session."""
         self.request_bytes = self.requests.view(np.uint8).data
         """`requests` as bytes."""
         self.cached_entries: Entries = np.zeros(0, layout.response_item)
-        """What a response says of a partition without news."""
+        """The entries that stand for partitions that the broker left out of a response."""
         self.cached_bytes = self.cached_entries.view(np.uint8).data
         """`cached_entries` as bytes."""
         self.known = np.zeros(0, np.bool_)
-        """Rows whose image may be filled in: the broker described them in this session, without error."""
+        """Rows whose cached entry may be used: the broker sent one in this session, without an error."""
         self._described = 0
-        """How many rows are `known`."""
+        """The number of rows that are `known`."""
         self.refused = np.zeros(0, np.int16)
-        """The error that a full fetch of this session gave, 0 for none."""
+        """The error code of each row in the full response of this session, 0 for none."""
         self.topic: Column32 = np.zeros(0, np.int32)
-        """Topic number, 0 for a free row."""
+        """The topic's number of each row, 0 for a free row."""
         self.position: Column32 = np.zeros(0, np.int32)
-        """Place in the latest fetch that was compared by it, -1 if it is not there."""
+        """The place of each row in the latest fetch that was placed, -1 if it is not there."""
         self.arranged: Callable[[Rows], None] | None = None
-        """Told what `arrange` does: for each row the number that it had. For who keeps columns of its own."""
+        """`arrange` calls it with the old number of each row. For callers with columns of their own."""
 
     def __repr__(self) -> str:
         return f"<PartitionTable partitions={self.size} topics={len(self.numbers)} v{self.layout.version}>"
@@ -102,7 +104,7 @@ class PartitionTable:
 
     @property
     def bloated(self) -> bool:
-        """Whether what was forgotten has come to outweigh what is held; a new table is due then."""
+        """Whether forgotten topics and numbers outweigh the rest. The table should be made anew then."""
         return len(self._keys) > 4 * self.size + 1024 or len(self._lookup) > MAX_LOOKUP + 8 * self.size
 
     def locate(self, listing: Listing) -> Rows:
@@ -114,7 +116,7 @@ class PartitionTable:
             try:
                 rows: Rows = self._lookup[base : base + span].take(partitions)
                 return rows  # noqa: TRY300 - the line that may raise is the one above
-            except IndexError:  # a partition beyond the span: new to the table
+            except IndexError:  # a partition beyond the span: it is not in the table
                 return self._find(partitions, self._bases[number], self._spans[number])
         get = self.numbers.get
         topics = np.array([get(key, _NO_TOPIC) for key in listing.keys], np.intp)
@@ -134,16 +136,16 @@ class PartitionTable:
         return self._find(partitions, self._bases[number], self._spans[number])
 
     def _find(self, partitions: npt.NDArray[np.uint32], bases: Rows | np.intp, spans: Rows | np.intp) -> Rows:
-        # The sum is masked before it is used: slot 0 of the lookup belongs to no topic.
+        # Numbers beyond the span go to slot 0 of the lookup, which belongs to no topic.
         slots = np.where(partitions < spans, bases + partitions.astype(np.intp), 0)
         rows: Rows = self._lookup.take(slots)
         return rows
 
     def add(self, listing: Listing, positions: Rows) -> bool:
-        """Append the entries at `positions` of `listing`, none of them held yet, as the session's newest.
+        """Add the entries at some positions of a listing. None of them may be in the table.
 
         Returns:
-            False, with nothing changed, if the partition numbers are too sparse for a bounded lookup.
+            False, and nothing changes, if the partition numbers are too sparse for the lookup.
         """
         partitions = listing.entries.view(self.layout.request_fields)["partition"][positions].astype(np.intp)
         if len(listing.keys) == 1:
@@ -152,7 +154,7 @@ class PartitionTable:
             elements = np.searchsorted(np.cumsum(listing.counts), positions, side="right")
         if not self._span(listing, elements, partitions):
             return False
-        rows = self._take_rows(len(positions))
+        rows = self._allocate(len(positions))
         topics = np.array([self.numbers.get(key, _NO_TOPIC) for key in listing.keys], np.intp)[elements]
         self.topic[rows] = topics
         self.requests[rows] = listing.entries[positions]
@@ -164,7 +166,7 @@ class PartitionTable:
         return True
 
     def forget(self, rows: Rows) -> None:
-        """Drop partitions, their state with them."""
+        """Remove partitions and their state."""
         slots = self._bases[self.topic[rows]] + self.partitions(rows)
         self._lookup[slots] = _NO_ROW
         self.topic[rows] = _NO_TOPIC
@@ -175,21 +177,25 @@ class PartitionTable:
         self.size -= len(rows)
 
     def forget_responses(self) -> None:
-        """Drop what the broker said of every partition: another session begins."""
+        """Forget what the broker sent for every partition, since another session begins.
+
+        What a session said is not known in the next (fetch-semantics 6.2).
+        """
         self.known.fill(False)
         self._described = 0
         self.refused.fill(0)
 
     def apply_run(self, run: EmptyRun, rows: Rows) -> None:
-        """Take what the broker said of the partitions in these rows, without news and without error."""
+        """Apply entries without changes and without errors to their rows."""
         self.cached_entries[rows] = run.entries
         self.known[rows] = True
         self._described = int(np.count_nonzero(self.known))
         self.refused[rows] = 0
 
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
-        """Take what the broker said of one partition; its records and errors are not kept."""
+        """Apply one entry to its row. Its records and its error are not kept."""
         known = bool(self.known[row])
+        # An error entry has -1 for all offsets: never filled in (fetch-semantics 6.2, trap 25; case 25).
         self.known[row] = described = not entry.error_code
         self._described += described - known
         if described:
@@ -203,20 +209,21 @@ class PartitionTable:
         return partitions
 
     def unplaced(self) -> Rows:
-        """Return the rows that the latest fetch, as `position` has it, does not list."""
+        """Return the rows that the latest placed fetch does not list."""
         unplaced = (self.position[: self._top] < 0) & (self.topic[: self._top] != _NO_TOPIC)
         rows: Rows = unplaced.nonzero()[0]
         return rows
 
     def place(self, rows: Rows) -> int:
-        """Number the rows of a fetch by their place in it; return how many rows it names."""
+        """Note the place of each row in a fetch; return how many rows it names."""
         position = self.position
         position.fill(-1)
+        # By content, not by place: librdkafka rotates its lists (fetch-semantics, trap 47).
         position[rows] = _first_numbers(len(rows))
         return int(np.count_nonzero(position >= 0))
 
     def arrange(self, rows: Rows) -> None:
-        """Number all rows that are held anew, in the given order, from 0 on."""
+        """Renumber all rows in the given order, from 0 on."""
         count, top = len(rows), self._top
         order = np.concatenate([rows, np.array(self._free, np.intp)])
         for column in (self.requests, self.cached_entries, self.known, self.refused, self.topic):
@@ -229,7 +236,7 @@ class PartitionTable:
             self.arranged(order)
 
     def unknown(self) -> Rows:
-        """Return the rows whose image may not be filled in."""
+        """Return the rows whose cached entry may not be used."""
         if self._described == self.size:
             return _NONE
         rows: Rows = (~self.known[: self._top] & (self.topic[: self._top] != _NO_TOPIC)).nonzero()[0]
@@ -237,18 +244,18 @@ class PartitionTable:
 
     @property
     def unmentioned(self) -> bool:
-        """Whether the full response of this session left out a partition."""
+        """Whether a partition was missing in the full response of this session."""
         mentioned = self.known[: self._top] | (self.refused[: self._top] != 0)
         return int(np.count_nonzero(mentioned)) != self.size
 
-    def _take_rows(self, count: int) -> Rows:
+    def _allocate(self, count: int) -> Rows:
         reused = min(count, len(self._free))
         rows = [self._free.pop() for _ in range(reused)]
         fresh = count - reused
         self._grow(self._top + fresh)
-        taken = np.concatenate([np.array(rows, np.intp), np.arange(self._top, self._top + fresh)])
+        allocated: Rows = np.concatenate([np.array(rows, np.intp), np.arange(self._top, self._top + fresh)])
         self._top += fresh
-        return taken
+        return allocated
 
     def _grow(self, need: int) -> None:
         have = len(self.topic)
@@ -265,7 +272,7 @@ class PartitionTable:
         self.position = np.append(self.position, np.full(more, -1, np.int32))
 
     def _span(self, listing: Listing, elements: Rows, partitions: Rows) -> bool:
-        """See to it that the lookup reaches the given partitions of the given elements' topics."""
+        """Make the lookup large enough for partitions of these topic elements; False if it may not be."""
         needs = np.zeros(len(listing.keys), np.intp)
         np.maximum.at(needs, elements, partitions + 1)
         numbers = [self.numbers.get(key, _NO_TOPIC) for key in listing.keys]
@@ -302,7 +309,7 @@ _numbers: Column32 = np.arange(1024, dtype=np.int32)
 
 
 def _first_numbers(count: int) -> Column32:
-    """Return 0, 1, 2 ..., `count` of them; not to be written to."""
+    """Return the numbers from 0 to `count` - 1. The result must not be changed."""
     global _numbers  # noqa: PLW0603 - a table of constants that grows
     if count > len(_numbers):
         _numbers = np.arange(2 * count, dtype=np.int32)
@@ -310,7 +317,7 @@ def _first_numbers(count: int) -> Column32:
 
 
 def is_rotation(numbers: Rows | Column32) -> bool:
-    """Whether they are 0, 1, 2 ... from some number on and round to it."""
+    """Return whether these are the numbers from 0 on, in order, beginning anywhere and wrapping around."""
     count = len(numbers)
     if not count or not 0 <= (first := int(numbers[0])) < count:
         return False

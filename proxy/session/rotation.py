@@ -1,8 +1,8 @@
-"""One topic's list in the order in which the table has it, beginning anywhere.
+"""A shorter way for fetches of one topic that list the table's rows in order, beginning anywhere.
 
-librdkafka begins each fetch with the partition behind the last one's first, and keeps the circle. What such a
-fetch changes is found by comparing bytes, and what it is answered is copied in two pieces: no column of the
-table is gathered or scattered. All of this is a shorter way to what `handler` and `expand` do with any list.
+librdkafka rotates its list: each fetch begins one partition later, and wraps around. What such a fetch
+changes is found by comparing bytes, and its response is copied in two pieces: no column of the table is
+gathered or scattered. The result is the same as that of `handler` and `expand`, which work for any list.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from proxy.session.expand import FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable
 
 _MAX_SUSPECTS: Final = 16
-"""With more entries to be looked at one by one it is the columns' turn."""
+"""With more suspects, comparing columns is faster."""
 
 
 class Rotation:
-    """A fetch whose entries are the table's rows, all of them, from some row on and round to it.
+    """The form of fetches that list all rows of a table in order, beginning anywhere.
 
     Args:
-        request: such a fetch; its entries lie in one place, and it is of the table's version.
-        table: what it lists.
+        request: such a fetch, in the table's version. Its entries stand in one place.
+        table: the partitions that it lists.
     """
 
     __slots__ = ("_at", "_element", "_key", "_limits", "_rest", "_start", "_suspects", "table", "topics")
@@ -34,7 +34,7 @@ class Rotation:
         frame, layout = request.frame, request.layout
         self.table = table
         self.topics = request.topics
-        """Where the entries lie, in this fetch and in all of its form."""
+        """Where the entries stand, in this fetch and in all of its form."""
         self._key = request.topics.keys[0]
         self._at = request.topics.blocks[0][0]
         self._start = frame[API_KEY_AND_VERSION]
@@ -44,33 +44,33 @@ class Rotation:
         self._suspects: list[int] = []
 
     def suspect(self, rows: Sequence[int]) -> None:
-        """Note of which rows the broker sent news: these are what the next fetch is likely to alter."""
+        """Note the rows that the broker sent entries for. The next fetch is likely to change these."""
         self._suspects = sorted(rows) if len(rows) <= _MAX_SUSPECTS else []
 
     def first(self, frame: bytes) -> int:
-        """Return the row of the first entry of a fetch, -1 if the table has none."""
+        """Return the row of a fetch's first entry, -1 if the table has none."""
         return self.table.row(self._key, int.from_bytes(frame[self._at : self._at + PARTITION_BYTES]))
 
     def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
-        """Return row and entry of what a fetch alters, in its order; None if it can't be told from here.
+        """Return row and entry of all that a fetch changes, in its order; None if this way can't find it.
 
         Args:
             frame: a fetch of the same form.
             first: the row of its first entry.
         """
-        held, item = self.table.request_bytes, self.table.layout.request_entry
+        requested, item = self.table.request_bytes, self.table.layout.request_entry
         found: list[tuple[int, bytes]] = []
         at = self._at
         for start, end in ((first, self.table.size), (0, first)):
             row = start
             for suspect in (*[each for each in self._suspects if start <= each < end], end):
-                if not frame.startswith(held[row * item : suspect * item], at):
+                if not frame.startswith(requested[row * item : suspect * item], at):
                     return None
                 at += (suspect - row) * item
                 row = suspect
                 if row < end:
-                    if not frame.startswith(held[row * item : row * item + item], at):
-                        if not frame.startswith(held[row * item : row * item + PARTITION_BYTES], at):
+                    if not frame.startswith(requested[row * item : row * item + item], at):
+                        if not frame.startswith(requested[row * item : row * item + PARTITION_BYTES], at):
                             return None  # another partition
                         found.append((row, frame[at : at + item]))
                     at += item
@@ -78,12 +78,12 @@ class Rotation:
         return found
 
     def delta(self, frame: bytes, altered: Sequence[tuple[int, bytes]], session: tuple[int, int]) -> bytes:
-        """Return the incremental fetch that tells what a fetch alters.
+        """Return the incremental fetch for the changes of a fetch.
 
         Args:
             frame: the fetch.
-            altered: what `altered` found.
-            session: its id and epoch.
+            altered: the result of `altered`.
+            session: id and epoch.
         """
         layout = self.table.layout
         if altered:
@@ -105,43 +105,46 @@ class Rotation:
         return len(content).to_bytes(LENGTH_BYTES) + content
 
     def apply(self, altered: Sequence[tuple[int, bytes]]) -> None:
-        """Make the table hold what a fetch alters."""
-        held, item = self.table.request_bytes, self.table.layout.request_entry
+        """Apply the changes of a fetch to the table."""
+        requested, item = self.table.request_bytes, self.table.layout.request_entry
         for row, entry in altered:
-            held[row * item : row * item + item] = entry
+            requested[row * item : row * item + item] = entry
 
     def expand(
         self,
         first: int,
-        told: Sequence[tuple[int, PartitionResponse]],
+        entries: Sequence[tuple[int, PartitionResponse]],
         chunks: Sequence[bytes],
         *,
         correlation_id: bytes,
         throttle_time_ms: int,
         tags: bytes,
     ) -> tuple[list[Buffer], int] | None:
-        """Return the response to a fetch, in pieces, and its size, as `expand.expand` does.
+        """Return the response to a fetch, in pieces, and its size, like `expand.expand`.
 
         Args:
             first: the row of the fetch's first entry.
-            told: row and entry of all that is told as the broker sent it.
-            chunks: the broker's frame as received.
+            entries: row and entry of all that goes to the client as the broker sent it.
+            chunks: the broker's frame, as received.
             correlation_id: that of the response.
             throttle_time_ms: that of the response.
-            tags: the body's tag buffer (v12 and later), else nothing.
+            tags: the body's tag buffer; empty below v12.
 
         Returns:
-            None if it is in another order than the fetch.
+            None if its order is not that of the fetch.
         """
         layout, count = self.table.layout, self.table.size
         head = response_head(layout, correlation_id, throttle_time_ms) + self._element
         end = b"\x00" + tags if layout.flexible else tags
-        told_bytes = sum([entry.end - entry.start for _, entry in told])
-        size = LENGTH_BYTES + len(head) + (count - len(told)) * layout.response_entry + told_bytes + len(end)
+        sent_bytes = sum([entry.end - entry.start for _, entry in entries])
+        size = (
+            LENGTH_BYTES + len(head) + (count - len(entries)) * layout.response_entry + sent_bytes + len(end)
+        )
         pieces: list[Buffer] = []
         parts: list[Buffer] = [(size - LENGTH_BYTES).to_bytes(LENGTH_BYTES), head]
         done = 0
-        for place, entry in sorted([((row - first) % count, entry) for row, entry in told], key=_place):
+        for place, entry in sorted([((row - first) % count, entry) for row, entry in entries], key=_place):
+            # It stands behind all that was read (fetch-semantics 2.4): the long way puts it there.
             if entry.error_code in FOUND_BEFORE_READING:
                 return None
             parts += self._cached(first + done, first + place)
@@ -156,17 +159,16 @@ class Rotation:
         return pieces, size
 
     def _cached(self, start: int, end: int) -> list[memoryview]:
-        """Return the images of rows, of which those behind the last begin anew."""
-        cached_entries, item, count = (
-            self.table.cached_bytes,
-            self.table.layout.response_entry,
-            self.table.size,
-        )
+        """Return the cached entries of rows. Numbers after the last row wrap around to the first one."""
+        table, item, count = self.table, self.table.layout.response_entry, self.table.size
         if start < count < end:
-            return [cached_entries[start * item : count * item], cached_entries[: (end - count) * item]]
+            return [
+                table.cached_bytes[start * item : count * item],
+                table.cached_bytes[: (end - count) * item],
+            ]
         if start >= count:
             start, end = start - count, end - count
-        return [cached_entries[start * item : end * item]] if end > start else []
+        return [table.cached_bytes[start * item : end * item]] if end > start else []
 
 
 def _place(pair: tuple[int, PartitionResponse]) -> int:

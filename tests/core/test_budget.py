@@ -147,4 +147,4 @@ def test_what_is_collected_has_a_limit_of_its_own() -> None:
     assert request_budget.reserve(40)
     request_budget.release(60)
     assert request_budget.reserve(60)
-    assert repr(request_budget) == "<Collecting 100 of 100>"
+    assert repr(request_budget) == "<RequestBudget 100 of 100>"
