@@ -1,1 +1,1 @@
-"""Both sides of the gateway written as pcap files, with or without the contents of records."""
+"""Captures: the bytes on both sides of the gateway in pcap files, with or without contents of records."""

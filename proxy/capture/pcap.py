@@ -1,9 +1,9 @@
-"""What passes on a connection, as the packets of a pcap file. Sans-IO.
+"""The bytes of a connection as packets of a pcap file. Sans-IO.
 
 A gateway sees bytes, not packets. Each piece of bytes becomes a TCP segment over IP (link type 101, raw IP),
-as though nothing had been lost, repeated or acknowledged alone; addresses, times, bytes and their order are
-real. TCP checksums are 0: nobody verified them, as where the network card computes them. Bytes that are left
-out are told as tcpdump tells what its snap length cut: the packet is recorded shorter than it was.
+as if no segment was lost, repeated or only acknowledged. Addresses, times, bytes and their order are real.
+TCP checksums are 0, as in captures of a network card that computes them. Bytes that are left out look like
+bytes that tcpdump's snap length cut: the recorded packet is shorter than it was.
 """
 
 from collections.abc import Iterable
@@ -21,17 +21,17 @@ from dpkt.tcp import TCP
 from proxy.protocol.primitives import Buffer
 
 Piece: TypeAlias = tuple[Buffer, int]
-"""Bytes that passed, and how many more passed after them that are left out."""
+"""Bytes, and the number of bytes after them that are left out."""
 
 CLIENT: Final = 0
 BROKER: Final = 1
-"""Who sent something: the two ends of a connection. Towards a client the gateway is the broker."""
+"""The two ends of a connection. For a client the gateway is the broker."""
 
 MAX_SEGMENT: Final = 65_495
-"""The most payload that an IPv4 packet has room for; loopback makes segments of that size."""
+"""The largest payload of an IPv4 packet. Loopback interfaces make segments of that size."""
 
 _LINK_TYPE: Final = 101
-_SNAP_LENGTH: Final = 262_144  # more than any packet here
+_SNAP_LENGTH: Final = 262_144  # no packet here is larger
 _SECOND: Final = 1_000_000_000
 _ISN_TICK: Final = 4_000  # RFC 793: the initial sequence number is a clock of 4 microseconds
 _SEQUENCES: Final = 1 << 32
@@ -65,16 +65,16 @@ class TcpPeer:
 
 
 def file_header() -> bytes:
-    """Return what a file of such packets begins with: pcap, little-endian, nanoseconds."""
+    """Return the header of a file of such packets: pcap, little-endian, nanoseconds."""
     return bytes(LEFileHdr(magic=TCPDUMP_MAGIC_NANO, snaplen=_SNAP_LENGTH, linktype=_LINK_TYPE))
 
 
 class Conversation:
-    """One connection; each method returns the pcap records of what happened, in pieces.
+    """One connection. Each method returns the pcap records of an event, in pieces.
 
     Args:
-        client: who connected.
-        broker: to whom.
+        client: the end that connected.
+        broker: the other end.
         now: nanoseconds since 1970.
     """
 
@@ -86,34 +86,34 @@ class Conversation:
         self._sequences = [start, start]
 
     def opened(self, now: int) -> list[Buffer]:
-        """Shake hands."""
+        """Return the three packets of the handshake."""
         client = self._bare(CLIENT, Flag.SYN, now)
         broker = self._bare(BROKER, Flag.SYN | Flag.ACK, now)
         return [client, broker, self._bare(CLIENT, Flag.ACK, now)]
 
     def sent(self, by: int, pieces: Iterable[Piece], now: int) -> list[Buffer]:
-        """Send bytes; those left out take their place in the sequence, too."""
+        """Return packets with bytes. Bytes that are left out count in sequence numbers too."""
         out: list[Buffer] = []
         for kept, cut in pieces:
             view, missing = memoryview(kept), cut
             while view or missing:
                 part, view = view[:MAX_SEGMENT], view[MAX_SEGMENT:]
-                untold = 0 if view else min(missing, MAX_SEGMENT - len(part))
-                missing -= untold
-                out += (self._packet(by, _DATA, len(part), len(part) + untold, now), part)
+                left_out = 0 if view else min(missing, MAX_SEGMENT - len(part))
+                missing -= left_out
+                out += (self._packet(by, _DATA, len(part), len(part) + left_out, now), part)
         return out
 
     def ended(self, by: int, now: int) -> list[Buffer]:
-        """Send no more."""
+        """Return the packet of one end that sends no more."""
         return [self._bare(by, Flag.FIN | Flag.ACK, now)]
 
     def reset(self, by: int, now: int) -> list[Buffer]:
-        """Break it off."""
+        """Return the packet of an end that resets the connection."""
         return [self._bare(by, Flag.RST | Flag.ACK, now)]
 
     def _bare(self, by: int, flags: Flag, now: int) -> bytes:
         packet = self._packet(by, flags, 0, 0, now)
-        if flags & (Flag.SYN | Flag.FIN):  # each takes a number of its own
+        if flags & (Flag.SYN | Flag.FIN):  # each counts as one byte
             self._sequences[by] = (self._sequences[by] + 1) % _SEQUENCES
         return packet
 
@@ -126,7 +126,7 @@ class Conversation:
 
 
 class _Direction:
-    """One direction of a connection: the headers of its packets but for what differs from one to the next."""
+    """One direction of a connection. It has a template of the headers of its packets."""
 
     __slots__ = ("_checksum", "_length", "_length_at", "_tcp_at", "_template")
 
@@ -149,7 +149,7 @@ class _Direction:
     def header(
         self, sequence: int, acknowledged: int, flags: int, *, kept: int, size: int, now: int
     ) -> bytes:
-        """Return a pcap record up to its payload, of which `kept` bytes of `size` follow."""
+        """Return a pcap record up to its payload. Of the payload's `size` bytes, `kept` follow."""
         header = bytearray(self._template)
         length = len(header) - _RECORD.size
         _RECORD.pack_into(header, 0, now // _SECOND, now % _SECOND, length + kept, length + size)

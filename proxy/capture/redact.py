@@ -1,8 +1,8 @@
-"""Which bytes of a connection a capture keeps when record contents are to be left out. Sans-IO.
+"""Selects the bytes of a connection that a capture without record contents keeps. Sans-IO.
 
-What is kept: every frame's length and header, and the body where it is known to carry neither records nor
-credentials (`KEPT`). Of a fetch response that is all but the contents of its `records` fields. Whatever
-is not understood is left out: a capture that says it has no contents must have none.
+It keeps the length and header of every frame, and the bodies that have neither records nor credentials
+(`KEPT`). Of a fetch response it keeps all but the contents of the `records` fields. It leaves out all that it
+does not understand: a capture without contents must have none.
 """
 
 from typing import Final
@@ -47,54 +47,54 @@ KEPT: Final = frozenset(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 )
-"""The API keys whose bodies stay."""
+"""The API keys whose bodies are kept."""
 
 _MAX_FRAME: Final = 1 << 30
-"""What says that it is longer is no Kafka frame."""
+"""No Kafka frame is this long."""
 _MIN_LENGTH: Final = 4
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
-"""After it tokens travel without Kafka's framing."""
+"""After this request, tokens are sent without Kafka's framing."""
 
 
 class Redactor:
-    """One connection, both directions; bytes go in as they pass, and come out in pieces."""
+    """Both directions of one connection. Bytes come in as they are sent, and leave in pieces."""
 
     __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        asked: dict[bytes, tuple[int, int]] = {}
-        self._streams = (_Requests(asked), _Responses(asked))
+        open_requests: dict[bytes, tuple[int, int]] = {}
+        self._streams = (_Requests(open_requests), _Responses(open_requests))
 
     def redact(self, by: int, data: bytes) -> list[Piece]:
-        """Take the next bytes of one direction; `by` is `capturing.CLIENT` or `capturing.BROKER`."""
+        """Redact the next bytes of one direction; `by` is `pcap.CLIENT` or `pcap.BROKER`."""
         return self._streams[by].feed(data)
 
 
 class _Stream:
-    """One direction: frames one after the other, each a head, which is kept, and a body."""
+    """One direction: frames, each with a head, which is kept, and a body."""
 
-    __slots__ = ("_asked", "_head", "_last", "_left", "_opaque", "_runs", "_to_keep", "_wanted")
+    __slots__ = ("_head", "_last", "_left", "_opaque", "_open", "_runs", "_to_keep", "_wanted")
 
     head_size = 0
-    """Bytes that tell what becomes of the body."""
+    """Bytes that decide what is kept of the body."""
 
-    def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
-        self._asked = asked
-        """Unanswered requests of which the response may stay: correlation id -> api_key, api_version."""
+    def __init__(self, open_requests: dict[bytes, tuple[int, int]]) -> None:
+        self._open = open_requests
+        """Open requests whose response may be kept: correlation id -> api_key, api_version."""
         self._head = b""
         self._wanted = LENGTH_BYTES
         self._left = 0
-        """Bytes of the body to come."""
+        """Bytes of the body that have not come yet."""
         self._to_keep = 0
-        """How many of them stay; the rest is left out."""
+        """How many of them are kept. The rest is left out."""
         self._last = False
-        """After this frame no more frames come."""
+        """No more frames come after this one."""
         self._opaque = False
         self._runs: list[int] = []
-        """Of the bytes being taken: so many kept, then so many left out, and so on."""
+        """Of the current bytes: a number of bytes kept, then a number left out, and so on in turn."""
 
     def begin(self, head: bytes) -> None:
-        """Decide what becomes of the body."""
+        """Decide what is kept of the body."""
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
@@ -122,7 +122,7 @@ class _Stream:
                 self.keep(len(part))
                 self._head += part
                 if len(self._head) == self._wanted:
-                    self._grown()
+                    self._head_grown()
         return _pieces(data, self._runs)
 
     def keep(self, size: int) -> None:
@@ -143,8 +143,8 @@ class _Stream:
         else:
             self._runs += (0, size)
 
-    def _grown(self) -> None:
-        """Go on after the length, or after the whole head."""
+    def _head_grown(self) -> None:
+        """Go on after the length, or begin the body after the whole head."""
         length = int.from_bytes(self._head[:LENGTH_BYTES])
         if len(self._head) == LENGTH_BYTES:
             self._opaque = not _MIN_LENGTH <= length < _MAX_FRAME
@@ -159,16 +159,16 @@ class _Requests(_Stream):
     __slots__ = ()
 
     head_size = REQUEST_START_BYTES + 2
-    """Length, api_key, api_version, correlation_id, and the length of client_id."""
+    """The head ends with the length of client_id."""
 
     def begin(self, head: bytes) -> None:
-        """Keep the body, or the client id alone."""
+        """Keep the body, or only the client id."""
         api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
         self._last = (api_key, version) == _OPAQUE_FROM
         if api_key in KEPT:
-            self._asked[head[REQUEST_CORRELATION_ID]] = api_key, version
+            self._open[head[REQUEST_CORRELATION_ID]] = api_key, version
             self._to_keep = self._left
-        else:  # it may have no response at all, as Produce with acks=0
+        else:  # a response may never come: Produce with acks=0
             self._to_keep = max(int.from_bytes(head[REQUEST_START_BYTES:], signed=True), 0)
 
 
@@ -176,17 +176,17 @@ class _Responses(_Stream):
     __slots__ = ("_at", "_walk")
 
     head_size = RESPONSE_START_BYTES
-    """Length, correlation_id."""
+    """The head ends with correlation_id."""
 
-    def __init__(self, asked: dict[bytes, tuple[int, int]]) -> None:
-        super().__init__(asked)
+    def __init__(self, open_requests: dict[bytes, tuple[int, int]]) -> None:
+        super().__init__(open_requests)
         self._walk: FetchResponseWalk | None = None
         self._at = 0
-        """How far into the frame, while it is walked."""
+        """Offset in the frame, while it is walked."""
 
     def begin(self, head: bytes) -> None:
-        """Keep the body, leave it out, or find the records in it."""
-        api_key, version = self._asked.pop(head[RESPONSE_CORRELATION_ID], (-1, -1))
+        """Keep the body, leave it out, or look for records in it."""
+        api_key, version = self._open.pop(head[RESPONSE_CORRELATION_ID], (-1, -1))
         self._last = (api_key, version) == _OPAQUE_FROM
         self._walk = None
         self._to_keep = self._left if api_key >= 0 else 0
@@ -198,7 +198,7 @@ class _Responses(_Stream):
                 self._at = len(head)
 
     def body(self, part: bytes) -> None:
-        """Sort bytes of the body: of a fetch response, by where its records are."""
+        """Sort bytes of the body. Those of a fetch response are walked."""
         if self._walk is None:
             super().body(part)
             return
@@ -211,7 +211,7 @@ class _Responses(_Stream):
         self._leave_records_out(self._walk, self._at + len(part))
 
     def _leave_records_out(self, walk: FetchResponseWalk, end: int) -> None:
-        """Sort the bytes of the frame up to an offset; those of records are left out."""
+        """Sort the bytes of the frame up to an offset. Those of records are left out."""
         spans, at, passed = walk.record_spans or [], self._at, 0
         for start, stop in spans:
             if start >= end:

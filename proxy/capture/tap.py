@@ -1,8 +1,8 @@
-"""``--capture DIR``: what passes on both sides of the gateway, in pcap files.
+"""``--capture DIR``: the bytes on both sides of the gateway, written to pcap files.
 
-A `Capture` puts a tap between each socket and its protocol: what is received and written goes on as ever,
-and into records. A thread of its own writes them, so that no client waits for a disk. When the disk is full,
-or so slow that `BACKLOG_BYTES` wait for it, the capture stops and says so once; the gateway goes on.
+A `Capture` puts a tap between each socket and its protocol. The tap forwards all that is received and sent,
+and makes pcap records of it. A thread writes the records, so that no client waits for a disk. When the disk
+is full, or so slow that `BACKLOG_BYTES` wait for it, the capture stops and logs it once. The gateway goes on.
 """
 
 import asyncio
@@ -23,37 +23,37 @@ from proxy.protocol.primitives import Buffer
 from proxy.reasons import reason_of
 
 BACKLOG_BYTES: Final = 64 << 20
-"""What may wait for the disk."""
+"""The most bytes that may wait for the disk."""
 FLUSH_SECONDS: Final = 0.2
-"""How long records wait for others to be written with."""
+"""How long records wait for others, to be written together."""
 FLUSH_BYTES: Final = 1 << 18
 CLOSE_SECONDS: Final = 10.0
-"""For what waits at the end."""
+"""How long the end of the capture waits for the disk."""
 PATTERN: Final = "fetchgate-*.pcap"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _NOWHERE: Final = ("::", 0)
-"""An end that had gone before it could be asked for its address."""
+"""The address of an end that left before its address was read."""
 
 
 class Tap(Protocol):
-    """What stands between a socket and its protocol: this, or nothing."""
+    """Puts something between a socket and its protocol, or nothing."""
 
     def __call__(self, protocol: asyncio.BufferedProtocol, by: int, /) -> asyncio.BufferedProtocol:
-        """Give the protocol to connect; `by` tells which end of the connection the gateway is."""
+        """Return the protocol to connect; `by` is the end of the connection that the gateway is."""
 
 
 def no_tap(protocol: asyncio.BufferedProtocol, _by: int) -> asyncio.BufferedProtocol:
-    """Stand not between: without ``--capture`` the sockets have their protocols as ever."""
+    """Return the protocol itself: without ``--capture`` nothing is tapped."""
     return protocol
 
 
 class Files:
-    """The files of a directory, filled one after the other; the oldest go when there are too many.
+    """The files of a directory, written one after the other. The oldest are removed if there are too many.
 
     Args:
-        directory: made if it is not there.
-        most_bytes: of one file.
-        most_files: in the directory, those of earlier runs included.
+        directory: made if it does not exist.
+        most_bytes: the size of one file.
+        most_files: the number of files in the directory, with those of earlier runs.
 
     Raises:
         OSError: the directory can't be made or written.
@@ -70,10 +70,10 @@ class Files:
         self._file = self._next()
 
     def write(self, records: bytes) -> None:
-        """Add whole records.
+        """Write whole records.
 
         Raises:
-            OSError: they could not be written; the file ends with those before them.
+            OSError: they could not be written. The file ends with the records before them.
         """
         if self._size + len(records) > self._most_bytes and self._size > len(file_header()):
             os.close(self._file)
@@ -81,7 +81,7 @@ class Files:
         self._append(records)
 
     def close(self) -> None:
-        """End the last file."""
+        """Close the last file."""
         os.close(self._file)
 
     def _next(self) -> int:
@@ -96,7 +96,7 @@ class Files:
         while True:
             self._number += 1
             path = self._directory / f"{self._name}-{self._number:06}.pcap"
-            # In containers every process is number 1: another one may have the same name.
+            # In containers every process is number 1, so another one may use the same name.
             with suppress(FileExistsError):
                 return os.open(path, _NEW_FILE, 0o600)
 
@@ -115,10 +115,10 @@ class Capture:
     """The capture of one process.
 
     Args:
-        files: where it goes.
-        records: keep the contents of records; without, they are left out.
-        loop: the gateway's event loop; all methods are called from it.
-        log: where it says that it stopped.
+        files: get the records.
+        records: keep the contents of Kafka records. Else they are left out.
+        loop: the gateway's event loop. All methods are called from it.
+        log: gets a line when the capture stops early.
     """
 
     def __init__(self, files: Files, *, records: bool, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
@@ -131,7 +131,7 @@ class Capture:
         self._pending_bytes = 0
         self._queued = 0
         self._written = 0
-        """By the thread alone, as `_queued` is by the loop: so neither needs a lock."""
+        """Only the thread changes it, and only the loop changes `_queued`, so neither needs a lock."""
         self._queue: SimpleQueue[list[Buffer] | None] = SimpleQueue()
         self._thread = Thread(target=self._write_files, name="capture", daemon=True)
         self._thread.start()
@@ -152,7 +152,7 @@ class Capture:
             self._flush()
 
     def close(self) -> None:
-        """Write what waits, and stop; records that come later are lost."""
+        """Write the queued records, then stop. Later records are lost."""
         self._flush()
         self.on = False
         self._queue.put(None)
@@ -174,21 +174,21 @@ class Capture:
             self._log.error("capture stopped, the gateway goes on", reason=reason)
 
     def _write_files(self) -> None:
-        """Write until the end, or until it fails: the thread."""
+        """Write until the capture ends, or until writing fails. It is run by the thread."""
         try:
             while (records := self._queue.get()) is not None:
                 data = b"".join(records)
                 self._files.write(data)
                 self._written += len(data)
         except OSError as error:
-            with suppress(RuntimeError):  # the loop has been closed: nobody is left to be told
+            with suppress(RuntimeError):  # the loop is closed, so nobody reads the log
                 self._loop.call_soon_threadsafe(self._stop, reason_of(error))
         with suppress(OSError):
             self._files.close()
 
 
 class _Tapped(asyncio.BufferedProtocol):
-    """Stands in for a protocol, and notes what its socket receives and how it ends."""
+    """Wraps a protocol. It captures what its socket receives, and how the connection ends."""
 
     __slots__ = ("_by", "_capture", "_inner", "_side", "_view")
 
@@ -200,35 +200,35 @@ class _Tapped(asyncio.BufferedProtocol):
         self._view: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Wrap the transport too."""
         self._side = _Side(self._capture, cast("asyncio.Transport", transport), self._by)
         self._inner.connection_made(cast("asyncio.Transport", self._side))
 
     def get_buffer(self, sizehint: int) -> Any:
-        """Receive where the protocol does."""
+        """Return the protocol's own buffer."""
         self._view = self._inner.get_buffer(sizehint)
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Note what came, then go on."""
+        """Capture the bytes, then forward the call."""
         self._side.passed(1 - self._by, bytes(self._view[:nbytes]))
         self._inner.buffer_updated(nbytes)
 
     def eof_received(self) -> bool | None:
-        """Note that the peer sends no more."""
+        """Capture that the peer sends no more."""
         self._side.ended(1 - self._by)
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """Go on."""
+        """Forward the call."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Forward the call."""
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note the end: the peer's when it broke off, else ours."""
+        """Capture the end: a reset by the peer, else our close."""
         if isinstance(exc, ConnectionError):
             self._side.broken(1 - self._by)
         else:
@@ -237,7 +237,7 @@ class _Tapped(asyncio.BufferedProtocol):
 
 
 class _Side:
-    """Stands in for a transport, and notes what is written; what it does not know is the transport's own."""
+    """Wraps a transport. It captures what is written, and forwards everything else."""
 
     __slots__ = ("_by", "_capture", "_conversation", "_open", "_redactor", "_transport")
 
@@ -257,39 +257,39 @@ class _Side:
         return getattr(self._transport, name)
 
     def writelines(self, data: Sequence[Buffer]) -> None:
-        """Note what is written, and write it."""
+        """Capture bytes and write them."""
         self.passed(self._by, b"".join(data))
         self._transport.writelines(data)
 
     def write_eof(self) -> None:
-        """Note that no more is written."""
+        """Capture that no more is written."""
         self.ended(self._by)
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Note that no more is written."""
+        """Capture that no more is written."""
         self.ended(self._by)
         self._transport.close()
 
     def abort(self) -> None:
-        """Note that it is broken off."""
+        """Capture a reset."""
         self.broken(self._by)
         self._transport.abort()
 
     def passed(self, by: int, data: bytes) -> None:
-        """Note bytes."""
+        """Capture bytes."""
         if self._capture.on:
             pieces = [(data, 0)] if self._redactor is None else self._redactor.redact(by, data)
             self._capture.write(self._conversation.sent(by, pieces, time_ns()))
 
     def ended(self, by: int) -> None:
-        """Note the end of one direction, once."""
+        """Capture the end of one direction, once."""
         if self._open[by]:
             self._open[by] = False
             self._capture.write(self._conversation.ended(by, time_ns()))
 
     def broken(self, by: int) -> None:
-        """Note the end of both, unless they have ended in order."""
+        """Capture a reset, unless both directions have ended."""
         if any(self._open):
             self._open = [False, False]
             self._capture.write(self._conversation.reset(by, time_ns()))

@@ -1,8 +1,8 @@
-"""Contents of records, cut out of segments before they are shuffled, and zeros put in their place after it.
+"""Cuts the contents of records out of segments before a shuffle, and puts zeros in their place after it.
 
-Nothing that is measured depends on what records hold, and they are most of the bytes. Contents are cut only
-where it is certain what they are: a run that is one whole fetch request, and after it runs that are one whole
-response to it, walked to its end. All else stays as it is. Sans-IO.
+No measurement depends on the contents of records, and they are most of the bytes. Contents are cut only where
+it is certain what they are: after a run that is one whole fetch request, in runs that are one whole response
+to it, walked to its end. All else stays as it is. Sans-IO.
 """
 
 from collections.abc import Sequence
@@ -34,28 +34,28 @@ _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
 STRIPPED: Final = pa.schema(
     [
         *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
-        # Offset in the payload and length of each stretch cut, in turn, as int32; empty if there is none.
+        # For each cut: its offset in the payload and its length, as int32. Empty if nothing is cut.
         pa.field("cuts", pa.binary(), nullable=False),
     ]
 )
 _WORTH: Final = 4096
-"""Bytes of a response at which it is looked into."""
+"""A smaller first run of a response is not looked into."""
 _LEAST: Final = 512
-"""Bytes of records that are worth a cut."""
+"""Records of fewer bytes are not cut."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Where the payloads of a batch are."""
+    """The payloads of a batch."""
 
     data: memoryview
     """All of them, one after the other."""
     edges: _Numbers
-    """Of row n: from `edges[n]` to `edges[n + 1]`."""
+    """The payload of row n is from `edges[n]` to `edges[n + 1]`."""
     spans: dict[int, list[Span]] = field(default_factory=dict)
-    """What is to be cut, by row: offsets in `data`."""
+    """The spans to cut, by row: offsets in `data`."""
 
     def head(self, row: int) -> bytes:
         """Return the first bytes of a row."""
@@ -78,7 +78,7 @@ def strip_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a thin batch as SEGMENTS, with zeros where contents were cut."""
+    """Return a STRIPPED batch as SEGMENTS, with zeros where contents were cut."""
     columns = [batch.column(name).cast(SEGMENTS.field(name).type) for name in SEGMENTS.names]
     lengths = pc.binary_length(batch.column("cuts"))
     if pc.sum(lengths).as_py():
@@ -87,14 +87,14 @@ def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _bytes_of(column: pa.Array) -> tuple[memoryview, _Numbers]:
-    """Return the bytes of a binary column, and the edges of its values among them."""
+    """Return the bytes of a binary column, and the edges of its values in them."""
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     return memoryview(data or b"").cast("B"), edges.astype(np.int64)
 
 
 def _sides(batch: pa.RecordBatch) -> _Numbers:
-    """Number the sides that sent the rows: those of one connection differ in the last bit alone."""
+    """Number the sides that sent the rows. Those of one connection differ only in the last bit."""
     connections = batch.column("connection").dictionary_encode().indices.to_numpy()
     low = batch.column("from_low").to_numpy(zero_copy_only=False)
     sides: _Numbers = 2 * connections.astype(np.int64) + low
@@ -102,7 +102,7 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
 
 
 def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
-    """Return the rows that are one whole fetch request, with something large of the other side behind."""
+    """Return the rows that are one whole fetch request, if a large row of the other side follows."""
     sizes = np.diff(found.edges)
     rows = np.flatnonzero(
         (sizes[:-1] > REQUEST_START_BYTES) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1)
@@ -118,15 +118,18 @@ def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
 
 
 def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
-    """Find what is to be cut from the response to the request in a row."""
+    """Find the spans to cut in the response to the request in a row."""
     start, end = int(found.edges[row]), int(found.edges[row + 1])
-    asked = found.head(row)
-    version = int.from_bytes(asked[API_VERSION])
-    answered = found.head(row + 1)
-    last = _last_row(found, row + 1, LENGTH_BYTES + int.from_bytes(answered[:LENGTH_BYTES]))
+    request_head = found.head(row)
+    version = int.from_bytes(request_head[API_VERSION])
+    response_head = found.head(row + 1)
+    last = _last_row(found, row + 1, LENGTH_BYTES + int.from_bytes(response_head[:LENGTH_BYTES]))
     if not last or (sides[row + 1 : last + 1] != sides[row + 1]).any():
         return
-    if asked[REQUEST_CORRELATION_ID] != answered[RESPONSE_CORRELATION_ID] or version not in LAYOUTS:
+    if (
+        request_head[REQUEST_CORRELATION_ID] != response_head[RESPONSE_CORRELATION_ID]
+        or version not in LAYOUTS
+    ):
         return
     try:
         isolation = _isolation(bytes(found.data[start:end]), version)
@@ -141,7 +144,7 @@ def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
 
 
 def _last_row(found: _Batch, row: int, size: int) -> int:
-    """Return the row with which so many bytes end that begin with a row; 0 if none ends there."""
+    """Return the row at whose end `size` bytes end, counted from the start of a row; 0 if there is none."""
     end = int(found.edges[row]) + size
     last = int(np.searchsorted(found.edges, end)) - 1
     return last if last + 1 < len(found.edges) and found.edges[last + 1] == end else 0
@@ -154,7 +157,7 @@ def _isolation(request: bytes, version: int) -> int:
 
 
 def _spread(found: _Batch, row: int, spans: Sequence[Span]) -> None:
-    """Sort spans under the rows that hold them."""
+    """Add spans to the rows that have them."""
     for start, stop in spans:
         at = start
         while at < stop:
@@ -166,7 +169,7 @@ def _spread(found: _Batch, row: int, spans: Sequence[Span]) -> None:
 
 
 def _without(found: _Batch, rows: int) -> tuple[pa.Array, pa.Array]:
-    """Return payloads without the spans, and the cuts."""
+    """Return the payloads without the spans, and the cuts."""
     kept: list[memoryview] = []
     sizes = np.diff(found.edges)
     cuts = [b""] * rows
@@ -185,7 +188,7 @@ def _without(found: _Batch, rows: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
-    """Return payloads with zeros where they were cut."""
+    """Return the payloads with zeros where they were cut."""
     data, edges = _bytes_of(payload)
     pieces: list[memoryview] = []
     sizes = np.diff(edges)
@@ -213,7 +216,7 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def _column(data: bytes, sizes: _Numbers) -> pa.Array:
-    """Return a binary column of values that stand one after the other."""
+    """Return a binary column of values that follow each other."""
     edges = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=edges[1:])
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(edges), pa.py_buffer(data)])

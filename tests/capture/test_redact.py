@@ -135,7 +135,7 @@ def test_requests_that_are_never_answered_take_no_memory() -> None:
     for correlation in range(1_000):
         _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, SECRET), redactor)
 
-    assert not redactor._streams[CLIENT]._asked
+    assert not redactor._streams[CLIENT]._open
 
 
 def test_a_response_that_nothing_asked_for_is_left_out() -> None:
