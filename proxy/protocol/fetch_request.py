@@ -187,7 +187,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     limits = layout.request_limits
     replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if limits else _CONSUMER
     max_wait_ms, _, _, isolation = _LIMITS.unpack_from(frame, body + limits)
-    # What a broker takes a fetch below v7 for (fetch-semantics 1.3).
+    # Brokers understand a fetch below v7 so (fetch-semantics 1.3).
     session_id, epoch = (0, SESSIONLESS_EPOCH)
     if version >= SESSION_VERSION:
         session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)

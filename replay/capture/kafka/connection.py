@@ -1,7 +1,7 @@
-"""One TCP connection of a capture: rows of SEGMENTS in, exchanges out. Finds out whether it speaks Kafka.
+"""One TCP connection of a capture: rows of SEGMENTS in, exchanges out. It finds out whether this is Kafka.
 
-Which end is the client is told by who sends requests, not by ports or by a SYN: the end whose bytes are first
-seen to be requests. Until then both directions are searched.
+The client is the end whose bytes are first found to be requests. Ports and SYNs do not decide it. Until then
+both directions are searched.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ OPAQUE: Final = "opaque after a SASL handshake v0"
 NO_REQUESTS: Final = "no requests seen"
 
 _SEARCHED: Final = 1 << 20
-"""Bytes of each direction in which a request must be found, or it is no Kafka."""
+"""If these first bytes of each direction have no request, the connection is not Kafka."""
 _ENOUGH: Final = 16
 _TLS_TYPES: Final = frozenset({0x16, 0x17})
 """Handshake, application data."""
@@ -31,7 +31,7 @@ _TLS_MAX_RECORD: Final = 0x4100
 
 @dataclass(slots=True, eq=False)
 class _Side:
-    """One direction: its segments in order, and the frames in them."""
+    """One direction, with its segments in order and the frames in them."""
 
     endpoint: str
     framing: Framing
@@ -62,7 +62,7 @@ class CapturedConnection:
         self._first_syn: _Side | None = None
         self._client: _Side | None = None
         self._settled = False
-        """It is known who is the client, or that there is none."""
+        """The client is known, or that there is none."""
         self._forced = (self._low.port in ports) != (self._high.port in ports)
         if self._forced:
             client = self._high if self._low.port in ports else self._low
@@ -79,7 +79,7 @@ class CapturedConnection:
         missing: int,
         packets: int,
     ) -> bool:
-        """Take the next row; return False, and change nothing, if it begins another connection."""
+        """Add the next row. If it begins another connection, return False; nothing changes then."""
         side = self._low if from_low else self._high
         if flags and not self._flags(side, flags, time, sequence, len(payload)):
             return False
@@ -106,11 +106,11 @@ class CapturedConnection:
         return True
 
     def drain(self) -> list[Exchange]:
-        """Return the exchanges that have become complete."""
+        """Return the exchanges that became complete since the last call."""
         return self._pairing.drain()
 
     def finish(self) -> tuple[list[Exchange], ConnectionEnd]:
-        """End it; return what is left."""
+        """End the connection; return its last exchanges and its end."""
         sides = sorted((self._low, self._high), key=lambda side: side is not self._first_syn)
         for side in sides:
             side.reassembly.finish()
@@ -151,7 +151,7 @@ class CapturedConnection:
         return True
 
     def _settle(self) -> None:
-        """Look whether it has turned out what this is."""
+        """Check whether it is known by now what this connection is."""
         if self._client is not None:
             self._settled = True
             broker = self._client.other
@@ -193,7 +193,7 @@ class CapturedConnection:
             side.framing.search = None
 
     def _count(self) -> None:
-        """Add up both directions."""
+        """Add the counts of both directions to the end."""
         end, client = self._end, self._client or self._guess_client()
         broker = client.other
         end.closed, end.closed_time = client.closed_time > 0, client.closed_time
@@ -229,7 +229,7 @@ def _is_hopeless(framing: Framing) -> bool:
 
 
 def _is_tls(framing: Framing) -> bool:
-    """Tell whether a stream is TLS, by its first record, or by two where it is met in the middle."""
+    """Return whether a stream is TLS: by its first record, or by two if its start was not captured."""
     search = framing.search
     if search is None or search.dropped or len(search) < _TLS_HEADER:
         return False
@@ -238,7 +238,7 @@ def _is_tls(framing: Framing) -> bool:
 
 
 def _tls_record(buffer: bytearray, at: int) -> int:
-    """Return the size of the TLS record that begins here, 0 if none does."""
+    """Return the size of the TLS record at an offset, 0 if there is none."""
     head = buffer[at : at + _TLS_HEADER]
     if len(head) < _TLS_HEADER or head[0] not in _TLS_TYPES or head[1] != 3 or head[2] > 4:
         return 0

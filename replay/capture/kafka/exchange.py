@@ -1,8 +1,10 @@
-"""What is read out of a connection: its exchanges, one by one, and at its end what else is to be told of it.
+"""The results of reading a connection: its exchanges, and counts at its end.
 
-Two sums hold for every connection, whatever the capture lacks. Bytes that crossed and were captured, once
-each, are `client_bytes` + `broker_bytes`. They equal the frames of all exchanges, plus `headerless_bytes`,
+One equation holds for every connection, whatever the capture lacks. `client_bytes` + `broker_bytes`, the
+captured bytes, each counted once, equal the frames of all exchanges, plus `headerless_bytes`,
 `unframed_bytes` and `partial_bytes`, less `frame_gap_bytes`.
+
+A response from which only contents of records are cut counts as whole: nobody reads these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,66 +18,66 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError
 
 READ: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS})
-"""API keys whose frames are handed on, not only counted."""
+"""API keys whose frames are kept, not only counted."""
 
 UNSEEN: Final = -1
-"""API key, version and correlation id of what was not seen."""
+"""API key, version and correlation id of requests that were not captured."""
 
 CUT: Final = memoryview(bytes(1 << 20))
-"""Slices of it stand for record contents that were cut away: their length is kept, their bytes are not."""
+"""Slices of it stand for record contents that were cut. They have the same length."""
 
 
 def is_cut(piece: Buffer) -> bool:
-    """Whether a piece of a response only keeps the place of what was cut."""
+    """Return whether a piece of a response stands for bytes that were cut."""
     return isinstance(piece, memoryview) and piece.obj is CUT.obj
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its response, or one of them where the other was not seen. Bytes are whole frames."""
+    """A request and its response, or one of them if the other was not captured. Sizes are of whole frames."""
 
     connection: str
-    """``client host:port > broker host:port #n``; n counts the uses of these two ports from 0."""
+    """``client host:port > broker host:port #n``. n counts the connections between these ports from 0."""
     client: str
     """host:port"""
     broker: str
     """host:port"""
     number: int
-    """Place in the connection: requests in their order; a response without a request where it is met."""
+    """Place in the connection, by requests. A response without a request gets a number when it is read."""
     client_id: str
     software: str
-    """Name and version as the client gave them (ApiVersions v3 and later), or ""."""
+    """Name and version from the client's ApiVersions (v3 and later), or ""."""
     api_key: int
     api_version: int
     correlation_id: int
     request_time: int
-    """ns since 1970 of the packet in which the request begins; 0: unseen. Pipelined requests that came in one
-    run of segments all have the run's first."""
+    """Time of the packet in which the request begins, in ns since 1970; 0: not captured. Pipelined requests
+    in one run of segments all have the time of its first packet."""
     response_time: int
-    """ns since 1970 of the last packet of the run in which the response ends; 0: unseen."""
+    """Time of the last packet of the run in which the response ends, in ns since 1970; 0: not captured."""
     request_bytes: int
-    """0: unseen."""
+    """0: not captured."""
     response_bytes: int
-    """0: unseen."""
+    """0: not captured."""
     request: bytes = b""
-    """The frame, for keys in `READ` (all, when asked for); only its start where bytes are missing."""
+    """The frame, for keys in `READ` (for all, if so configured). If bytes are missing, only its start."""
     response: list[Buffer] = field(default_factory=list)
-    """The frame in pieces, for keys in `READ`; only its start where bytes are missing."""
+    """The frame in pieces, for keys in `READ`. If bytes are missing, only its start."""
     request_missing: int = 0
-    """Bytes of the request that the capture lacks; its length and header were seen."""
+    """Bytes of the request that were not captured. Its length and header were."""
     response_missing: int = 0
-    """Likewise; contents of records do not count (`CUT` stands for them), for what they are nobody reads."""
+    """The same for the response. Contents of records do not count: `CUT` stands for them."""
     answer_due: bool = True
-    """False for Produce with acks=0, to which brokers send nothing."""
+    """False for Produce with acks=0, to which brokers send no response."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionEnd:
-    """What there is to tell of a connection when all of it has been read; the last of its events."""
+    """The counts of a whole connection. It is the last of its events."""
 
     connection: str
     client: str
-    """Where `reason` is given: whoever sent the SYN, else the one with the higher port."""
+    """If there is a `reason`: the end that sent the SYN, else the one with the higher port."""
     broker: str
     client_id: str = ""
     software: str = ""
@@ -83,48 +85,48 @@ class ConnectionEnd:
     last_time: int = 0
     syn_seen: bool = False
     closed: bool = False
-    """The client's FIN or RST was seen."""
+    """The client's FIN or RST was captured."""
     closed_time: int = 0
     packets: int = 0
     client_bytes: int = 0
     """Bytes of the client's stream that were captured, each counted once."""
     broker_bytes: int = 0
     gaps: int = 0
-    """Stretches of either stream that the capture lacks, between what it has."""
+    """The number of gaps in either stream: bytes that were not captured, between bytes that were."""
     gap_bytes: int = 0
     cut_bytes: int = 0
-    """Of `gap_bytes`, those that the snap length cut off."""
+    """Those of `gap_bytes` that the snap length cut off."""
     frame_gap_bytes: int = 0
-    """Of `gap_bytes`, those that lie in frames that are counted whole."""
+    """Those of `gap_bytes` in frames that are counted as whole."""
     unframed_bytes: int = 0
-    """Captured, and in no frame: skipped in search of one, or all of them where `reason` is given."""
+    """Captured bytes outside of frames. If there is a `reason`, all bytes."""
     partial_bytes: int = 0
-    """Captured starts of frames whose end was not seen."""
+    """Captured bytes of frames whose end was not captured."""
     headerless_requests: int = 0
-    """Frames of which the length alone was captured."""
+    """Frames of whose header only the length was captured."""
     headerless_responses: int = 0
     headerless_bytes: int = 0
-    """Captured bytes of those."""
+    """Captured bytes of such frames."""
     resyncs: int = 0
-    """How often the place where a frame begins was lost."""
+    """How often the start of the next frame was lost."""
     repeated_segments: int = 0
     repeated_bytes: int = 0
-    """Payload seen again: retransmitted, or captured twice."""
+    """Payload that was captured before: retransmitted, or captured twice."""
     reordered_segments: int = 0
     reason: str = ""
-    """Why the connection, or from some point on the rest of it, was not read as Kafka; "" if all was."""
+    """Why the connection, or its last part, was not read as Kafka. "" if all of it was."""
     topics: dict[bytes, str] = field(default_factory=dict)
     """Topic id -> name, from Metadata responses."""
 
 
 def cut(size: int) -> Iterator[memoryview]:
-    """Give `CUT` for as many bytes."""
+    """Yield slices of `CUT` for a number of bytes."""
     for start in range(0, size, len(CUT)):
         yield CUT[: min(len(CUT), size - start)]
 
 
 def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
-    """Tell whether a fetch response, in pieces, can be read as if nothing were missing."""
+    """Return whether only contents of records are cut from a fetch response in pieces."""
     layout = LAYOUTS.get(version)
     if layout is None:
         return False
@@ -141,5 +143,5 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
 
 
 def before_cut(response: Sequence[Buffer]) -> list[Buffer]:
-    """Return what was captured of a response up to the first byte that was not."""
+    """Return the pieces of a response before the first one that was cut."""
     return list(takewhile(lambda piece: not is_cut(piece), response))

@@ -1,4 +1,4 @@
-"""SEGMENTS rows in, exchanges out: for one connection, or for all connections of a capture at once."""
+"""SEGMENTS rows in, exchanges out: for one connection, or for all connections of a capture."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -24,13 +24,13 @@ def read_exchanges(
     """Read the exchanges of one connection (or of several, whose rows may interleave).
 
     Args:
-        batches: SEGMENTS rows, those of a connection in capture order.
-        ports: those on which brokers listen; none: Kafka is found by what the bytes say.
+        batches: SEGMENTS rows. Those of a connection are in capture order.
+        ports: those on which brokers listen. Without any, Kafka is recognised by the bytes alone.
         keep_requests: keep the frames of all requests, not only of those in `READ`.
 
     Yields:
-        Exchanges in the order of their requests, each as soon as nothing more can be learnt of it; last, for
-        each use of the pair of ports, a ConnectionEnd.
+        Exchanges in the order of their requests, each once it can't change any more. A ConnectionEnd is the
+        last event of each connection.
     """
     connections = Connections(ports=ports, keep_requests=keep_requests)
     for batch in batches:
@@ -39,12 +39,12 @@ def read_exchanges(
 
 
 class Connections:
-    """All connections of a capture; what is held is bounded by what is in flight on each.
+    """All connections of a capture. It buffers what is in flight on each.
 
     Args:
         ports: see `read_exchanges`.
         keep_requests: see `read_exchanges`.
-        read_responses: hand on the frames of responses in `READ`.
+        read_responses: keep the frames of responses in `READ`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Connections:
         self._uses: dict[bytes, int] = {}
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
-        """Take the next rows; those that carry FileCounts are passed over."""
+        """Read the next rows. Those with FileCounts are skipped."""
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
         opened = self._open
         for key, payload, *row in zip(
@@ -76,7 +76,7 @@ class Connections:
             yield from connection.drain()
 
     def end(self) -> Iterator[Event]:
-        """Nothing more will come."""
+        """End all connections."""
         for connection in self._open.values():
             yield from self._finish(connection)
         self._open.clear()
@@ -97,9 +97,9 @@ class Connections:
 
 
 def payloads(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    """Give each row's payload as a view of the batch's own memory."""
+    """Return each row's payload, as a view of the batch's memory."""
     column: Any = batch.column("payload")
     _, offsets, data = column.buffers()
     places = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
-    view = memoryview(data if data is not None else b"").cast("B")  # Arrow says signed
+    view = memoryview(data if data is not None else b"").cast("B")  # Arrow's bytes are signed
     return (view[start:stop] for start, stop in pairwise(places))

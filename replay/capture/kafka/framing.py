@@ -1,8 +1,8 @@
 """Cuts the two streams of a connection into Kafka frames.
 
-A stream is a chain of frames, each with its length in front, so that one known start tells all others, across
-gaps too. Where the next start is lost, `resync` finds one again. Every byte is counted as part of a frame, as
-the start of one whose end was not seen, or as unframed.
+A stream is a chain of frames with their lengths in front. So all starts of frames follow from one of them,
+across gaps too. If the next start is lost, `resync` finds another one. Every byte is counted as part of a
+frame, as part of a frame whose end was not captured, or as unframed.
 """
 
 from collections.abc import Iterable
@@ -11,60 +11,60 @@ from typing import ClassVar, Protocol
 from proxy.protocol.api import LENGTH_BYTES
 from proxy.protocol.primitives import Buffer
 from replay.capture.kafka.plausible import is_response_start
-from replay.capture.kafka.resync import Held, Plausibility, Search
+from replay.capture.kafka.resync import BufferedRun, Plausibility, Search
 
 
 class FrameOwner(Protocol):
-    """What both directions together know; takes the frames."""
+    """The owner of both directions. It gets the frames, and knows what is known of both."""
 
     client_id: bytes
-    """That of earlier requests; b"": none yet."""
+    """That of earlier requests, b"" before the first one."""
     client: "Framing | None"
-    """The client's direction, when it has turned out which it is, or was told."""
+    """The client's direction, once it is known."""
     request_broken: bool
-    """Requests may have passed unseen."""
+    """Requests may be missing."""
     response_broken: bool
-    """Responses may have passed unseen."""
+    """Responses may be missing."""
     opaque_from_client: bool
-    """What follows the requests seen so far is no Kafka frame."""
+    """The bytes after the requests so far are not Kafka frames."""
     opaque_from_broker: bool
 
     def requests_found(self, framing: "Framing") -> None:
-        """A direction turned out to be the client's; its requests follow."""
+        """Note that a direction is the client's. Its requests follow."""
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
-        """A request is over; `frame` is all of it, or as much as is kept."""
+        """Note a request; `frame` is all of it, or the part that is kept."""
 
     def response_seen(
         self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
     ) -> None:
-        """A response is over."""
+        """Note a response."""
 
     def wants_request(self, api_key: int) -> bool:
-        """Tell whether requests with a key are kept whole."""
+        """Return whether requests with a key are kept whole."""
 
     def wants_response(self, correlation_id: int) -> bool | None:
-        """Tell whether the response to a request is kept; None: no such request waits for one."""
+        """Return whether the response to a request is kept; None if no such request waits for one."""
 
     def awaited(self) -> Iterable[int]:
-        """Give the correlation ids of requests that wait for a response, in order."""
+        """Return the correlation ids of requests that wait for a response, in order."""
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Tell whether bytes response the request with that id, by what is in them; None: can't be told."""
+        """Return whether bytes are the response to a request, by their contents; None if unknown."""
 
 
 class Framing:
-    """One direction: its stream comes in by `begin`, `data` and `gap`, frames go to the conversation."""
+    """One direction. `begin`, `data` and `gap` take its stream. Its owner gets the frames."""
 
     minimum: ClassVar[int]
-    """Bytes by which a frame is known, from its length on."""
+    """The size of the first fields of a frame, which decide how it is read."""
 
     def __init__(self, conversation: FrameOwner) -> None:
         self.conversation = conversation
         self.search: Search | None = Search(self)
-        """Set while it is not known where the next frame begins."""
+        """Set while the start of the next frame is not known."""
         self.ignored = False
-        """Nothing is framed any more: what comes is no Kafka."""
+        """Nothing is framed any more: the bytes are not Kafka."""
         self.from_start = False
         self.turned = True
         """The other direction spoke last."""
@@ -95,20 +95,20 @@ class Framing:
         return self.minimum - 1
 
     def begin(self) -> None:
-        """The stream is seen from its first byte on."""
+        """Note that the stream is captured from its first byte on."""
         self.from_start = True
 
     def turn(self) -> None:
-        """The other direction spoke before what comes next."""
+        """Note that the other direction sent something before the next bytes."""
         self.turned = True
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
-        """Take the next bytes."""
+        """Frame the next bytes."""
         self.seen_bytes += len(view)
-        self._take(view, time, end_time)
+        self._feed(view, time, end_time)
 
     def gap(self, size: int, *, cut: bool) -> None:
-        """The next bytes are missing."""
+        """Note that the next bytes are missing."""
         self.gaps += 1
         self.gap_bytes += size
         if cut:
@@ -116,13 +116,13 @@ class Framing:
         self._miss(size)
 
     def other_spoke(self) -> None:
-        """The other direction speaks: what was sent up to now may be what it acts on."""
+        """Note that the other direction sends. It may respond to the bytes so far: a frame may end here."""
         self.turned = True
         if self.search is not None and self.search.buffer:
             self.resync(boundary=True)
 
     def finish(self) -> None:
-        """Count what is left over at the end of the stream."""
+        """Count the rest at the end of the stream."""
         if self.search is not None:
             self.resync(boundary=True)
         if self.search is not None:
@@ -135,7 +135,7 @@ class Framing:
             self.frame_gap_bytes -= self._missing
 
     def resync(self, *, boundary: bool) -> None:
-        """Look for the start of a frame in what is held, and go on from there."""
+        """Look for the start of a frame in the buffered bytes, and go on from there."""
         search = self.search
         if search is None:
             return
@@ -144,7 +144,7 @@ class Framing:
             self.start_at(place)
 
     def start_at(self, place: int) -> None:
-        """Frame what is held from a place on at which a frame begins."""
+        """Frame the buffered bytes from a place on at which a frame begins."""
         search = self.search
         if search is None:
             return
@@ -154,16 +154,16 @@ class Framing:
             self.mark_broken()
         self.replay(search.split(place))
 
-    def replay(self, held: list[Held]) -> None:
-        """Take what was held before."""
-        for run in held:
+    def replay(self, buffered: list[BufferedRun]) -> None:
+        """Frame runs that were buffered."""
+        for run in buffered:
             self.turned |= run.turned
             if run.payload is None:
                 self._miss(run.size)
             else:
-                self._take(run.payload, run.time, run.end_time)
+                self._feed(run.payload, run.time, run.end_time)
 
-    def _take(self, view: memoryview, time: int, end_time: int) -> None:
+    def _feed(self, view: memoryview, time: int, end_time: int) -> None:
         if self.ignored:
             self.unframed_bytes += len(view)
         elif self.search is not None:
@@ -178,14 +178,14 @@ class Framing:
         self._end_time = end_time
         while at < size:
             if left := self._left:
-                taken = min(left, size - at)
+                used = min(left, size - at)
                 if wanted := self._wanted:
-                    piece = view[at : at + min(taken, wanted)]
+                    piece = view[at : at + min(used, wanted)]
                     self._pieces.append(piece)
                     self._wanted = wanted - len(piece)
-                at += taken
-                self._left = left - taken
-                if left == taken:
+                at += used
+                self._left = left - used
+                if left == used:
                     self._over()
                     if self.ignored:
                         self.unframed_bytes += size - at
@@ -193,27 +193,27 @@ class Framing:
             elif self._head or size - at < self.minimum:
                 at = self._gather(view, at, time)
                 if self.search is not None:
-                    self._take(view[at:], time, end_time)
+                    self._feed(view[at:], time, end_time)
                     return
             elif not self.open(view, at, time):
                 self._lose()
-                self._take(view[at:], time, end_time)
+                self._feed(view[at:], time, end_time)
                 return
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
-        """Read the start of a frame; set `_left`, `_size`, `_wanted`, `_time`. False: it is none."""
+        """Read the start of a frame; set `_left`, `_size`, `_wanted`, `_time`. False: it is no frame."""
         raise NotImplementedError
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
-        """Hand on a frame that is over."""
+        """Report a whole frame to the owner."""
         raise NotImplementedError
 
     def pass_over(self, size: int) -> None:
-        """Bytes of the frame that were wanted are missing."""
+        """Note that wanted bytes of the frame are missing."""
         raise NotImplementedError
 
     def mark_broken(self) -> None:
-        """Frames may have passed unseen in this direction."""
+        """Note that frames of this direction may be missing."""
         raise NotImplementedError
 
     def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
@@ -225,7 +225,7 @@ class Framing:
         raise NotImplementedError
 
     def _gather(self, view: memoryview, at: int, time: int) -> int:
-        """Take the next bytes of a header that is spread over runs."""
+        """Add the next bytes to a header that is spread over runs; return where the rest begins."""
         if not self._head:
             self._head_time = time
         end = min(at + self.minimum - len(self._head), len(view))
@@ -235,7 +235,7 @@ class Framing:
         head, self._head = memoryview(self._head), b""
         if not self.open(head, 0, self._head_time):
             self._lose()
-            self._take(head, self._head_time, self._end_time)
+            self._feed(head, self._head_time, self._end_time)
             return end
         self._pieces.append(head[: self._wanted])
         self._wanted = max(self._wanted - len(head), 0)
@@ -280,7 +280,7 @@ class Framing:
             self._miss(size - inside)
 
     def _open_headerless(self) -> None:
-        """The rest of a header is missing: with its length known the frame can be gone over still."""
+        """Skip a frame of whose header only the length, or a little more, was captured."""
         head, self._head = self._head, b""
         length = int.from_bytes(head[:LENGTH_BYTES], signed=True) if len(head) >= LENGTH_BYTES else 0
         if is_response_start(length) and LENGTH_BYTES + length > len(head):

@@ -1,8 +1,8 @@
-"""One connection: its frames become exchanges.
+"""Pairs the requests and responses of one connection to exchanges. It learns topic names from Metadata, too.
 
-A broker answers in the order of the requests. So a response to one request tells that an earlier one, still
-waiting, will have none (it was lost from the capture), and both kinds can be let go: what waits is bounded by
-what is in flight.
+A broker responds in the order of the requests. So when a response comes, earlier requests that still wait
+will get none: their responses were not captured. Both kinds need not wait any more. Thus only what is in
+flight waits.
 """
 
 from collections import deque
@@ -48,37 +48,37 @@ _MAX_WAITING_BYTES: Final = 16 << 20
 _MAX_EARLY: Final = 64
 _MAX_EARLY_BYTES: Final = 16 << 20
 _SLACK: Final = 1_000_000
-"""ns by which a capture may show a response before its request."""
+"""A capture may show a response this many ns before its request."""
 _CONFIRMED_BY: Final = 3
-"""So many requests in a row are believed to be Kafka's without a response."""
+"""This many requests in a row are accepted as Kafka without a response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Which frames are handed on."""
+    """The frames that are kept."""
 
     requests: bool = False
-    """Those of all requests, not of those in `READ` alone."""
+    """Those of all requests, not only of those in `READ`."""
     responses: bool = True
-    """Those of responses in `READ`; otherwise only what is learnt from."""
+    """Those of responses in `READ`. Else only those that are needed here."""
 
 
 class Pairing:
-    """Takes requests and responses of one connection; `drain` returns the exchanges that are complete."""
+    """Pairs the requests and responses of one connection. `drain` returns the complete exchanges."""
 
     def __init__(self, end: ConnectionEnd, on_client: Callable[[Framing], None], keep: Keep) -> None:
         self.end = end
         self.on_client = on_client
         self.client_id = b""
         self.confirmed = False
-        """The bytes were seen to be Kafka's, beyond what chance may make of others."""
+        """The bytes are certainly Kafka: a response was found to its request."""
         self.contradicted = False
-        """They were seen to be none."""
+        """The bytes are not Kafka."""
         self.opaque_from_client = False
-        """Requests are over: what follows a SASL handshake v0 is no Kafka frame."""
+        """No more requests come: the bytes after a SASL handshake v0 are not Kafka frames."""
         self.opaque_from_broker = False
         self.request_broken = False
-        """Requests may have passed unseen."""
+        """Requests may be missing."""
         self.response_broken = False
         self.client: Framing | None = None
         self._keeps_all = keep.requests
@@ -95,14 +95,14 @@ class Pairing:
         self._client_text = ""
 
     def drain(self) -> list[Exchange]:
-        """Return what has become complete."""
+        """Return the exchanges that became complete since the last call."""
         if not self._out or not (self.confirmed or self._number >= _CONFIRMED_BY):
             return []
         out, self._out = self._out, []
         return out
 
     def finish(self) -> list[Exchange]:
-        """Nothing more will come; return what is left."""
+        """End the connection; return the remaining exchanges."""
         for response in self._early:
             self._unpaired(response)
         self._out += self._waiting
@@ -112,12 +112,12 @@ class Pairing:
         return out
 
     def discard(self) -> None:
-        """Forget all: it was no Kafka."""
+        """Forget all exchanges: the connection is not Kafka."""
         self._out.clear()
         self._waiting.clear()
         self._early.clear()
 
-    # What `framing.FrameOwner` asks for.
+    # The methods of `framing.FrameOwner`.
 
     def requests_found(self, framing: Framing) -> None:
         """See `framing.FrameOwner`."""
@@ -208,17 +208,17 @@ class Pairing:
             or len(self._waiting) > _MAX_WAITING
             or self._waiting_bytes > _MAX_WAITING_BYTES
         ):
-            self._give_up_first()
+            self._report_first()
 
-    def _give_up_first(self) -> None:
+    def _report_first(self) -> None:
         request = self._waiting.popleft()
         self._waiting_bytes -= len(request.request)
         self._out.append(request)
 
     def _is_ambiguous(self) -> bool:
-        """Tell whether it is open which of several requests with one id is answered.
+        """Return whether a response may belong to any of several requests with the same id.
 
-        A client may give each request the same id; then only an unbroken stream tells responses apart.
+        A client may give each request the same id. Then responses can only be told apart in a whole stream.
         """
         return self._repeats_ids and self.response_broken and len(self._waiting) > 1
 
@@ -231,10 +231,10 @@ class Pairing:
             return None
         if len(places) > 1 and self.response_broken:
             while self._waiting:
-                self._give_up_first()
+                self._report_first()
             return None
         for _ in range(places[0]):
-            self._give_up_first()
+            self._report_first()
         request = self._waiting.popleft()
         self._waiting_bytes -= len(request.request)
         return request
@@ -282,10 +282,10 @@ class Pairing:
         self._early.append(response)
         self._early_bytes += sum(map(len, pieces))
         while len(self._early) > _MAX_EARLY or self._early_bytes > _MAX_EARLY_BYTES:
-            self._let_go_early()
+            self._report_early()
 
     def _answered_early(self, request: Exchange) -> bool:
-        """Pair a request with a response that the capture showed first."""
+        """Pair a request with a response that was captured before it, if there is one."""
         ids = [one.correlation_id for one in self._early]
         if request.correlation_id not in ids or self._repeats_ids:
             return False
@@ -294,9 +294,9 @@ class Pairing:
         if response.response_time + _SLACK < request.request_time:
             return False
         while self._waiting:
-            self._give_up_first()
+            self._report_first()
         for _ in range(place):
-            self._let_go_early()
+            self._report_early()
         self._early.popleft()
         self._early_bytes -= sum(map(len, response.response))
         pieces, size, missing = response.response, response.response_bytes, response.response_missing
@@ -305,9 +305,9 @@ class Pairing:
 
     def _flush_early(self) -> None:
         while self._early:
-            self._let_go_early()
+            self._report_early()
 
-    def _let_go_early(self) -> None:
+    def _report_early(self) -> None:
         response = self._early.popleft()
         self._early_bytes -= sum(map(len, response.response))
         self._unpaired(response)
@@ -335,7 +335,7 @@ class Pairing:
         return self._client_text
 
     def _special(self, exchange: Exchange, frame: bytes) -> None:
-        """Look into requests that decide what follows, or tell who asks."""
+        """Read requests that decide what follows, or that name the client's software."""
         version = exchange.api_version
         try:
             body = request_header(frame, LENGTH_BYTES)[-1]
@@ -347,7 +347,7 @@ class Pairing:
                 self.opaque_from_client = True
                 self._opaque_after = exchange
         except ProtocolError:
-            return  # cut off, or of a version to come: what it would have told stays unknown
+            return  # cut off, or of a later version: its contents stay unknown
 
 
 _SPECIAL: Final = frozenset({ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
@@ -364,12 +364,12 @@ _LAST: Final = 13
 
 
 def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
-    """Add topic id -> name of a Metadata response, v10 to v13; all else teaches nothing.
+    """Add topic id -> name from a Metadata response, v10 to v13. All else adds nothing.
 
     Args:
         frame: the response from its length on.
         version: that of the request.
-        topics: what is known, and what this adds to.
+        topics: the known names, to which this adds.
     """
     if not _FIRST_WITH_IDS <= version <= _LAST:
         return
@@ -381,7 +381,7 @@ def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
         for _ in range(count or 0):
             at = _topic(frame, at, topics)
     except ProtocolError:
-        return  # names are for people: a topic that is not understood is shown by its id
+        return  # names are only shown to people; without a name a topic is shown by its id
 
 
 def _skip_brokers(frame: Buffer, at: int) -> int:

@@ -1,4 +1,4 @@
-"""What a Kafka frame looks like from its first bytes: how frames are told from other bytes."""
+"""Recognises Kafka frames among other bytes, by their first bytes."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -29,9 +29,9 @@ from proxy.protocol.primitives import (
 
 MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
-"""Bytes in which a request's header ends, with a client id that anybody would choose."""
+"""A request's header is within this many bytes, with any likely client id."""
 _MAX_VERSION: Final = 24
-"""Above any version there is (Fetch has 18)."""
+"""Above any known version (Fetch has 18)."""
 _MAX_CLIENT_ID: Final = 1024
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
@@ -44,21 +44,21 @@ MORE: Final = -1
 
 
 def is_request_start(length: int, api_key: int, version: int) -> bool:
-    """Tell whether a request can begin so, where one is due. Keys of brokers to come are let pass."""
+    """Return whether these can be the first fields of a request, where one is expected; later keys may be."""
     return 8 <= length <= MAX_FRAME and 0 <= api_key < 1024 and 0 <= version < 1024
 
 
 def is_response_start(length: int) -> bool:
-    """Tell whether a response can begin so, where one is due."""
+    """Return whether this can be the length of a response, where one is expected."""
     return 4 <= length <= MAX_FRAME
 
 
 def request_size(head: bytes, *, cut: bool) -> int:
-    """Tell whether bytes, of which nothing is known, are the start of a request.
+    """Return whether unknown bytes are the start of a request.
 
     Args:
-        head: `HEAD` bytes from its length on, or as many as there are.
-        cut: what follows them is missing from the capture.
+        head: `HEAD` bytes from the length on, or fewer at the end of what is known.
+        cut: the bytes after `head` were not captured.
 
     Returns:
         The size of the whole frame, `NO` or `MORE`.
@@ -98,12 +98,12 @@ def _is_name(client_id: bytes) -> bool:
 
 
 def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -> Iterator[int]:
-    """Give the places from `start` on at which a request may begin, as far as the buffer tells.
+    """Yield the places from `start` on at which a request may begin.
 
     Args:
         buffer: a stretch of the client's stream.
-        start: where to begin.
-        client_id: that of earlier requests of the connection; None or empty: not known.
+        start: the first place.
+        client_id: that of earlier requests of the connection; None or empty: unknown.
     """
     if client_id:
         pattern = len(client_id).to_bytes(2) + client_id
@@ -123,18 +123,18 @@ def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -
 
 
 def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: bytes, body: int) -> bool | None:
-    """Tell whether bytes are the response to a certain fetch, by more than its correlation id.
+    """Return whether bytes are the response to a certain fetch, by their contents.
 
     Args:
         frame: a response from its length on, or the start of one.
-        whole: that is all of it.
+        whole: `frame` is all of it.
         version: that of the fetch.
         request: the fetch.
         body: where its body starts.
 
     Returns:
-        True: it tells first of a topic that the request names; False: it is no fetch response; None: it names
-        no topic, or one that a session may have known.
+        True: its first topic is in the request. False: it is no fetch response. None: it has no topic, or
+        its first topic is not in the request; a session may have it.
     """
     layout = LAYOUTS.get(version)
     if layout is None:
@@ -151,7 +151,7 @@ def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: byte
 
 
 def first_topic(frame: Buffer, version: int) -> bytes | None:
-    """Read which topic a fetch response tells of first, as it stands with its length; None: none."""
+    """Return the first topic of a fetch response, as on the wire with its length; None if there is none."""
     layout = LAYOUTS[version]
     at = RESPONSE_START_BYTES + (1 if layout.flexible else 0) + layout.response_head
     try:

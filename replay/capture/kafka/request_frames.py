@@ -27,7 +27,7 @@ class RequestFraming(Framing):
 
     @property
     def overlap(self) -> int:
-        """See `resync.Judge`: the client id is part of what is searched."""
+        """See `resync.Judge`. The client id is searched, too."""
         return self.minimum + 2 + len(self.conversation.client_id)
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
@@ -47,7 +47,7 @@ class RequestFraming(Framing):
         self.ignored = self.conversation.opaque_from_client
 
     def resync(self, *, boundary: bool) -> None:
-        """See `Framing`; what comes from a broker are no requests."""
+        """See `Framing`. The broker's direction has no requests."""
         if self.conversation.client in {None, self}:
             super().resync(boundary=boundary)
 
@@ -57,7 +57,7 @@ class RequestFraming(Framing):
         super().start_at(place)
 
     def pass_over(self, size: int) -> None:  # noqa: ARG002 - see `Framing`
-        """See `Framing`: what follows is of no use."""
+        """See `Framing`. The bytes after a gap are of no use."""
         self._wanted = 0
 
     def mark_broken(self) -> None:
@@ -74,11 +74,11 @@ class RequestFraming(Framing):
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`.
 
-        The responses of a broker can read as requests: the correlation id as key and version, what follows as
-        the rest. So while it is not known which direction is the client's, it takes two requests, of which
-        the versions agree, or, where the stream begins, one that is no response with a small correlation id.
-        Later one is enough that ends where the client waits. Without a client id there is too little in a
-        header to know it in the midst of other bytes.
+        A broker's response can look like a request: its correlation id like key and version, and so on. So
+        while the client's direction is not known, two requests in a row with equal versions are needed, or
+        one at the start of the stream that can't be a response with a small correlation id. Later one request
+        is enough if it ends where the client waits. A header without a client id is too short to be
+        recognised among other bytes.
         """
         if at == 0 and self._begins(search):
             return Plausibility.HERE
@@ -96,7 +96,7 @@ class RequestFraming(Framing):
         return Plausibility.HERE if follower != NO and _go_together(search, at, end) else Plausibility.NO
 
     def _begins(self, search: Search) -> bool:
-        """Tell whether the stream begins with a request; on a port that is told, whether it can."""
+        """Return whether the stream begins with a request; if the client is known, whether it can."""
         if not self.from_start or search.dropped:
             return False
         if self.conversation.client is self:
@@ -105,13 +105,13 @@ class RequestFraming(Framing):
         return _size(search, 0) not in {NO, MORE} and _api_key(search, 0) != ApiKey.PRODUCE
 
     def _is_enough(self, search: Search, at: int) -> bool:
-        """Tell whether a header without a client id, which zeros make as well, is to be looked at."""
+        """Return whether a header without a client id may be judged. Zeros look like one, too."""
         known = self.conversation.client is not None and at in search.row_starts
         return known and _api_key(search, at) != ApiKey.PRODUCE
 
 
 def is_no_request(search: Search) -> bool:
-    """Tell whether what is held begins with anything but a request."""
+    """Return whether the buffered bytes begin with something else than a request."""
     return _size(search, 0) == NO
 
 
@@ -125,7 +125,7 @@ def _api_key(search: Search, at: int) -> int:
 
 
 def _go_together(search: Search, at: int, end: int) -> bool:
-    """Tell whether two requests can be one client's, the second right after the first."""
+    """Return whether one client can have sent two requests, one right after the other."""
     _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START_BYTES))
     _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START_BYTES))
     if api_key == next_key and (version != next_version or correlation_id >= next_id):

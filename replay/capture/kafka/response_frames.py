@@ -11,13 +11,13 @@ from replay.capture.kafka.framing import FrameOwner, Framing
 from replay.capture.kafka.plausible import is_response_start
 from replay.capture.kafka.resync import Plausibility, Search
 
-_LOOKED_AT: Final = 2048
-"""Bytes of a response by which is judged what it is, where not all of it has come."""
-_TOLD_BY: Final = 320
-"""Bytes in which a fetch response names its first topic."""
+_JUDGED: Final = 2048
+"""A response that has not come whole is judged by this many bytes."""
+_TOPIC_WITHIN: Final = 320
+"""The first topic of a fetch response is within this many bytes."""
 _MAX_AWAITED: Final = 64
 _BLIND: Final = 8 << 20
-"""A response whose request was not seen yet is kept up to this size."""
+"""A response without a known request is kept up to this size."""
 
 
 class ResponseFraming(Framing):
@@ -46,13 +46,13 @@ class ResponseFraming(Framing):
         self.ignored = self.conversation.opaque_from_broker
 
     def begin(self) -> None:
-        """See `Framing`: the first byte begins a frame."""
+        """See `Framing`. The first byte begins a frame."""
         super().begin()
         if self.search is not None and not len(self.search) and not self.search.dropped:
             self.search = None
 
     def start_at(self, place: int) -> None:
-        """See `Framing`; whole responses before that place, to requests that were not seen, count as well."""
+        """See `Framing`. Whole responses before that place, to requests that were not captured, count too."""
         search = self.search
         if search is not None:
             starts = (at for at in sorted(search.row_starts) if at < place)
@@ -60,7 +60,7 @@ class ResponseFraming(Framing):
         super().start_at(place)
 
     def pass_over(self, size: int) -> None:
-        """See `Framing`: whether it matters shows when the request is known."""
+        """See `Framing`. Whether it matters is decided when the request is known."""
         size = min(size, self._wanted)
         self._wanted -= size
         self._pieces += cut(size)
@@ -70,7 +70,7 @@ class ResponseFraming(Framing):
         self.conversation.response_broken = True
 
     def adopt(self, other: Framing) -> None:
-        """Go on where another framing of this direction took its bytes for requests."""
+        """Go on after another framing of this direction that looked for requests."""
         self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
         self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
         search = other.search
@@ -79,7 +79,7 @@ class ResponseFraming(Framing):
             if other.from_start and not search.dropped:
                 self.begin()
             self.turned = not other.seen_bytes
-            self.replay(search.held)
+            self.replay(search.buffered)
         self.turned |= other.turned
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
@@ -94,9 +94,10 @@ class ResponseFraming(Framing):
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`.
 
-        A correlation id that is awaited is found by chance too (as a partition's number, in an offset), and a
-        length nested in a response ends where that one does. So either the content shows what it is, or the
-        frame begins where the broker began to speak, and ends where it stopped or the next one begins.
+        An awaited correlation id can stand anywhere by chance (as a partition number, or in an offset), and a
+        nested length can end where its response ends. So either the contents show that it is a response, or
+        the frame begins where the broker began to send, and ends where it stopped or where the next response
+        begins.
         """
         length, correlation_id = RESPONSE_START.unpack_from(search.buffer, at)
         if not is_response_start(length):
@@ -107,18 +108,18 @@ class ResponseFraming(Framing):
             if is_response is not None:
                 return Plausibility.HERE if is_response else Plausibility.NO
         if at not in search.row_starts:
-            return Plausibility.WAIT if len(search) < min(at + _TOLD_BY, end) else Plausibility.NO
+            return Plausibility.WAIT if len(search) < min(at + _TOPIC_WITHIN, end) else Plausibility.NO
         if end == len(search) and boundary:
             return Plausibility.HERE
         return self._by_follower(search, end, correlation_id)
 
     def _is_response(self, search: Search, at: int, end: int, correlation_id: int) -> bool | None:
         whole = end <= len(search)
-        frame = search.head(at, end - at if whole else _LOOKED_AT)
+        frame = search.head(at, end - at if whole else _JUDGED)
         return self.conversation.is_response(frame, correlation_id, whole=whole)
 
     def _by_follower(self, search: Search, end: int, correlation_id: int) -> Plausibility:
-        """Judge by the header that stands where the frame would end: that of the next request's response."""
+        """Judge by the next header: it must be that of the response to the next request."""
         if end + RESPONSE_START_BYTES > len(search):
             return Plausibility.WAIT
         length, follower = RESPONSE_START.unpack_from(search.buffer, end)
@@ -132,7 +133,7 @@ class ResponseFraming(Framing):
 
 
 def _leads_to(search: Search, at: int, place: int) -> bool:
-    """Tell whether a chain of frames goes from one place exactly to another one."""
+    """Return whether whole frames go from one place exactly to another one."""
     if not search.is_whole(at, place):
         return False
     while at + RESPONSE_START_BYTES <= place:

@@ -1,8 +1,8 @@
-"""Finding where a frame begins in a stream of which the start, or a stretch, was not seen.
+"""Finds the start of a frame in a stream after bytes that were not captured.
 
-Bytes are held while they are searched, at most `LIMIT`. A place is taken for the start of a frame only when
-more than its own header speaks for it, see `Plausibility`: a frame that is not found is counted, a wrong one
-would be believed.
+Bytes are buffered while they are searched, at most `LIMIT`. A place counts as the start of a frame only if
+more than its own header shows it, see `Plausibility`. The bytes of a frame that is not found are counted as
+unframed, but a wrong frame would lead to wrong results.
 """
 
 from collections.abc import Iterable
@@ -15,18 +15,19 @@ _SMALLEST_HEADER: Final = 8
 
 
 class Plausibility(Enum):
-    """What is known of a place where a frame may begin."""
+    """Whether a frame begins at a place."""
 
     HERE = auto()
-    """A frame begins here: another header stands where it ends, or the sender waits there, or what is in it
-    shows what it is."""
+    """A frame begins here: another header stands at its end, or the sender waits there, or its contents show
+    it."""
     WAIT = auto()
+    """More bytes are needed."""
     NO = auto()
 
 
 @dataclass(slots=True)
-class Held:
-    """A run that is held; without payload: a gap."""
+class BufferedRun:
+    """A buffered run, or a gap if it has no payload."""
 
     start: int
     size: int
@@ -34,21 +35,21 @@ class Held:
     time: int
     end_time: int
     turned: bool = False
-    """The other direction spoke before it."""
+    """The other direction sent something before it."""
 
 
 class Judge(Protocol):
-    """Knows what frames of one direction look like."""
+    """Recognises the frames of one direction."""
 
     @property
     def overlap(self) -> int:
-        """Bytes at the end of the buffer that a header may begin in and go on after."""
+        """A header may begin in this many bytes at the end of the buffer, and go on after it."""
 
     def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
-        """Give the places from `start` on at which a frame may begin."""
+        """Return the places from `start` on at which a frame may begin."""
 
     def judge(self, search: "Search", at: int, *, boundary: bool) -> Plausibility:
-        """Tell what is known of a place."""
+        """Return whether a frame begins at a place."""
 
 
 class Search:
@@ -56,30 +57,30 @@ class Search:
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
-        self._held: list[Held] = []
+        self._runs: list[BufferedRun] = []
         self._holes: list[tuple[int, int]] = []
         self._looked = 0
         self._turned = -1
         self._exhausted = False
-        """So much came without a turn, and in vain, that nothing more is held until the next one."""
+        """`LIMIT` bytes were searched in vain. Nothing is buffered until the next turn."""
         self._open: list[int] = []
         self.buffer = bytearray()
-        """What is held, with zeros for gaps."""
+        """The buffered bytes, with zeros for gaps."""
         self.row_starts: set[int] = set()
-        """Places at which the sender began to speak."""
+        """Places at which the sender began to send after the other side."""
         self.dropped = 0
-        """Captured bytes that were let go."""
+        """Captured bytes that were dropped."""
 
     def __len__(self) -> int:
         return len(self.buffer)
 
     @property
-    def held(self) -> list[Held]:
-        """What is held, in order."""
-        return self._held
+    def buffered(self) -> list[BufferedRun]:
+        """The buffered runs, in order."""
+        return self._runs
 
     def data(self, view: memoryview, time: int, end_time: int, *, turned: bool) -> None:
-        """Hold the next bytes; `turned`: the other direction spoke before them."""
+        """Buffer the next bytes; `turned`: the other direction sent something before them."""
         self._exhausted = self._exhausted and not turned
         if self._exhausted:
             self.dropped += len(view)
@@ -87,7 +88,7 @@ class Search:
         at = len(self.buffer)
         if turned:
             self.row_starts.add(at)
-        self._held.append(Held(at, len(view), view, time, end_time, turned))
+        self._runs.append(BufferedRun(at, len(view), view, time, end_time, turned))
         self.buffer += view
         self._bound()
 
@@ -96,10 +97,10 @@ class Search:
         if self._exhausted:
             return
         if size > LIMIT:
-            self._let_go()
+            self._drop()
             return
         at = len(self.buffer)
-        self._held.append(Held(at, size, None, 0, 0))
+        self._runs.append(BufferedRun(at, size, None, 0, 0))
         self._holes.append((at, at + size))
         self.buffer += bytes(size)
         self._bound()
@@ -108,7 +109,7 @@ class Search:
         """Look for the start of a frame; return its place, or -1.
 
         Args:
-            boundary: the sender has stopped here, to wait for the other side or for good.
+            boundary: the sender stopped here, to wait for the other side or for ever.
         """
         if self._exhausted:
             return -1
@@ -129,18 +130,18 @@ class Search:
         return -1
 
     def is_whole(self, start: int, end: int) -> bool:
-        """Tell whether no gap lies in a stretch."""
+        """Return whether there is no gap between two places."""
         return not any(hole < end and start < stop for hole, stop in self._holes)
 
     def head(self, at: int, most: int) -> bytes:
-        """Return the bytes from a place on, up to `most`, or to the next gap."""
+        """Return at most so many bytes from a place on, up to the next gap."""
         stop = min((hole for hole, stop in self._holes if stop > at), default=len(self.buffer))
         return bytes(self.buffer[at : min(at + most, max(stop, at))])
 
-    def split(self, place: int) -> list[Held]:
-        """Return what is held from `place` on."""
+    def split(self, place: int) -> list[BufferedRun]:
+        """Return the buffered runs from a place on."""
         rest = []
-        for run in self._held:
+        for run in self._runs:
             known = place - run.start
             if known < run.size:
                 if known > 0:
@@ -150,8 +151,8 @@ class Search:
         return rest
 
     def seen_before(self, place: int) -> int:
-        """Count the captured bytes that were held up to `place`."""
-        seen = (run for run in self._held if run.payload is not None and run.start < place)
+        """Count the captured bytes before a place."""
+        seen = (run for run in self._runs if run.payload is not None and run.start < place)
         return sum(min(run.size, place - run.start) for run in seen)
 
     def _new_candidates(self) -> list[int]:
@@ -162,11 +163,11 @@ class Search:
     def _bound(self) -> None:
         if len(self.buffer) > LIMIT:
             self._exhausted = True
-            self._let_go()
+            self._drop()
 
-    def _let_go(self) -> None:
+    def _drop(self) -> None:
         self.dropped += self.seen_before(len(self.buffer))
-        self._held, self._holes, self._open = [], [], []
+        self._runs, self._holes, self._open = [], [], []
         self._looked, self._turned = 0, -1
         self.buffer = bytearray()
         self.row_starts = set()
