@@ -6,7 +6,6 @@ fault: `Connection.fault` says why the connection has to end.
 """
 
 from enum import Enum
-from struct import Struct
 from typing import Final
 
 from proxy.core.budget import RequestBudget
@@ -26,7 +25,16 @@ from proxy.core.requests import (
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
 from proxy.protocol.addresses import Resolve
-from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    RESPONSE_START_BYTES,
+    ApiKey,
+    request_header,
+)
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.session.decision import Reason
@@ -38,9 +46,6 @@ MAX_IN_FLIGHT: Final = 1024
 """Unanswered requests of one client; at more it is not read."""
 _MAX_FETCH_REQUEST: Final = 1 << 20
 """A fetch request beyond this is forwarded unread: some 31,000 partitions."""
-_HEAD = Struct(">ihhi")  # length, api_key, api_version, correlation_id
-_HEAD_SIZE: Final = 12
-_RESPONSE_HEAD_SIZE: Final = 8
 _MIN_LENGTH: Final = 10
 """No request is shorter: a header is 10 bytes at least, and the one that is 8 (ControlledShutdown v0, v0) is
 followed by 4. PostgreSQL asks for encryption with a length of 8."""
@@ -325,18 +330,21 @@ class Connection:
             if len(self._request_part) < self._request_need:
                 return
             data = self._collected()
-        framed = self.stream is _FRAMES
-        if framed and len(data) >= _HEAD_SIZE and len(data) == 4 + int.from_bytes(data[:4]):
+        size = len(data)
+        framed = size >= REQUEST_START_BYTES and self.stream is _FRAMES
+        if framed and size == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES]):
             self._client_frame(data)  # as nearly every read: one frame
             return
         at = 0
-        while at < len(data) and self.fault is None:
+        while at < size and self.fault is None:
             at += self._client_piece(data, at)
 
     def _client_piece(self, data: bytes, at: int) -> int:
         """Take the frame that begins at an offset, or what there is of it; return how many bytes that is."""
         framed = self.stream is _FRAMES
-        end = at + 4 + int.from_bytes(data[at : at + 4]) if len(data) - at >= 4 else len(data)
+        end = len(data)
+        if end - at >= LENGTH_BYTES:
+            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
         if not framed or end > len(data):
             end = len(data)
         piece = data if at == 0 and end == len(data) else data[at:end]
@@ -382,18 +390,20 @@ class Connection:
     def _client_frame(self, data: bytes) -> int:
         """Take the frame that `data` begins with; return how many bytes were used, 0 if more are needed."""
         length: int
-        if whole := len(data) >= _HEAD_SIZE:
-            length, api_key, version, _ = _HEAD.unpack_from(data)
+        if whole := len(data) >= REQUEST_START_BYTES:
+            length, api_key, version, _ = REQUEST_START.unpack_from(data)
         else:  # the length alone may show that no frame will come
-            length = int.from_bytes(data[:4], signed=True) if len(data) >= 4 else _MIN_LENGTH
+            length = (
+                int.from_bytes(data[:LENGTH_BYTES], signed=True) if len(data) >= LENGTH_BYTES else _MIN_LENGTH
+            )
         # A broker closes the connection as well (fetch-semantics 1.7).
         if not _MIN_LENGTH <= length <= self._max_request_bytes:
             self._unread("client", describe_length(data, length, self._max_request_bytes), data)
             return len(data)
         if not whole:
-            self._request_need = _HEAD_SIZE
+            self._request_need = REQUEST_START_BYTES
             return 0
-        size = 4 + length
+        size = LENGTH_BYTES + length
         # v0 to v3 are left alone, and so is what is not known (fetch-semantics, traps 1 and 3; case 75).
         if api_key == _FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
             return self._fetch(data, size, version)
@@ -417,11 +427,13 @@ class Connection:
             # A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and
             # 31; case 85).
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS]:
-                self._refuse(data[8:12])
+                self._refuse(data[REQUEST_CORRELATION_ID])
                 return size
         elif api_key == ApiKey.FETCH:
             self._fetches.count_unread(size, version, Reason.NOT_READ)
-        request = InFlightRequest(api_key, version, data[8:12], self._rewriting.disposition(api_key, version))
+        request = InFlightRequest(
+            api_key, version, data[REQUEST_CORRELATION_ID], self._rewriting.disposition(api_key, version)
+        )
         responses = self._responses
         if answered:
             responses.owed.append(request)
@@ -452,24 +464,24 @@ class Connection:
             return self._collect(data, size, version)
         frame = data if len(data) == size else data[:size]
         self.stage = _OPEN
-        request = InFlightRequest(_FETCH, version, frame[8:12], _WALKED)
+        request = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], _WALKED)
         # A client repeats its header but for the correlation id.
-        if version != self._header_version or not frame.startswith(self._header, _HEAD_SIZE):
+        if version != self._header_version or not frame.startswith(self._header, REQUEST_START_BYTES):
             try:
-                _, _, _, client_id, body = request_header(frame, 4)
+                _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
             except ProtocolError:
                 request.disposition = Disposition.PASSED
                 self._responses.owed.append(request)
                 self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
                 self._send(request, frame)
                 return size
-            self._header, self._header_version = frame[_HEAD_SIZE:body], version
+            self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
             self.client_id = self.client_id or printable(client_id)
             # A client need not ask for versions, but the broker's age decides (fetch-semantics 1.7, 6.3).
             if self._fetches.eligibility.features is None and not self._probed:
                 self._probe(client_id)
         self._responses.owed.append(request)
-        body = _HEAD_SIZE + len(self._header)
+        body = REQUEST_START_BYTES + len(self._header)
         self._fetches.request(request, frame, body, self.client_id, self._now)
         return size
 
@@ -480,7 +492,9 @@ class Connection:
         """
         self._probed = True
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
-        self._send(InFlightRequest(ApiKey.API_VERSIONS, 0, frame[8:12], Disposition.OURS), frame)
+        self._send(
+            InFlightRequest(ApiKey.API_VERSIONS, 0, frame[REQUEST_CORRELATION_ID], Disposition.OURS), frame
+        )
 
     def _send(self, request: InFlightRequest, frame: bytes) -> None:
         """Send a frame to the broker, or once the request has ended that is being forwarded."""
@@ -570,10 +584,10 @@ class Connection:
                 if not expected and self.stream is not _FRAMES:
                     self.to_client.append(data[at:])
                     return
-                if len(data) - at < _RESPONSE_HEAD_SIZE and (expected or not self._foreign):
+                if len(data) - at < RESPONSE_START_BYTES and (expected or not self._foreign):
                     self._response_part = data[at:]
                     return
-                if not self._response_begins(data[at : at + _RESPONSE_HEAD_SIZE]):
+                if not self._response_begins(data[at : at + RESPONSE_START_BYTES]):
                     if self.stream is not _FRAMES:
                         self.to_client.append(data[at:])
                     return
@@ -599,19 +613,19 @@ class Connection:
         return True
 
     def _response_begins(self, data: bytes) -> bool:
-        length = int.from_bytes(data[:4], signed=True)
+        length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         expected = self._responses.expected
-        if length < 4:
+        if length < RESPONSE_START_BYTES - LENGTH_BYTES:
             self._unread("broker", f"a response of {length} bytes")
         elif not expected:
             self._unread("broker", "a response that nothing asked for")
-        elif data[4:8] != expected[0].correlation_id:
+        elif data[RESPONSE_CORRELATION_ID] != expected[0].correlation_id:
             asked = int.from_bytes(expected[0].correlation_id, signed=True)
-            got = int.from_bytes(data[4:8], signed=True)
+            got = int.from_bytes(data[RESPONSE_CORRELATION_ID], signed=True)
             self._unread("broker", f"a response to request {got} where {asked} is due")
         else:
             self._foreign = False
-            self._response_left = 4 + length
+            self._response_left = LENGTH_BYTES + length
             self._meter.began = self._now
             return True
         return False

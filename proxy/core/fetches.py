@@ -26,7 +26,7 @@ from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.last_seen import LastSeen
 from proxy.core.responses import Forwarding, rewritten_tags
 from proxy.protocol.addresses import Resolve
-from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.api import API_VERSION, REQUEST_CORRELATION_ID, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Rows
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
@@ -37,6 +37,7 @@ from proxy.protocol.fetch_request import (
 )
 from proxy.protocol.fetch_response import FetchResponseWalk, response_head, slices
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
+from proxy.protocol.versions import session_layout
 from proxy.session.decision import FOR_GOOD, PASSING, Decision, Full, Incremental, Reason, Rotated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import FetchSessionHandler, SessionResult
@@ -235,7 +236,7 @@ class Fetches:
             frame = build_fetch_request(fetch, listing.layout, session, listing.topics())
         request.rows = table.locate(listing)
         template = build_fetch_request(fetch, listing.layout, (0, SESSIONLESS_EPOCH))
-        self._close_frame, self._close_id_at = template, fetch.body + listing.layout.request_head - 8
+        self._close_frame, self._close_id_at = template, fetch.body + listing.layout.request_session
         self._dispatch(request, frame, FetchKind.FULL, fetch.partitions, through_session=True)
 
     def _forward(self, request: InFlightRequest, fetch: FetchRequest, frame: bytes) -> None:
@@ -299,9 +300,9 @@ class Fetches:
             return
         frame, at = self._close_frame, self._close_id_at
         frame = frame[:at] + session_id.to_bytes(4) + frame[at + 4 :]
-        version = int.from_bytes(frame[6:8])
+        version = int.from_bytes(frame[API_VERSION])
         self._events.append(SessionClosed(session_id=session_id, reason=reason))
-        request = InFlightRequest(ApiKey.FETCH, version, frame[8:12], Disposition.OURS)
+        request = InFlightRequest(ApiKey.FETCH, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
         self._dispatch(request, frame, FetchKind.CLOSE, 0)
 
     def _release_slot(self) -> None:
@@ -341,7 +342,7 @@ class Fetches:
         if walk is None:
             asks, version = request.through_session, request.version
             isolation = request.fetch.isolation_level if request.fetch is not None else 0
-            layout = LAYOUTS[max(version, SESSION_VERSION) if asks else version]
+            layout = session_layout(version) if asks else LAYOUTS[version]
             walk = request.walk = FetchResponseWalk(layout, isolation, keep=asks)
         return walk
 

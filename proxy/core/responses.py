@@ -13,13 +13,11 @@ from proxy.core.events import Event, Passthrough
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
-from proxy.protocol.api import ApiKey, response_header
+from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk, slices
 from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint
 
-_HEAD_SIZE: Final = 8
-"""Length and correlation id: an ApiVersions response header has no more at any version."""
 _MAX_KEPT: Final = 1 << 28
 """A response that is larger (bytes) is forwarded unread."""
 _MAX_PROBE_RESPONSE: Final = 1 << 16
@@ -100,10 +98,10 @@ def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Feat
         version: that of the request.
     """
     try:
-        body, features = api_versions.clamp(frame[_HEAD_SIZE:], version)
+        body, features = api_versions.clamp(frame[RESPONSE_START_BYTES:], version)
     except ProtocolError:
         return [frame], None
-    return [_head(frame, _HEAD_SIZE, body), body], features
+    return [_head(frame, RESPONSE_START_BYTES, body), body], features
 
 
 def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | None) -> list[Buffer]:
@@ -122,13 +120,13 @@ def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | Non
     if resolve is None or api_key == ApiKey.DESCRIBE_QUORUM:
         # It names listeners of controllers, which are not to be reached through the gateway.
         resolve = _nowhere
-    _, at = response_header(frame, 4, api_key, version)
+    _, at = response_header(frame, LENGTH_BYTES, api_key, version)
     body = addresses.rewrite(api_key, version, frame[at:], resolve)
     return [_head(frame, at, body), body]
 
 
 def _head(frame: bytes, body_at: int, body: bytes) -> bytes:
-    return (body_at - 4 + len(body)).to_bytes(4) + frame[4:body_at]
+    return (body_at - LENGTH_BYTES + len(body)).to_bytes(LENGTH_BYTES) + frame[LENGTH_BYTES:body_at]
 
 
 def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
@@ -231,10 +229,10 @@ class Forwarding:
             # reason to ask for Metadata.
             new = _hidden_endpoints(old, walk.tags)
         elif not start:
-            size = request.received - 4 + len(new) - len(old)
-            if len(pieces[0]) < 4:
+            size = request.received - LENGTH_BYTES + len(new) - len(old)
+            if len(pieces[0]) < LENGTH_BYTES:
                 pieces = [b"".join(pieces)]
-            pieces[:1] = [size.to_bytes(4), memoryview(pieces[0])[4:]]
+            pieces[:1] = [size.to_bytes(LENGTH_BYTES), memoryview(pieces[0])[LENGTH_BYTES:]]
         request.drop_chunks()
         return [*pieces, new]
 
