@@ -1,15 +1,19 @@
-"""The options of ``fetchgate proxy``: one table gives flags, environment names, TOML keys and the help.
+"""The options of ``fetchgate proxy``: each is declared once, as a field of `Config`.
 
+The flags, the names in the environment, the TOML keys, the help and what a reload applies follow from there.
 An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``;
 a flag counts before the environment, the environment before the file, the file before the default.
 """
 
+# ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
+
 import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from proxy.addresses import Address, BrokerPorts
 
@@ -19,58 +23,13 @@ MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
+_Value = TypeVar("_Value")
 _ALMOST = 0.9
 """How much of a variable is as in an option's, the ten characters that all begin with included."""
 
 
 class ConfigError(ValueError):
     """An option that can't be used: which one, from where, and what to write instead, in one line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What the operator asked for, checked. The fields are the options of `OPTIONS`, in Python's types."""
-
-    bootstrap: tuple[Address, ...]
-    """Empty in transparent mode."""
-    transparent: str
-    """``off``, ``redirect`` or ``tproxy``."""
-    listen: Address
-    reuse_port: bool
-    advertise: str
-    broker_ports: BrokerPorts
-    tls_cert: Path | None
-    """None: clients come in plain text."""
-    tls_key: Path | None
-    """None: it is in the file of the certificate; so with `broker_tls_key`."""
-    broker_tls: bool
-    broker_tls_ca: Path | None
-    """None: the CAs of the system."""
-    broker_tls_server_name: str
-    """Empty: each broker's own host."""
-    broker_tls_cert: Path | None
-    broker_tls_key: Path | None
-    admin: Address | None
-    """None: ``off``."""
-    sessions: bool
-    sessions_off_for: frozenset[str]
-    max_sessions: int
-    max_connections: int
-    workers: int
-    idle_timeout: float
-    """Seconds; 0: never. So with `handshake_timeout`."""
-    handshake_timeout: float
-    max_inflight_bytes: int
-    max_request_bytes: int
-    drain_timeout: float
-    """Seconds."""
-    state: Path | None
-    capture: Path | None
-    capture_records: bool
-    capture_file_bytes: int
-    capture_files: int
-    log_format: str
-    log_level: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +44,10 @@ class Option:
     help: str
     live: bool = False
     """SIGHUP, or a change of the file, applies it; the others need a restart."""
+    needs: str = ""
+    """The option without which this one does nothing."""
+    parse_transparent: Callable[[str], object] | None = None
+    """How it is read in transparent mode, where it does nothing: to give it there is a mistake."""
 
     @property
     def flag(self) -> str:
@@ -97,8 +60,16 @@ class Option:
         return _PREFIX + self.name.upper()
 
 
-def _left_out(value: object, why: str) -> Callable[[str], object]:
-    def parse(text: str) -> object:
+def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
+    """Declare an option as a field of `Config`; see `Option` for what it takes.
+
+    The field is as required as any other: the value of the type that `parse` returns is there for mypy alone.
+    """
+    return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
+
+
+def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
+    def parse(text: str) -> _Value:
         if text:
             raise ValueError(f"leave it out with --transparent: {why}")
         return value
@@ -113,6 +84,10 @@ def _one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _switch(text: str) -> bool:
+    return _one_of("on", "off")(text) == "on"
 
 
 def _whole(lowest: int) -> Callable[[str], int]:
@@ -174,158 +149,156 @@ def _advertise(text: str) -> str:
     return text.strip("[]")
 
 
-OPTIONS = (
-    Option(
-        name="bootstrap",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What the operator asked for, checked. Each field is an option, and declared here alone."""
+
+    bootstrap: tuple[Address, ...] = option(
         metavar="HOST:PORT[,...]",
         parse=_bootstrap,
+        parse_transparent=_left_out((), "the original destination is the broker"),
         default=None,
         help="brokers to start from, tried in turn; not with --transparent",
-    ),
-    Option(
-        name="transparent",
+    )
+    """Empty in transparent mode."""
+    transparent: str = option(
         metavar="off|redirect|tproxy",
         parse=_one_of("off", "redirect", "tproxy"),
         default="off",
         help="take connections that netfilter brings to --listen on their way to a broker, and answer in the "
         "broker's name: no address is rewritten, the client needs no other bootstrap; redirect needs no "
         "right, tproxy needs CAP_NET_RAW (rules: tools/deploy/transparent.sh)",
-    ),
-    Option(
-        name="listen",
+    )
+    """``off``, ``redirect`` or ``tproxy``."""
+    listen: Address = option(
         metavar="HOST:PORT",
         parse=lambda text: Address.parse(text, lowest_port=0),
         default="127.0.0.1:19092",
         help="what clients use as bootstrap.servers; broker N is at this port + 1 + N (see --broker-ports)",
-    ),
-    Option(
-        name="reuse_port",
+    )
+    reuse_port: bool = option(
         metavar="on|off",
-        parse=lambda text: _one_of("on", "off")(text) == "on",
+        parse=_switch,
         default="off",
         help="let another gateway listen at the same ports (SO_REUSEPORT), to be replaced without a gap: "
         "start the new one, wait until it is ready, then end this one; both need it, and its --admin follows",
-    ),
-    Option(
-        name="advertise",
+    )
+    advertise: str = option(
         metavar="HOST",
         parse=_advertise,
+        parse_transparent=_left_out("", "no address is rewritten"),
         default="",
         help="host that clients are told for the brokers; by default the host of --listen, or with a "
         "wildcard (0.0.0.0) the address at which the client reached the gateway; not with --transparent",
-    ),
-    Option(
-        name="broker_ports",
+    )
+    broker_ports: BrokerPorts = option(
         metavar="RULE",
         parse=BrokerPorts.parse,
+        parse_transparent=_left_out(BrokerPorts(), "no broker has a listener of its own"),
         default="",
         help="where brokers are: a base (29100: broker N at 29100 + N), or a host template for one port on "
         "many hosts (broker-{id}.kafka.local:9092: the names must lead to this machine, where the gateway "
         "binds them; with --tls-cert all share the port at the host of --listen, and the name that a client "
         "asks for in its TLS handshake tells the broker), and single brokers (3=29103), separated by commas; "
         "not with --transparent",
-    ),
-    Option(
-        name="tls_cert",
+    )
+    tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
         help="speak TLS with clients: the gateway's certificate in PEM, those of intermediate CAs after it; "
         "read again when it changes; without, clients come in plain text",
-    ),
-    Option(
-        name="tls_key",
+    )
+    """None: clients come in plain text."""
+    tls_key: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
         help="its key in PEM, without a passphrase; by default in the file of --tls-cert",
-    ),
-    Option(
-        name="broker_tls",
+        needs="tls_cert",
+    )
+    """None: it is in the file of the certificate; so with `broker_tls_key`."""
+    broker_tls: bool = option(
         metavar="on|off",
-        parse=lambda text: _one_of("on", "off")(text) == "on",
+        parse=_switch,
         default="off",
         help="speak TLS with brokers, and take none whose certificate is not in order",
-    ),
-    Option(
-        name="broker_tls_ca",
+    )
+    broker_tls_ca: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
         help="the CAs that brokers' certificates may come from, in PEM; by default those of the system",
-    ),
-    Option(
-        name="broker_tls_server_name",
+        needs="broker_tls",
+    )
+    """None: the CAs of the system."""
+    broker_tls_server_name: str = option(
         metavar="NAME",
         parse=str.strip,
         default="",
         help="the name that brokers' certificates must be for, and that is asked for; by default the host "
         "that a connection goes to",
-    ),
-    Option(
-        name="broker_tls_cert",
+        needs="broker_tls",
+    )
+    """Empty: each broker's own host."""
+    broker_tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
         help="a client certificate for brokers that want one (ssl.client.auth), in PEM",
-    ),
-    Option(
-        name="broker_tls_key",
+        needs="broker_tls",
+    )
+    broker_tls_key: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
         help="its key in PEM, without a passphrase; by default in the file of --broker-tls-cert",
-    ),
-    Option(
-        name="admin",
+        needs="broker_tls_cert",
+    )
+    admin: Address | None = option(
         metavar="HOST:PORT|off",
         parse=_admin,
         default="127.0.0.1:9464",
         help="serve /livez /readyz /metrics /state there",
-    ),
-    Option(
-        name="sessions",
+    )
+    """None: ``off``."""
+    sessions: bool = option(
         metavar="on|off",
-        parse=lambda text: _one_of("on", "off")(text) == "on",
+        parse=_switch,
         default="on",
         help="turn full fetches into incremental sessions; off makes the gateway a plain wire",
         live=True,
-    ),
-    Option(
-        name="sessions_off_for",
+    )
+    sessions_off_for: frozenset[str] = option(
         metavar="ID[,ID]",
         parse=lambda text: frozenset(_list(text)),
         default="",
         help="client ids whose fetches pass as they come",
         live=True,
-    ),
-    Option(
-        name="max_sessions",
+    )
+    max_sessions: int = option(
         metavar="N",
         parse=_whole(0),
         default="500",
         help="session slots that this gateway may hold; a broker has 1000 for everybody "
         "(max.incremental.fetch.session.cache.slots)",
         live=True,
-    ),
-    Option(
-        name="max_connections",
+    )
+    max_connections: int = option(
         metavar="N",
         parse=_whole(1),
         default="5000",
         help="connections of clients at one time; one more is accepted and closed at once",
         live=True,
-    ),
-    Option(
-        name="workers",
+    )
+    workers: int = option(
         metavar="N",
         parse=_whole(1),
         default="1",
         help="processes that serve clients, to use more cores; beyond one, another process takes the clients "
         "and hands them out, and --max-inflight-bytes is shared out evenly",
-    ),
-    Option(
-        name="idle_timeout",
+    )
+    idle_timeout: float = option(
         metavar="SECONDS",
         parse=_seconds,
         default="600",
@@ -333,105 +306,89 @@ OPTIONS = (
         "(connections.max.idle.ms), unless its client waits for a response; not what passes because it is "
         "not plain Kafka; 0: never",
         live=True,
-    ),
-    Option(
-        name="handshake_timeout",
+    )
+    """Seconds; 0: never. So with `handshake_timeout`."""
+    handshake_timeout: float = option(
         metavar="SECONDS",
         parse=_seconds,
         default="60",
         help="close a connection of which no whole request came within so long; 0: never",
         live=True,
-    ),
-    Option(
-        name="max_inflight_bytes",
+    )
+    max_inflight_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(256 * MIB),
         help="bytes of responses held in memory, all connections together; beyond it brokers are not read; "
         "as many again of fetches that are not whole yet, which pass as they come beyond it",
         live=True,
-    ),
-    Option(
-        name="max_request_bytes",
+    )
+    max_request_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(100 * MIB),
         help="largest request taken from a client, as a broker's socket.request.max.bytes",
         live=True,
-    ),
-    Option(
-        name="drain_timeout",
+    )
+    drain_timeout: float = option(
         metavar="SECONDS",
         parse=_seconds,
         default="30",
         help="how long SIGTERM waits for what is in flight and for sessions to be closed at the brokers",
         live=True,
-    ),
-    Option(
-        name="state",
+    )
+    """Seconds."""
+    state: Path | None = option(
         metavar="FILE",
         parse=_path,
+        parse_transparent=_left_out(None, "no broker has a listener of its own"),
         default="",
         help="keep the known brokers there, so that after a restart listeners are open before a client "
         "asked; not with --transparent",
-    ),
-    Option(
-        name="capture",
+    )
+    capture: Path | None = option(
         metavar="DIR",
         parse=_path,
         default="",
         help="write what passes on both sides there, as pcap files for `fetchgate replay`; they hold what "
         "clients and brokers say to each other, records and passwords of SASL PLAIN included",
-    ),
-    Option(
-        name="capture_records",
+    )
+    capture_records: bool = option(
         metavar="yes|no",
         parse=lambda text: _one_of("yes", "no", "on", "off")(text) in {"yes", "on"},
         default="yes",
         help="no leaves out the contents of records, credentials, and all that is not understood; what it "
         "costs is measured the same",
-    ),
-    Option(
-        name="capture_file_bytes",
+    )
+    capture_file_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(64 * MIB),
         help="begin another file of the capture after so many bytes",
-    ),
-    Option(
-        name="capture_files",
+    )
+    capture_files: int = option(
         metavar="N",
         parse=_whole(1),
         default="16",
         help="files of captures in DIR, those of earlier runs included; then the oldest goes",
-    ),
-    Option(
-        name="log_format",
+    )
+    log_format: str = option(
         metavar="console|json",
         parse=_one_of("console", "json"),
         default="console",
         help="lines for people or for machines, on stderr",
-    ),
-    Option(
-        name="log_level",
+    )
+    log_level: str = option(
         metavar="LEVEL",
         parse=_one_of(*LOG_LEVELS),
         default="info",
         help=" | ".join(LOG_LEVELS),
         live=True,
-    ),
-)
+    )
 
+
+OPTIONS: tuple[Option, ...] = tuple(field.metadata["option"](name=field.name) for field in fields(Config))
 LIVE = frozenset(option.name for option in OPTIONS if option.live)
-
-_TRANSPARENT = next(option for option in OPTIONS if option.name == "transparent")
-_NOT_TRANSPARENT = {
-    "bootstrap": _left_out((), "the original destination is the broker"),
-    "advertise": _left_out("", "no address is rewritten"),
-    "broker_ports": _left_out(BrokerPorts(), "no broker has a listener of its own"),
-    "state": _left_out(None, "no broker has a listener of its own"),
-}
-"""How options are read that mean nothing in transparent mode: where one is set, another mode was meant."""
 
 TOP_OPTIONS = (
     Option(
@@ -451,7 +408,7 @@ TOP_OPTIONS = (
     Option(
         name="once",
         metavar="on|off",
-        parse=lambda text: _one_of("on", "off")(text) == "on",
+        parse=_switch,
         default="off",
         help="print one picture and leave",
     ),
@@ -475,42 +432,36 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     Raises:
         ConfigError: an option, or the file, can't be used.
     """
-    options: Sequence[Option] = OPTIONS
-    if read([_TRANSPARENT], flags, environ, file)["transparent"] != "off":
-        options = [
-            replace(option, parse=_NOT_TRANSPARENT[option.name], default="")
-            if option.name in _NOT_TRANSPARENT
+    options = OPTIONS
+    (mode,) = (option for option in OPTIONS if option.name == "transparent")
+    if read([mode], flags, environ, file)[mode.name] != "off":
+        options = tuple(
+            replace(option, parse=option.parse_transparent, default="")
+            if option.parse_transparent
             else option
             for option in OPTIONS
-        ]
+        )
     config = Config(**read(options, flags, environ, file))
     if config.admin is not None and config.admin == config.listen and config.listen.port:
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
     if config.workers > 1 and config.capture is not None:
         raise ConfigError("--capture takes one process; leave out --workers, or set it to 1")
-    _check_tls(config)
+    _check_needs(config)
     return config
 
 
-def _check_tls(config: Config) -> None:
+def _check_needs(config: Config) -> None:
     """See that options that only count beside another have it beside them.
 
     Raises:
         ConfigError: one is alone.
     """
-    needs = {
-        "tls_key": "tls_cert",
-        "broker_tls_ca": "broker_tls",
-        "broker_tls_server_name": "broker_tls",
-        "broker_tls_cert": "broker_tls",
-        "broker_tls_key": "broker_tls_cert",
-    }
     options = {option.name: option for option in OPTIONS}
-    for name, needed in needs.items():
-        if getattr(config, name) and not getattr(config, needed):
-            wanted = options[needed]
-            word = "on" if needed == "broker_tls" else wanted.metavar
-            raise ConfigError(f"{options[name].flag} does nothing alone: give {wanted.flag} {word} as well")
+    for option in OPTIONS:
+        if option.needs and getattr(config, option.name) and not getattr(config, option.needs):
+            needed = options[option.needs]
+            value = "on" if needed.parse is _switch else needed.metavar
+            raise ConfigError(f"{option.flag} does nothing alone: give {needed.flag} {value} as well")
 
 
 def read(

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from proxy.addresses import Address
 from proxy.capture.tap import Capture, Files
-from proxy.config import OPTIONS, Config, ConfigError, file_of, load, misspelt_variables
+from proxy.config import Config, ConfigError, file_of, load, misspelt_variables
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.reasons import reason_of
@@ -63,7 +63,7 @@ def run(arguments: dict[str, Any]) -> int:
 
 
 def _load(arguments: dict[str, Any]) -> Config:
-    return load({option.name: arguments[option.name] for option in OPTIONS}, os.environ, _file(arguments))
+    return load(arguments, os.environ, _file(arguments))
 
 
 def _file(arguments: dict[str, Any]) -> str | None:

@@ -29,11 +29,11 @@ from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, leaving
 from proxy.reasons import reason_of
 from proxy.server.base import Service
-from proxy.server.conditions import ConnectionLimit, Descriptors, Reachability
+from proxy.server.conditions import Descriptors
 from proxy.server.listeners import Directory
 from proxy.server.process import give_back
 from proxy.telemetry.history import describe, write_event
-from proxy.telemetry.status import Account, Counts, Health, Process, Status, WithBroker, called, health_of
+from proxy.telemetry.status import Account, Counts, Health, Process, Status, WithBroker, health_of
 from proxy.telemetry.totals import NodeId
 
 TICK_SECONDS: Final = 5.0
@@ -68,9 +68,6 @@ class Server(Service):
         shared: what it shares with other processes.
     """
 
-    brokers: Directory | Destinations
-    """Those that are known, by number."""
-
     def __init__(
         self,
         config: Config,
@@ -82,27 +79,17 @@ class Server(Service):
         super().__init__(config, loop, log)
         self.tap = tap
         self.shared = shared or Shared()
-        self.sessions = SessionLimits(
-            max_sessions=config.max_sessions,
-            on=config.sessions,
-            off_for=config.sessions_off_for,
-            slots=self.shared.slots,
-            own=self.shared.number - 1,
-        )
-        self.budget = Budget(config.max_inflight_bytes)
-        self.request_budget = RequestBudget(config.max_inflight_bytes)
+        self.sessions = SessionLimits(max_sessions=0, slots=self.shared.slots, own=self.shared.number - 1)
+        self.budget = Budget(0)
+        self.request_budget = RequestBudget(0)
+        self._apply_limits()
         self.links: set[Link] = set()
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """Connections that the gateway itself closed, by reason."""
-        self.listen = config.listen
-        self.reach = Reachability(config.bootstrap, log, self.note, self.called)
-        self._room = ConnectionLimit(log, self.note)
         self._descriptors = Descriptors(log, self.note)
-        self._draining = False
         self._emptied = asyncio.Event()
-        self._transparent = config.transparent != "off"
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config, self._handshake_failed)
         self._expired = ""
@@ -290,10 +277,6 @@ class Server(Service):
 
     # -- what it tells of itself ---------------------------------------------------------------------------
 
-    def called(self, node_id: NodeId) -> str:
-        """Name a broker for people."""
-        return called(node_id, self.brokers.known, transparent=self._transparent)
-
     def tallies(self) -> dict[NodeId, Tally]:
         """Add up the connections of each broker, open and closed."""
         return self.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
@@ -306,26 +289,10 @@ class Server(Service):
         problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += [each.problem for each in followed if each is not None and each.problem]
         problems += [self._expired] if self._expired else []
-        return Status(
-            transparent=self._transparent,
-            listen=self.listen,
-            bootstrap=self.reach.bootstrap,
-            brokers=self.brokers.known,
-            unreachable_brokers=self.reach.unreachable_brokers,
-            bootstrap_answered=self.reach.answered,
-            draining=self._draining,
-            problems=problems,
-            sessions_on=self.sessions.on,
-            sessions_off_for=self.sessions.off_for,
-            slots_held=self.sessions.used,
-            max_sessions=self.sessions.max_sessions,
-            held_bytes=self.budget.total,
-            max_inflight_bytes=self.budget.limit,
-            over=self.budget.over,
-            connections=len(self.links),
-            max_connections=self.config.max_connections,
-            capture_stopped=isinstance(self.tap, Capture) and not self.tap.on,
-        )
+        status = self.status_of(problems, slots_held=self.sessions.used, connections=len(self.links))
+        status.held_bytes, status.over = self.budget.total, self.budget.over
+        status.capture_stopped = isinstance(self.tap, Capture) and not self.tap.on
+        return status
 
     def health(self) -> Health:
         """Tell whether clients can be served, and what is amiss."""
@@ -381,16 +348,17 @@ class Server(Service):
         Sessions beyond a lowered limit stay until they end.
         """
         self.config = with_live(self.config, config)
-        self.set_sessions(on=config.sessions, off_for=config.sessions_off_for)
-        self.sessions.max_sessions = config.max_sessions
-        self.budget.limit = self.request_budget.limit = config.max_inflight_bytes
+        self._apply_limits()
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 
-    def set_sessions(self, *, on: bool, off_for: frozenset[str]) -> None:
-        """Turn the switch, at once and for connections that are open, too."""
-        self.sessions.on = on
-        self.sessions.off_for = off_for
+    def _apply_limits(self) -> None:
+        """Pass the options to the sessions and the budgets; other options are looked up where they apply."""
+        config = self.config
+        self.sessions.on = config.sessions
+        self.sessions.off_for = config.sessions_off_for
+        self.sessions.max_sessions = config.max_sessions
+        self.budget.limit = self.request_budget.limit = config.max_inflight_bytes
 
     def follow_files(self) -> None:
         """Read certificates again whose files have changed; connections that are open stay as they are."""

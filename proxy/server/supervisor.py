@@ -11,12 +11,10 @@ import pickle
 import socket
 from collections import Counter, deque
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
-from proxy.addresses import Address
 from proxy.config import Config, with_live
 from proxy.logger import Logger
 from proxy.net.listen import Binding
@@ -24,13 +22,12 @@ from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
 from proxy.server.base import Service
-from proxy.server.conditions import ConnectionLimit, Reachability
 from proxy.server.listeners import Brokers, Front
 from proxy.server.server import DRAINING, LIMIT
 from proxy.server.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
 from proxy.server.worker_handle import TOLD_SECONDS, WorkerHandle
 from proxy.telemetry.state import Described
-from proxy.telemetry.status import Account, Counts, Status, called
+from proxy.telemetry.status import Account, Counts, Status
 from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
@@ -65,7 +62,6 @@ class Workers(Service):
         inherited: Sequence[socket.socket] = (),
     ) -> None:
         super().__init__(config, loop, log)
-        self.reach = Reachability(config.bootstrap, log, self.note, self._called)
         self._broker_tls = BrokerTls(config)
         self.front = Front(
             config,
@@ -79,10 +75,8 @@ class Workers(Service):
             in_use=self._in_use,
         )
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
-        self._room = ConnectionLimit(log, self.note)
         self._begun = False
         """The cluster is followed and clients are taken: all workers were up, or one for long enough."""
-        self._draining = False
         self._closed = False
         self._gone = Counts()
         """What workers counted that are gone."""
@@ -100,11 +94,6 @@ class Workers(Service):
         shared = shared_memory(self._memory, 1, config.workers)
         self._slots, self._ways = shared.slots, shared.ways
 
-    @property
-    def listen(self) -> Address:
-        """Where the bootstrap listener is."""
-        return self.front.listen
-
     def open(self) -> None:
         """Bind the bootstrap listener and those of the brokers that are known from before; start the workers.
 
@@ -113,13 +102,14 @@ class Workers(Service):
             ConfigError: the right for ``tproxy`` is missing.
         """
         self.front.open()
+        self.listen, self.brokers = self.front.listen, self.front.brokers
         for number in range(1, self.config.workers + 1):
             self.spawn(self._start(number))
         self.spawn(self.keep_history())
 
     def beginning(self) -> tuple[object, ...]:
         """Give what a worker begins with."""
-        return self._part(), self.listen, self.front.brokers.known
+        return self._part(), self.listen, self.brokers.known
 
     def _part(self) -> Config:
         """Give what one worker runs with."""
@@ -131,29 +121,11 @@ class Workers(Service):
     def status(self) -> Status:
         """Tell how this process stands; what workers know is not in it."""
         missing = self._missing
-        return Status(
-            transparent=self.config.transparent != "off",
-            listen=self.listen,
-            bootstrap=self.reach.bootstrap,
-            brokers=self.front.brokers.known,
-            unreachable_brokers=deepcopy(self.reach.unreachable_brokers),
-            bootstrap_answered=self.reach.answered and len(missing) < self.config.workers,
-            draining=self._draining,
-            problems=[
-                *self.front.brokers.problems,
-                *self.mistakes,
-                *(f"worker {number} does not run yet" for number in missing),
-            ],
-            sessions_on=self.config.sessions,
-            sessions_off_for=self.config.sessions_off_for,
-            slots_held=sum(self._slots),
-            max_sessions=self.config.max_sessions,
-            held_bytes=0,
-            max_inflight_bytes=self.config.max_inflight_bytes,
-            over=False,
-            connections=self._connected,
-            max_connections=self.config.max_connections,
-        )
+        problems = [*self.brokers.problems, *self.mistakes]
+        problems += [f"worker {number} does not run yet" for number in missing]
+        status = self.status_of(problems, slots_held=sum(self._slots), connections=self._connected)
+        status.bootstrap_answered &= len(missing) < self.config.workers
+        return status
 
     async def tell_status(self) -> Status:
         """Tell how it stands, as this process and its workers know."""
@@ -211,9 +183,6 @@ class Workers(Service):
         self._have_known()
         self._follow_own_files()
 
-    def _called(self, node_id: NodeId) -> str:
-        return called(node_id, self.front.brokers.known, transparent=self.config.transparent != "off")
-
     def _in_use(self) -> set[int]:
         links = (hand.counts.links for hand in self._hands.values())
         return {node_id for each in links for node_id in each if node_id is not None}
@@ -263,7 +232,7 @@ class Workers(Service):
 
     def told(self, what: str, *more: Any) -> object:
         """Answer what a worker has to know at once."""
-        brokers = self.front.brokers
+        brokers = self.brokers
         if what == "broker" and isinstance(brokers, Brokers):
             learned = brokers.learn(*more)
             self._have_known()
@@ -338,7 +307,7 @@ class Workers(Service):
 
     def _have_known(self) -> None:
         """Have the workers know the brokers, if these are not as they were told."""
-        known = self.front.brokers.known
+        known = self.brokers.known
         if (now := pickle.dumps(known)) != self._known:
             self._known = now
             self._tell_all("know", known)

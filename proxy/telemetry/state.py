@@ -80,6 +80,7 @@ async def connections(links: Collection[Link], most: int) -> list[Described]:
 def overview(account: Account) -> dict[str, Any]:
     """Describe a gateway without its connections."""
     status, counts, health = account.status, account.counts, account.health
+    config = status.config
     return {
         "version": VERSION,
         "time": round(time(), 3),
@@ -89,13 +90,13 @@ def overview(account: Account) -> dict[str, Any]:
         "listen": str(status.listen),
         "workers": [asdict(process) for process in counts.processes],
         "sessions": {
-            "on": status.sessions_on,
-            "off_for": sorted(status.sessions_off_for),
+            "on": config.sessions,
+            "off_for": sorted(config.sessions_off_for),
             "held": status.slots_held,
-            "max": status.max_sessions,
+            "max": config.max_sessions,
         },
         "inflight_bytes": status.held_bytes,
-        "max_inflight_bytes": status.max_inflight_bytes,
+        "max_inflight_bytes": config.max_inflight_bytes,
         "totals": _tally(counts.total()),
         "added": _added(counts.all_measured()),
         "recent": _recent(account.history),
@@ -118,7 +119,7 @@ def overview(account: Account) -> dict[str, Any]:
         ],
         "connections_open": status.connections,
         "connections_accepted": counts.accepted,
-        "connections_max": status.max_connections,
+        "connections_max": config.max_connections,
         "connections_turned_away": counts.turned_away,
     }
 

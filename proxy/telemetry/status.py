@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.addresses import LOOPED, Address, Broker
+from proxy.config import Config
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.telemetry.history import History, RecentEvents
@@ -75,8 +76,9 @@ class Unreachable:
 class Status:
     """How a gateway stands: its options as they count now, the brokers, what is reached of its limits."""
 
-    transparent: bool
+    config: Config
     listen: Address
+    """With the port that was bound."""
     bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
     """Those that are known, by number."""
@@ -87,19 +89,19 @@ class Status:
     """What is amiss beside brokers out of reach and limits."""
     silent: bool = False
     """A worker does not answer."""
-    sessions_on: bool
-    sessions_off_for: frozenset[str]
     slots_held: int
-    max_sessions: int
-    held_bytes: int
-    """Of responses, until they are whole."""
-    max_inflight_bytes: int
-    over: bool
-    """More is held than may be."""
     connections: int
-    max_connections: int
+    held_bytes: int = 0
+    """Of responses, until they are whole."""
+    over: bool = False
+    """More is held than may be."""
     capture_stopped: bool = False
     """What ``--capture`` began has stopped by itself."""
+
+    @property
+    def transparent(self) -> bool:
+        """Tell whether netfilter brings the clients."""
+        return self.config.transparent != "off"
 
     def add(self, other: "Status") -> None:
         """Add how a worker stands; what all workers share counts as it is here."""
@@ -146,18 +148,18 @@ def health_of(status: Status) -> Health:
 
 def _limits(status: Status) -> list[str]:
     """Say which limits are reached."""
-    reached = []
-    if status.sessions_on and 0 < status.max_sessions <= status.slots_held:
+    config, reached = status.config, []
+    if config.sessions and 0 < config.max_sessions <= status.slots_held:
         reached.append(
-            f"all {status.max_sessions} session slots are taken, other clients pass as they come;"
+            f"all {config.max_sessions} session slots are taken, other clients pass as they come;"
             " see --max-sessions"
         )
     if status.over:
         reached.append(
             f"{status.held_bytes} bytes of responses are held, brokers wait; see --max-inflight-bytes"
         )
-    if status.connections >= status.max_connections:
-        reached.append(no_room(status.max_connections))
+    if status.connections >= config.max_connections:
+        reached.append(no_room(config.max_connections))
     return reached
 
 

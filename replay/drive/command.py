@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from replay.capture.files.sources import InputError
 from replay.drive import values
 from replay.drive.asked import nameless
 from replay.drive.loading import Wanted, load
-from replay.drive.mapping import OffsetPolicy, Overrides
+from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import (
     FETCH,
     DriveReport,
@@ -200,18 +201,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    return Options(
-        target=args.target,
-        against=args.against,
-        admin=args.admin if args.against is not None else None,
-        speed=args.speed,
-        rate=args.rate,
-        copies=args.connections,
-        rounds=args.loop,
-        seconds=args.duration,
-        offsets=args.offsets,
-        overrides=Overrides(args.max_wait, args.min_bytes),
-    )
+    return Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
 
 
 def _run(script: Script, options: Options, problems: list[str], *, dry: bool) -> DriveReport:

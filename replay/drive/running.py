@@ -5,7 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final, TypedDict
 
@@ -41,22 +41,25 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to play."""
+    """How to play: the options of the command line that say so, by their names."""
 
     target: Address | None
     against: Address | None = None
     admin: Address | None = None
-    """Of the gateway that `target` is, when there is `against`."""
+    """Of the gateway that `target` is; asked when there is `against`."""
     speed: float | None = 1.0
     """None: as fast as responses allow."""
     rate: float | None = None
     """Requests a second at each side, at most."""
-    copies: int = 1
-    rounds: int = 1
-    seconds: float | None = None
-    """After so many nothing is sent any more."""
+    connections: int = 1
+    """For each captured one."""
+    loop: int = 1
+    """How often the capture is played."""
+    duration: float | None = None
+    """After so many seconds nothing is sent any more."""
     offsets: OffsetPolicy = OffsetPolicy.LATEST
-    overrides: Overrides = field(default_factory=Overrides)
+    max_wait: int | None = None
+    min_bytes: int | None = None
 
     def settings(self) -> Settings:
         """Give them as the report has them."""
@@ -65,11 +68,11 @@ class Options:
             "against": "" if self.against is None else str(self.against),
             "speed": "max" if self.speed is None else f"{self.speed:g}",
             "rate": self.rate,
-            "connections": self.copies,
-            "loop": self.rounds,
+            "connections": self.connections,
+            "loop": self.loop,
             "offsets": self.offsets.value,
-            "max_wait_ms": self.overrides.max_wait_ms,
-            "min_bytes": self.overrides.min_bytes,
+            "max_wait_ms": self.max_wait,
+            "min_bytes": self.min_bytes,
         }
 
 
@@ -81,7 +84,7 @@ def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveRepo
         "connections": len(script.connections),
         "captured_seconds": round(script.seconds, 3),
         "seconds": 0.0,
-        "planned": script.requests * options.copies * options.rounds,
+        "planned": script.requests * options.connections * options.loop,
         "sent": 0,
         "lost": {},
         "behind_seconds": 0.0,
@@ -111,15 +114,16 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
         sides,
         routes,
         pace,
-        copies=options.copies,
-        rounds=options.rounds,
+        copies=options.connections,
+        rounds=options.loop,
     )
     fetches = any(step.api_key == ApiKey.FETCH for each in connections for step in each.steps)
-    before = await scrape(options.admin) if options.admin is not None and fetches else None
+    admin = options.admin if options.against is not None and fetches else None
+    before = None if admin is None else await scrape(admin)
     interrupted = await _play(player, pace, options, progress)
     saving = None
-    if before is not None and options.admin is not None:
-        saving = measured(await settled(options.admin) - before, sides[0].tally, sides[1].tally)
+    if admin is not None and before is not None:
+        saving = measured(await settled(admin) - before, sides[0].tally, sides[1].tally)
     played = _played(player, pace, sides)
     return {
         **plan(script, options, problems),
@@ -151,7 +155,7 @@ async def _sides(script: Script, options: Options) -> list[TargetSide]:
                 names=script.topics,
                 asked=topics,
                 policy=options.offsets,
-                overrides=options.overrides,
+                overrides=Overrides(options.max_wait, options.min_bytes),
             )
         )
     return found
@@ -178,8 +182,8 @@ async def _play(player: Player, pace: Pace, options: Options, progress: Progress
 
     with suppress(NotImplementedError):
         loop.add_signal_handler(signal.SIGINT, interrupt)
-    if options.seconds is not None:
-        loop.call_later(options.seconds, pace.stop)
+    if options.duration is not None:
+        loop.call_later(options.duration, pace.stop)
     telling = loop.create_task(_tell(player, progress))
     try:
         await player.play()

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -300,7 +301,7 @@ def test_the_switch_turns_for_all_connections_at_once() -> None:
     async def scene() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
             assert (gate.sessions.on, gate.sessions.off_for) == (True, frozenset())
-            gate.set_sessions(on=False, off_for=frozenset({"a"}))
+            gate.reconfigure(replace(gate.config, sessions=False, sessions_off_for=frozenset({"a"})))
             assert (gate.sessions.on, gate.sessions.off_for) == (False, frozenset({"a"}))
 
     run(scene())

@@ -431,9 +431,9 @@ def test_what_applies_at_once_applies_in_every_worker() -> None:
             after = config(bootstrap="k:1", workers="2", sessions="off", max_inflight_bytes="1000")
             gate.reconfigure(after)
             told = [status for _, status in await gate._ask_all("status")]
-            assert [status.sessions_on for status in told] == [False, False]
-            assert [status.max_inflight_bytes for status in told] == [500, 500]
-            assert not (await gate.tell_status()).sessions_on
+            assert [status.config.sessions for status in told] == [False, False]
+            assert [status.config.max_inflight_bytes for status in told] == [500, 500]
+            assert not (await gate.tell_status()).config.sessions
 
     run(scene())
 

@@ -4,6 +4,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -24,9 +25,9 @@ def test_limits_that_are_reached_are_reasons() -> None:
             assert gate.sessions.reserve()
             slots = "all 1 session slots are taken, other clients pass as they come; see --max-sessions"
             assert gate.health() == Health(state="degraded", reasons=[slots])
-            gate.set_sessions(on=False, off_for=frozenset())
+            gate.reconfigure(replace(gate.config, sessions=False))
             assert gate.health().state == "ready", "nobody wants one"
-            gate.set_sessions(on=True, off_for=frozenset())
+            gate.reconfigure(replace(gate.config, sessions=True))
             gate.budget.total = 101
             held = "101 bytes of responses are held, brokers wait; see --max-inflight-bytes"
             assert gate.health() == Health(state="degraded", reasons=[slots, held])

@@ -14,7 +14,6 @@ import uvloop
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.loading import Wanted, load
-from replay.drive.mapping import Overrides
 from replay.drive.report import DriveReport
 from replay.drive.running import Options, drive
 from tools.bench.figures import REPLAY, Row, Table
@@ -119,8 +118,7 @@ def run(stage: Stage) -> list[Table]:
 def fetches_per_second(target: Address, *, rounds: int) -> float:
     """Send the capture's fetches to a target. Return how many fetches a second it responded to."""
     script, _ = load([str(CAPTURE)], Wanted())
-    overrides = Overrides(max_wait_ms=0)
-    options = Options(target=target, speed=None, copies=COPIES, rounds=rounds, overrides=overrides)
+    options = Options(target=target, speed=None, connections=COPIES, loop=rounds, max_wait=0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report: DriveReport = runner.run(drive(script, options, lambda _done, _all: None, []))
     (fetches,) = [row for row in report["figures"] if (row["side"], row["api"]) == ("target", "Fetch")]

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from replay.drive.mapping import OffsetPolicy, Overrides
+from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import DriveReport, Figures
 from replay.drive.running import Options, drive
 from replay.drive.script import Script
@@ -220,7 +220,7 @@ async def test_copies_and_rounds_multiply() -> None:
     capture.say(fetch(11, ("t", 0)), 0)
     capture.say(fetch(11, ("t", 0)), 1)
     async with serving(model()) as served:
-        report = await play(served, script(capture), copies=3, rounds=2)
+        report = await play(served, script(capture), connections=3, loop=2)
 
     assert (report["planned"], report["sent"], len(fetches(served))) == (12, 12, 12)
     assert served.connections == 1 + 3 * 2  # the one that asked first
@@ -372,7 +372,7 @@ async def test_after_its_time_nothing_is_sent_any_more() -> None:
     capture.say(fetch(11, ("t", 0)), 0)
     capture.say(fetch(11, ("t", 0)), 3_600_000)
     async with serving(model()) as served:
-        report = await play(served, script(capture), speed=1.0, seconds=0.05)
+        report = await play(served, script(capture), speed=1.0, duration=0.05)
 
     assert (report["planned"], report["sent"]) == (2, 1)
     assert report["connection_errors"] == {}
@@ -431,7 +431,7 @@ async def test_overrides_reach_the_target_and_progress_is_told() -> None:
     capture = Capture(model())
     capture.say(fetch(11, ("t", 0)), 0)
     async with serving(model()) as served:
-        options = Options(target=served.address, speed=None, overrides=Overrides(0, 9), rate=1000.0)
+        options = Options(target=served.address, speed=None, max_wait=0, min_bytes=9, rate=1000.0)
         await drive(script(capture), options, lambda done, total: told.update([(done, total)]), [])
 
     assert [(each.max_wait_ms, each.min_bytes) for each in fetches(served)] == [(0, 9)]
