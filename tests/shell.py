@@ -265,7 +265,7 @@ class WireGateway(Gateway):
 
     def open(self) -> None:
         """Ask nobody: a stub that only echoes has no Metadata."""
-        self.front.work = list  # type: ignore[method-assign]  # a front without work
+        self.listeners.background_tasks = list  # type: ignore[method-assign]  # the cluster is not polled
         super().open()
 
 

@@ -399,7 +399,7 @@ def test_check_says_what_it_waits_for(
         f"bootstrap {at}: no response yet; it has 0 s",
         f"bootstrap {at}: no response in 0 s (does it speak TLS? Then give --broker-tls on)",
     ]
-    assert complaint.startswith("fetchgate proxy: no bootstrap address answers")
+    assert complaint.startswith("fetchgate proxy: no bootstrap address responds")
 
 
 def test_misspelt_variables_are_told(
@@ -511,7 +511,7 @@ def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.Captu
     async def scene() -> None:
         first = free_ports(3)
         options = ["--listen", f"127.0.0.1:{first}", "--admin", "off"]
-        leads_back = "it leads back to this gateway; see that --bootstrap"
+        leads_back = "it leads back to this gateway; make sure that --bootstrap"
         async with stub_cluster((1, "127.0.0.1", first + 2)) as cluster:
             bootstrap = f"127.0.0.1:{first},{cluster.address}"
             code, said, _ = await _checked(capsys, bootstrap, *options)
@@ -532,5 +532,5 @@ def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str
     assert _check(capsys, "--bootstrap", "127.0.0.1:1", "--listen", listen, "--admin", "off") == (
         1,
         ["bootstrap 127.0.0.1:1: Connection refused"],
-        "fetchgate proxy: no bootstrap address answers; is --bootstrap right, and are the brokers up?\n",
+        "fetchgate proxy: no bootstrap address responds; is --bootstrap right, and are the brokers up?\n",
     )

@@ -1,7 +1,7 @@
 """Ask a cluster for its brokers, on a connection of the gateway's own: ApiVersions, then Metadata.
 
-It is how listeners can be open before a client asked. Where the cluster wants authentication first the
-gateway can't ask; it learns the brokers from the responses that its clients get.
+So listeners are open before a client asks for the brokers. Where the cluster requires authentication first,
+the gateway can't ask; it learns the brokers from the responses to its clients.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.addresses import Address
-from proxy.net.loop_guard import see_that_elsewhere
+from proxy.net.loop_guard import check_not_own
 from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import (
@@ -26,47 +26,47 @@ from proxy.protocol.primitives import (
 from proxy.reasons import reason_of
 
 ASK_SECONDS: Final = 10.0
-"""For everything, from the connection to the last response."""
+"""The longest time for everything, from the connection to the last response."""
 _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
 _TLS_ALERT: Final = b"\x15\x03"
 _METADATA_VERSIONS: Final = (1, 8)
-"""v0 can't ask for no topic, v9 is flexible; every broker from 1.0 to 4.3 speaks one between."""
+"""v0 can't ask for no topic at all, v9 is flexible; every broker from 1.0 to 4.3 speaks one between."""
 
 
 class BootstrapError(Exception):
-    """A bootstrap address did not answer as a Kafka broker does; the text says how, in a few words."""
+    """A bootstrap address did not respond as a Kafka broker does; the text says why, in a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a bootstrap address told."""
+    """The response of a bootstrap address."""
 
     address: Address
     brokers: dict[int, Address] | None
-    """By node id; None: it answers, but tells its brokers to none that has not authenticated."""
+    """By node id; None: it responds, but names its brokers only to clients that have authenticated."""
 
 
 async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collection[Address] = ()) -> Cluster:
     """Ask one bootstrap address.
 
     Args:
-        address: where.
-        tls: toward brokers; None: plain text.
-        listeners: where the gateway listens; it does not ask itself.
+        address: the address.
+        tls: TLS to brokers; None: plain text.
+        listeners: the addresses of the gateway's own listeners, which are not asked.
 
     Raises:
         BootstrapError: it can't be reached, or does not speak Kafka.
     """
-    secured = tls.to(address.host) if tls is not None else {}
-    unanswered = "" if secured else " (does it speak TLS? Then give --broker-tls on)"
-    way = "does its name resolve, does the network lead there" + (", does it speak TLS" if secured else "")
-    late = f"not connected in {ASK_SECONDS:.0f} s ({way}?)"
+    secured = tls.connect_args(address.host) if tls is not None else {}
+    hint = "" if secured else " (does it speak TLS? Then give --broker-tls on)"
+    checks = "does its name resolve, is there a route to it" + (", does it speak TLS" if secured else "")
+    late = f"not connected in {ASK_SECONDS:.0f} s ({checks}?)"
     try:
         async with asyncio.timeout(ASK_SECONDS):
-            await see_that_elsewhere(address, listeners)
+            await check_not_own(address, listeners)
             reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
-            late = f"no response in {ASK_SECONDS:.0f} s{unanswered}"
+            late = f"no response in {ASK_SECONDS:.0f} s{hint}"
             try:
                 return Cluster(address=address, brokers=await _converse(reader, writer))
             finally:
@@ -74,9 +74,9 @@ async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collect
     except TimeoutError:
         raise BootstrapError(f"{address}: {late}") from None
     except asyncio.IncompleteReadError:
-        raise BootstrapError(f"{address}: closed without a response{unanswered}") from None
+        raise BootstrapError(f"{address}: closed without a response{hint}") from None
     except ProtocolError as error:
-        raise BootstrapError(f"{address}: does not answer as Kafka does: {error}") from None
+        raise BootstrapError(f"{address}: does not respond as Kafka does: {error}") from None
     except (OSError, ValueError) as error:
         raise BootstrapError(f"{address}: {reason_of(error)}") from None
 
@@ -84,10 +84,10 @@ async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collect
 async def ask_any(
     addresses: tuple[Address, ...], tls: BrokerTls | None = None, listeners: Collection[Address] = ()
 ) -> Cluster:
-    """Ask addresses in turn until one answers; see `ask`.
+    """Ask addresses in turn until one responds; see `ask`.
 
     Raises:
-        BootstrapError: none did; the text says of each why.
+        BootstrapError: none did; the text says why, for each.
     """
     reasons: list[str] = []
     for address in addresses:
@@ -107,7 +107,7 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     try:
         response = await _response(reader)
     except (asyncio.IncompleteReadError, ConnectionError):
-        return None  # a broker closes the connection of who asks anything but ApiVersions before SASL
+        return None  # before SASL, a broker closes a connection that asks for anything but ApiVersions
     return brokers_of(response, version)
 
 
@@ -128,11 +128,11 @@ async def _response(reader: asyncio.StreamReader) -> bytes:
 
 
 def metadata_version(response: Buffer) -> int | None:
-    """Read from an ApiVersions v0 response at which version to ask for Metadata; None: there is none."""
+    """Read from an ApiVersions v0 response the version of Metadata to use; None: there is none."""
     error, at = read_int16(response, 0)
     count, at = read_count(response, at)
     if error:
-        raise ProtocolError(f"ApiVersions answered with error {error}")
+        raise ProtocolError(f"error {error} in response to ApiVersions")
     for _ in range(count or 0):
         api_key, at = read_int16(response, at)
         lowest, at = read_int16(response, at)
@@ -144,7 +144,7 @@ def metadata_version(response: Buffer) -> int | None:
 
 
 def metadata_body(version: int) -> bytes:
-    """Write a Metadata request (v1 to v8) that asks for the brokers and for no topic."""
+    """Write a Metadata request (v1 to v8) for the brokers and no topic."""
     no_auto_creation = b"\x00" if version >= 4 else b""
     no_authorized_operations = b"\x00\x00" if version >= 8 else b""
     return encode_count(0) + no_auto_creation + no_authorized_operations

@@ -1,4 +1,4 @@
-"""One socket of a link: it is read while nothing holds it back."""
+"""One socket of a link: when it is read, keep-alive, and how much its peer has not acknowledged."""
 
 import asyncio
 import fcntl
@@ -9,56 +9,56 @@ from contextlib import suppress
 from typing import Final
 
 RECEIVE_BYTES: Final = 262_144
-"""The most that one read delivers."""
+"""The largest number of bytes in one read."""
 WRITE_HIGH_WATER: Final = 1_048_576
-"""Bytes waiting for one peer from which on the other side is not read."""
+"""When so many bytes wait to be written to one side, the other side is not read."""
 
 
 class Endpoint:
-    """One of a link's sockets: it is read while nothing holds it back.
+    """One of a link's two sockets. It is read while `holds` is 0.
 
     Args:
-        holds: what holds it back from the beginning.
+        holds: why it is not read at first.
     """
 
-    __slots__ = ("holds", "transport", "whole")
+    __slots__ = ("holds", "joins_writes", "transport")
 
     def __init__(self, holds: int = 0) -> None:
         self.transport: asyncio.Transport | None = None
-        """None before it stands and after it was lost."""
+        """None before it is connected and after it is closed."""
         self.holds = holds
-        """Why it is not read: bits of the link's."""
-        self.whole = False
-        """What is due is written as one: TLS makes a record of each piece."""
+        """Why it is not read: a sum of the bits in `proxy.net.link.HOLDS`."""
+        self.joins_writes = False
+        """Whether what is due is joined before it is written: TLS would make a record of each piece."""
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Take the socket."""
+        """Keep the socket."""
         self.transport = transport
-        self.whole = not transport.can_write_eof()
+        self.joins_writes = not transport.can_write_eof()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
 
     def pause(self) -> None:
-        """Stop reading, whatever holds it back."""
+        """Stop reading the socket."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def hold(self, why: int) -> None:
-        """Stop reading."""
+        """Stop reading for one reason more."""
         if not self.holds:
             self.pause()
         self.holds |= why
 
     def release(self, why: int) -> None:
-        """Read again once nothing else holds it back."""
-        held_back, self.holds = self.holds, self.holds & ~why
-        if held_back and not self.holds and self.transport is not None and not self.transport.is_closing():
+        """Drop a reason, and read again when it was the last."""
+        before, self.holds = self.holds, self.holds & ~why
+        if before and not self.holds and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Let the system notice a peer that vanished without a word within two minutes.
+    """Let the system notice within two minutes that a peer has vanished.
 
-    A connection inherits it from the listener that accepted it.
+    An accepted connection inherits this from its listener.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
@@ -67,10 +67,10 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def keep_alive_of(transport: asyncio.Transport) -> None:
-    """Do so for a socket that an event loop has: uvloop gives a stand-in that takes 40 us for each option."""
-    shown = transport.get_extra_info("socket")
-    with suppress(OSError):  # the peer has gone already; the socket tells so
-        sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
+    """Set keep-alive on an event loop's socket; uvloop's stand-in for it would take 40 us for each option."""
+    stand_in = transport.get_extra_info("socket")
+    with suppress(OSError):  # the peer has closed it already, which the event loop reports
+        sock = socket.socket(stand_in.family, stand_in.type, stand_in.proto, fileno=stand_in.fileno())
         try:
             keep_alive(sock)
         finally:
@@ -78,9 +78,9 @@ def keep_alive_of(transport: asyncio.Transport) -> None:
 
 
 def unacknowledged(transport: asyncio.Transport) -> int:
-    """Tell how many bytes the system keeps for the peer; 0 where it does not say.
+    """Return how many bytes the peer has not acknowledged; 0 where the system does not say.
 
-    A socket can be written to again when megabytes of them are gone: that a peer is slow shows here first.
+    A socket becomes writable again only after megabytes are acknowledged: progress of a slow peer shows here.
     """
     with suppress(OSError, ValueError):  # it is closed
         at = transport.get_extra_info("socket").fileno()

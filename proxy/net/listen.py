@@ -1,4 +1,4 @@
-"""Listening sockets: bound here, alone or beside another gateway's, or handed over by systemd."""
+"""Listening sockets: bound here, also next to another gateway's (SO_REUSEPORT), or passed on by systemd."""
 
 import errno
 import os
@@ -13,17 +13,17 @@ from proxy.addresses import Address
 from proxy.net.endpoint import keep_alive
 
 BACKLOG: Final = 1024
-"""Connections that may wait to be accepted: all clients come back at once when a gateway has left."""
+"""Connections that may wait to be accepted: all clients reconnect at once when another gateway has ended."""
 _FIRST_INHERITED: Final = 3
 """sd_listen_fds(3): SD_LISTEN_FDS_START."""
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""Errors of an IP that this machine does not have, or of an IP version; where there is another, it may do."""
+"""Errors of an IP, or an IP version, that this machine does not have; another IP of the name may do."""
 
 Prepare = Callable[[socket.socket], None]
 
 
 class OwnListenerError(OSError):
-    """The gateway itself listens at an address already: EADDRINUSE, and no other gateway's leaving helps."""
+    """The gateway itself listens at this address: EADDRINUSE, but not until another gateway ends."""
 
     def __init__(self) -> None:
         super().__init__(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -31,32 +31,32 @@ class OwnListenerError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How one gateway comes to its listening sockets."""
+    """Makes the listening sockets of one gateway."""
 
     shares: bool = False
-    """Others may listen at the same address (SO_REUSEPORT): a new gateway takes over while this drains."""
+    """Others may listen at the same address (SO_REUSEPORT): a new gateway starts while this one drains."""
     inherited: Sequence[socket.socket] = ()
-    """Sockets that listen already; they stay open when nobody is served at them any more."""
+    """Listening sockets from systemd; they stay open after the gateway stops serving on them."""
     _made: "WeakSet[socket.socket]" = field(default_factory=WeakSet)
-    """Those that were given. The kernel does not refuse a second one where ports are shared, nor a second
-    copy of one that was handed over: clients of both would come to either."""
+    """The sockets that were made. The kernel does not refuse a second socket where ports are shared, nor a
+    second copy of one from systemd: each would get some of the other's clients."""
 
     def bind(self, address: Address, *, prepare: Prepare | None = None) -> list[socket.socket]:
-        """Listen at an address: at every IP that a name leads to and that this machine has.
+        """Listen at an address: at every IP that its name resolves to and that this machine has.
 
         Args:
-            address: where.
-            prepare: takes each socket, before it is bound unless it was handed over.
+            address: the address.
+            prepare: called with each socket, before it is bound unless it came from systemd.
 
         Raises:
             OSError: an IP is taken, or none could be bound.
-            OwnListenerError: it is taken by a socket that was given before and is not closed yet.
+            OwnListenerError: a socket of this gateway, not closed yet, is bound there.
         """
         bound: list[socket.socket] = []
         failure: OSError | None = None
         for family, at in _resolved(address):
             try:
-                self._see_that_free(family, at)
+                self._check_not_own(family, at)
                 bound.append(self._inherited(family, at, prepare) or self._bound(family, at, prepare))
             except OSError as error:
                 failure = error
@@ -69,13 +69,13 @@ class Binding:
         self._made.update(bound)
         return bound
 
-    def _see_that_free(self, family: int, at: Any) -> None:
+    def _check_not_own(self, family: int, at: Any) -> None:
         for sock in self._made:
             if sock.fileno() >= 0 and sock.family == family and sock.getsockname()[:2] == at[:2]:
                 raise OwnListenerError
 
     def _inherited(self, family: int, at: Any, prepare: Prepare | None) -> socket.socket | None:
-        """Give a copy of the socket that listens there: closing it ends only ours."""
+        """Return a copy of systemd's socket for an address; closing the copy leaves the original open."""
         for sock in self.inherited:
             if sock.family == family and sock.getsockname()[:2] == at[:2]:
                 copy = sock.dup()
@@ -111,11 +111,11 @@ class Binding:
 
 
 def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
-    """Take the sockets that systemd listens at for us (sd_listen_fds(3)).
+    """Return the listening sockets that systemd has passed to this process (sd_listen_fds(3)).
 
     Args:
-        environ: LISTEN_PID and LISTEN_FDS tell which they are.
-        pid: our own number: the variables may be meant for a process that started us.
+        environ: LISTEN_PID and LISTEN_FDS name them.
+        pid: the id of this process: the variables may be meant for its parent.
     """
     if environ.get("LISTEN_PID") != str(pid):
         return []
@@ -127,7 +127,7 @@ def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
 
 def _listening(numbers: range) -> Iterator[socket.socket]:
     for number in numbers:
-        with suppress(OSError):  # no socket: systemd hands over other files as well
+        with suppress(OSError):  # not a socket: systemd also passes other files
             sock = socket.socket(fileno=number)
             sock.set_inheritable(False)
             if sock.family in {socket.AF_INET, socket.AF_INET6} and sock.type == socket.SOCK_STREAM:
@@ -137,17 +137,17 @@ def _listening(numbers: range) -> Iterator[socket.socket]:
 
 
 def _resolved(address: Address) -> list[tuple[int, Any]]:
-    """Give family and IP of each place that an address means.
+    """Return the family and the socket address of each IP of an address.
 
     Raises:
-        OSError: the name leads nowhere.
+        OSError: the name does not resolve.
     """
     try:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except UnicodeError as error:
-        raise OSError(errno.EINVAL, f"{address.host[:64]!r} is no host name") from error
+        raise OSError(errno.EINVAL, f"{address.host[:64]!r} is not a host name") from error
     if address.port == 0:
-        found = found[:1]  # a free port is free for one family only
+        found = found[:1]  # the port that is chosen would be another for each family
     return list(dict.fromkeys((int(family), at) for family, _, _, _, at in found))

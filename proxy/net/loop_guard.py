@@ -1,7 +1,7 @@
-"""Explicit mode: a connection toward a broker must not come back to the gateway's own listeners.
+"""Outside transparent mode: no broker's address may be that of one of the gateway's own listeners.
 
-Each that did would open the next one, until there is no room for more. In transparent mode it is told when it
-has come back, see `proxy.net.transparent.Ways`.
+A connection there would make the gateway open another one, and so on, up to the connection limit. In
+transparent mode such a connection is recognized when it comes back: `proxy.net.transparent.OutboundPorts`.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ class LeadsBackError(OSError):
 
     def __init__(self) -> None:
         super().__init__(
-            "it leads back to this gateway; see that --bootstrap and the brokers' advertised.listeners"
+            "it leads back to this gateway; make sure that --bootstrap and the brokers' advertised.listeners"
             " name the brokers themselves"
         )
 
 
-async def see_that_elsewhere(address: Address, listeners: Iterable[Address]) -> None:
-    """See that a connection to an address would not come to the gateway itself.
+async def check_not_own(address: Address, listeners: Iterable[Address]) -> None:
+    """Check that an address is not that of one of the gateway's own listeners.
 
     Args:
-        address: of a broker.
-        listeners: where the gateway listens; names are looked up only for those at the port of `address`.
+        address: the address of a broker.
+        listeners: the gateway's own; names are resolved only for those at the port of `address`.
 
     Raises:
-        LeadsBackError: it would.
-        OSError: the address leads nowhere.
+        LeadsBackError: it is.
+        OSError: the address does not resolve.
     """
     hosts = {listener.host for listener in listeners if listener.port == address.port}
     if not hosts:
@@ -50,9 +50,9 @@ async def _ips(host: str) -> set[str]:
 
 
 def _is_here(ip: str) -> bool:
-    """Tell whether an IP is this machine's: the kernel would reach it from the same one.
+    """Tell whether an IP is this machine's: the kernel would connect to it from the same IP.
 
-    To bind it would not tell where net.ipv4.ip_nonlocal_bind is set. Nothing is sent.
+    Binding it would prove nothing where net.ipv4.ip_nonlocal_bind is set. Nothing is sent.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

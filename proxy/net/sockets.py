@@ -1,6 +1,6 @@
-"""A link's two sockets, as the event loop calls them: what they deliver goes to the link.
+"""The asyncio protocols of a link's two sockets: they pass what the event loop reports to the link.
 
-What any of them delivers lands in one buffer shared by the process and is copied out once.
+All sockets of the process receive into one shared buffer; each read is copied out of it once.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from proxy.net.endpoint import RECEIVE_BYTES
 from proxy.net.link import Link
 
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
-"""What every socket of the process receives into; nothing stays in it after the callback."""
+"""The shared receive buffer; it holds nothing after the callback."""
 
 
 class ClientProtocol(asyncio.BufferedProtocol):
-    """The client's socket."""
+    """The protocol of the client's socket."""
 
     __slots__ = ("_link",)
 
@@ -22,24 +22,24 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._link = link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Report the connection."""
         self._link.client_connected(cast("asyncio.Transport", transport))
 
     def get_buffer(self, _sizehint: int) -> Any:
-        """Receive where all receive."""
+        """Return the shared buffer."""
         return _RECEIVE
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Copy out what came: the buffer is anybody's after this call."""
+        """Copy what was received: other sockets use the buffer after this call."""
         self._link.client_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
-        """Keep the writing half: responses may be on their way. TLS has no halves."""
+        """Keep the writing half open for the responses that are due; a TLS connection has no half_closes."""
         self._link.client_ended()
-        return self._link.halves
+        return self._link.half_closes
 
     def pause_writing(self) -> None:
-        """Hold back the broker."""
+        """Stop reading the broker."""
         self._link.client_full(True)
 
     def resume_writing(self) -> None:
@@ -47,12 +47,12 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._link.client_full(False)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """End."""
+        """Report the end of the connection."""
         self._link.client_lost()
 
 
 class BrokerProtocol(asyncio.BufferedProtocol):
-    """The broker's socket."""
+    """The protocol of the broker's socket."""
 
     __slots__ = ("_link",)
 
@@ -60,23 +60,23 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._link = link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Report the connection."""
         self._link.broker_connected(cast("asyncio.Transport", transport))
 
     def get_buffer(self, _sizehint: int) -> Any:
-        """Receive where all receive."""
+        """Return the shared buffer."""
         return _RECEIVE
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Copy out what came: the buffer is anybody's after this call."""
+        """Copy what was received: other sockets use the buffer after this call."""
         self._link.broker_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
-        """Close: a broker that sends no more responses none."""
+        """Close: a broker that has closed its half sends no response any more."""
         return False
 
     def pause_writing(self) -> None:
-        """Hold back the client."""
+        """Stop reading the client."""
         self._link.broker_full(True)
 
     def resume_writing(self) -> None:
@@ -84,5 +84,5 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._link.broker_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Report the end of the connection."""
         self._link.broker_lost(exc)

@@ -1,7 +1,10 @@
-"""TLS toward the broker and toward clients: contexts that follow their files, and failures in words.
+"""TLS to brokers and with clients: contexts that are reloaded with their files, and failures in words.
 
-Private keys are for OpenSSL alone: nothing of them is kept, shown or written here. A file with both a key
-and a certificate is looked through for the latter.
+Only OpenSSL reads private keys: this module keeps, shows and writes nothing of them. In a file with both a
+key and a certificate it searches for the certificate.
+
+`valid_until` reads the one field of a certificate that `ssl` gives only for a peer's: until when it is valid.
+It walks the DER elements of RFC 5280, 4.1 up to that field; each is a tag, a length and its contents.
 """
 
 import ssl
@@ -17,22 +20,22 @@ from proxy.config import Config, ConfigError
 from proxy.reasons import of_client, short
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""For a client's TLS handshake."""
-KEPT: Final = "what was read before stays in use"
+"""The longest TLS handshake of a client."""
+KEPT: Final = "the earlier certificate stays in use"
 
 Stamp = tuple[int, int, int] | None
 
 
 class TlsError(ConfigError):
-    """A file that can't be used: which option names it, why, and what to do, in one line."""
+    """A file that can't be used: the option that names it, why, and what to do, in one line."""
 
 
 class ReloadingContext:
-    """A context made of files, made anew when one of them changes; connections that are open keep theirs.
+    """An SSL context that is made again when one of its files changes; open connections keep theirs.
 
     Args:
-        files: the files to follow.
-        make: makes a context of them.
+        files: the files that are watched.
+        make: makes a context from them.
 
     Raises:
         TlsError: one can't be used.
@@ -41,14 +44,14 @@ class ReloadingContext:
     def __init__(self, files: Sequence[Path | None], make: Callable[[], ssl.SSLContext]) -> None:
         self._files = [file for file in files if file is not None]
         self._make = make
-        self._stamps = self._look()
+        self._stamps = self._file_stamps()
         self.context = make()
         self.problem = ""
-        """Why the files, as they are now, are not in use."""
+        """Why the files, as they are now, can't be used; empty when they are in use."""
 
-    def follow(self) -> bool:
-        """Make the context anew if a file has changed; tell whether one has."""
-        stamps = self._look()
+    def reload_if_changed(self) -> bool:
+        """Make the context again if a file has changed; tell whether one has."""
+        stamps = self._file_stamps()
         if stamps == self._stamps:
             return False
         self._stamps = stamps
@@ -60,12 +63,12 @@ class ReloadingContext:
             self.problem = ""
         return True
 
-    def _look(self) -> list[Stamp]:
+    def _file_stamps(self) -> list[Stamp]:
         return [stamp(file) for file in self._files]
 
 
 class BrokerTls:
-    """TLS toward brokers, or none.
+    """TLS to brokers, or plain text.
 
     Args:
         config: what the operator asked for.
@@ -76,17 +79,17 @@ class BrokerTls:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.followed: ReloadingContext | None = None
+        self.reloading: ReloadingContext | None = None
         if config.broker_tls:
             files = (config.broker_tls_ca, config.broker_tls_cert, config.broker_tls_key)
-            self.followed = ReloadingContext(files, self._make)
+            self.reloading = ReloadingContext(files, self._make)
 
-    def to(self, host: str) -> dict[str, Any]:
-        """Give what asyncio takes to connect to a host; nothing where TLS is off."""
-        if self.followed is None:
+    def connect_args(self, host: str) -> dict[str, Any]:
+        """Return asyncio's arguments to connect to a host; none where TLS is off."""
+        if self.reloading is None:
             return {}
         name = self._config.broker_tls_server_name or host
-        return {"ssl": self.followed.context, "server_hostname": name}
+        return {"ssl": self.reloading.context, "server_hostname": name}
 
     def _make(self) -> ssl.SSLContext:
         config = self._config
@@ -104,11 +107,11 @@ class BrokerTls:
 
 
 class ClientTls:
-    """TLS toward clients, or none.
+    """TLS with clients, or plain text.
 
     Args:
         config: what the operator asked for.
-        failed: takes in words why a client's handshake failed.
+        failed: called with the reason, in words, when a client's handshake failed.
 
     Raises:
         TlsError: a file can't be used.
@@ -117,25 +120,25 @@ class ClientTls:
     def __init__(self, config: Config, failed: Callable[[str], None]) -> None:
         self._config = config
         self.valid_until: datetime | None = None
-        """When the certificate that is shown to clients expires; None: there is none, or it can't be read."""
-        self.followed: ReloadingContext | None = None
+        """When the gateway's certificate expires; None: there is none, or it can't be read."""
+        self.reloading: ReloadingContext | None = None
         self.listening: ssl.SSLContext | None = None
-        """For listeners: it stays the same, each handshake takes the certificate of that moment."""
+        """The context of the listeners. It stays the same; each handshake gets the newest certificate."""
         if config.tls_cert is not None:
-            self.followed = ReloadingContext((config.tls_cert, config.tls_key), self._make)
+            self.reloading = ReloadingContext((config.tls_cert, config.tls_key), self._make)
             self.listening = self._make()
-            self.listening.sni_callback = self._greeted
-            self.listening.sslobject_class = _greeting(failed)
+            self.listening.sni_callback = self._on_client_hello
+            self.listening.sslobject_class = _reporting(failed)
 
     @property
-    def accepting(self) -> dict[str, Any]:
-        """Give what asyncio takes to accept a client; nothing for plain text."""
+    def accept_args(self) -> dict[str, Any]:
+        """Asyncio's arguments to accept a client; none for plain text."""
         if self.listening is None:
             return {}
         return {"ssl": self.listening, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
     def expired(self, now: datetime) -> str:
-        """Say that the certificate has expired; nothing when it has not."""
+        """Return that the certificate has expired, in words; empty when it has not."""
         if self.valid_until is None or now <= self.valid_until:
             return ""
         return (
@@ -148,32 +151,34 @@ class ClientTls:
         cert = cast("Path", self._config.tls_cert)
         _load_pair(context, "--tls", cert, self._config.tls_key)
         self.valid_until = None
-        with suppress(OSError, ValueError):  # OpenSSL knows forms of it that we don't
+        with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not
             self.valid_until = valid_until(cert.read_text(encoding="latin-1"))
         return context
 
-    def _greeted(self, greeting: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
-        """Take the newest certificate, and keep the name that the client asked for (SNI, RFC 6066)."""
-        cast("Any", greeting).asked_for = name or ""
-        if self.followed is not None:
-            greeting.context = self.followed.context
+    def _on_client_hello(
+        self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
+    ) -> None:
+        """Use the newest certificate, and keep the server name that the client sent (SNI, RFC 6066)."""
+        cast("Any", handshake).server_name = name or ""
+        if self.reloading is not None:
+            handshake.context = self.reloading.context
 
 
 def in_words(when: datetime) -> str:
-    """Write a moment for people, to the minute."""
+    """Format a time to the minute."""
     return f"{when:%Y-%m-%d %H:%M} {when.tzname()}"
 
 
-def asked_for(transport: Any) -> str:
-    """Return the server name that a client asked for in its TLS handshake; nothing where it did not."""
-    return str(getattr(transport.get_extra_info("ssl_object"), "asked_for", ""))
+def server_name_of(transport: Any) -> str:
+    """Return the server name that a client sent in its TLS handshake; empty where it sent none."""
+    return str(getattr(transport.get_extra_info("ssl_object"), "server_name", ""))
 
 
-def _greeting(failed: Callable[[str], None]) -> type[ssl.SSLObject]:
-    """Make a class of TLS objects that tell why a handshake failed: event loops only close the connection."""
+def _reporting(failed: Callable[[str], None]) -> type[ssl.SSLObject]:
+    """Make a class of TLS objects that report why a handshake failed; event loops only close the socket."""
 
-    class Greeting(ssl.SSLObject):
-        asked_for = ""
+    class ReportingObject(ssl.SSLObject):
+        server_name = ""
 
         def do_handshake(self) -> None:
             try:
@@ -184,15 +189,15 @@ def _greeting(failed: Callable[[str], None]) -> type[ssl.SSLObject]:
                 failed(of_client(error))
                 raise
 
-    return Greeting
+    return ReportingObject
 
 
 def _load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | None) -> None:
     """Load a certificate and its key.
 
     Args:
-        context: takes them.
-        options: what the names of the two options begin with.
+        context: the context that gets them.
+        options: the common beginning of the names of the two options.
         cert: PEM, the certificate first, then those of intermediate CAs.
         key: PEM; None: it stands in the same file.
     """
@@ -207,12 +212,12 @@ def _load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | No
         missing = next((file for file in (cert, key) if file is not None and not _readable(file)), cert)
         option = f"{options}-cert" if missing == cert else f"{options}-key"
         raise TlsError(_unusable(option, missing, error)) from None
-    except ValueError as error:  # from the passphrase that there is none of
+    except ValueError as error:  # raised by _no_passphrase
         raise TlsError(f"{named}: {error}") from None
 
 
 def _no_passphrase() -> str:
-    """Answer OpenSSL, which would ask at the terminal."""
+    """Refuse a passphrase; without this callback OpenSSL would ask for it at the terminal."""
     raise ValueError("the key is encrypted; give one without a passphrase")
 
 
@@ -233,7 +238,7 @@ def _readable(file: Path) -> bool:
 
 
 def stamp(file: Path) -> Stamp:
-    """Tell one state of a file from another; a mounted secret changes by a link that is replaced."""
+    """Return what changes when a file does; a mounted secret changes by replacing a link."""
     try:
         found = file.stat()
     except OSError:
@@ -244,18 +249,18 @@ def stamp(file: Path) -> Stamp:
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
 _VERSION: Final = 0xA0
-"""The tag of a field that may be missing."""
+"""The tag of the version, which may be missing."""
 _UTC_TIME: Final = 0x17
 
 Element = tuple[int, bytes]
-"""A tag, and what is in it."""
+"""A tag and its contents."""
 
 
 def valid_until(pem: str) -> datetime:
-    """Tell when the first certificate of a text in PEM ends to be valid.
+    """Return until when the first certificate of a PEM text is valid.
 
     Raises:
-        ValueError: there is none that can be read.
+        ValueError: no certificate can be read.
     """
     begin = pem.index(_BEGIN) + len(_BEGIN)
     der = b64decode(pem[begin : pem.index(_END, begin)])
@@ -267,17 +272,17 @@ def valid_until(pem: str) -> datetime:
     except IndexError as error:
         raise ValueError("no certificate") from error
     text = ends.decode("ascii")
-    if tag == _UTC_TIME:  # two digits of the year, 4.1.2.5.1
+    if tag == _UTC_TIME:  # a year of two digits, RFC 5280, 4.1.2.5.1
         text = ("19" if text >= "50" else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 def _elements(der: bytes) -> list[Element]:
-    """Read the elements that stand one behind the other."""
+    """Read a sequence of elements."""
     found, at = [], 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2
-        if size > 0x7F:  # that many bytes of length follow
+        if size > 0x7F:  # so many bytes of length follow
             at += (size_of := size - 0x80)
             size = int.from_bytes(der[at - size_of : at])
         if at + size > len(der):

@@ -1,8 +1,8 @@
-"""Transparent mode: where a client meant to go, when the kernel has brought its connection here instead.
+"""Transparent mode: the original destination of a connection that netfilter has led to the gateway.
 
-With ``redirect`` (netfilter's REDIRECT) the kernel keeps the original destination and tells it for the
-socket; that needs no right. With ``tproxy`` the accepted socket has the original destination as its own
-address; a listener for that needs CAP_NET_RAW (or CAP_NET_ADMIN) once, when it is made; systemd can make it.
+With ``redirect`` (netfilter's REDIRECT) the kernel keeps the original destination and returns it for the
+socket; this needs no privilege. With ``tproxy`` the accepted socket has the original destination as its own
+address; its listener needs CAP_NET_RAW (or CAP_NET_ADMIN) when it is made; systemd can make it.
 """
 
 import errno
@@ -17,11 +17,11 @@ from proxy.reasons import reason_of
 
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"
-MOST: Final = 1024
-"""Destinations that are told apart; connections to more are served all the same, and counted together."""
+MAX_DESTINATIONS: Final = 1024
+"""How many destinations get a number; connections to others are served, too, and counted together."""
 
 _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::", "::": "0.0.0.0"}  # noqa: S104 - the operator's word
-"""REDIRECT leads to loopback, or to the address of the device, in the IP version of the connection."""
+"""REDIRECT leads to loopback, or to the network device's address, in the IP version of the connection."""
 _SO_ORIGINAL_DST: Final = 80
 """linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST is the same number."""
 _IPV6_TRANSPARENT: Final = 75
@@ -29,7 +29,7 @@ _IP_TRANSPARENT: Final = 19
 
 
 class Destinations:
-    """The original destinations of all connections.
+    """The original destinations of all connections, by number.
 
     Args:
         mode: ``redirect`` or ``tproxy``.
@@ -42,32 +42,32 @@ class Destinations:
 
     @property
     def problems(self) -> list[str]:
-        """Nothing is left out of any response: none is touched."""
+        """None: responses are not changed, so no broker is left out of them."""
         return []
 
-    def of(self, shown: Any) -> tuple[int, Address]:
-        """Return the number of a connection's destination, and the destination.
+    def of(self, accepted: Any) -> tuple[int, Address]:
+        """Return the number of a connection's original destination, and the destination.
 
         Args:
-            shown: the accepted socket, as the event loop shows it.
+            accepted: the accepted socket, as the event loop gives it.
 
         Raises:
-            OSError: the kernel tells no destination.
+            OSError: the kernel knows no destination.
         """
-        sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
+        sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.fileno())
         try:
             own = _address(sock.getsockname())
-            meant = own if self._mode == TPROXY else original_destination(sock)
+            destination = own if self._mode == TPROXY else original_destination(sock)
         finally:
             sock.detach()
-        return self.number(meant), meant
+        return self.number(destination), destination
 
     def number(self, address: Address) -> int:
-        """Return the number of a destination; one that is new gets the next."""
+        """Return the number of a destination; a new one gets the next number."""
         number = self._numbers.get(address)
         if number is None:
             number = len(self._numbers)
-            if number >= MOST:
+            if number >= MAX_DESTINATIONS:
                 return OTHERS
             self._numbers[address] = number
             self.known[number] = Broker(node_id=number, address=address)
@@ -75,10 +75,10 @@ class Destinations:
 
 
 class OutboundPorts:
-    """Which of this machine's ports the gateway's own connections to brokers come from, and where they go.
+    """The local ports of the gateway's own connections to brokers, and where these go.
 
     Args:
-        cells: four bytes for each port, by IP version; processes that share them know each other's ways.
+        cells: four bytes for each port, by IP version; processes can share them.
         own: the number of this process, from 1.
     """
 
@@ -90,37 +90,37 @@ class OutboundPorts:
         self._cells = memoryview(bytearray(4 * self.CELLS)).cast("I") if cells is None else cells
         self._own = own
 
-    def __contains__(self, way: tuple[int, Address]) -> bool:
-        return self._cells[self._place(way)] & MAX_PORT == way[1].port
+    def __contains__(self, connection: tuple[int, Address]) -> bool:
+        return self._cells[self._place(connection)] & MAX_PORT == connection[1].port
 
-    def add(self, way: tuple[int, Address]) -> None:
-        """Note from which port to where a connection goes; the port must be bound already."""
-        self._cells[self._place(way)] = self._own << 16 | way[1].port
+    def add(self, connection: tuple[int, Address]) -> None:
+        """Record the local port and the destination of a connection; the port must be bound already."""
+        self._cells[self._place(connection)] = self._own << 16 | connection[1].port
 
-    def discard(self, way: tuple[int, Address]) -> None:
-        """Forget a way; its port may be another process's by now."""
-        place = self._place(way)
+    def discard(self, connection: tuple[int, Address]) -> None:
+        """Forget a connection, unless its port is another process's by now."""
+        place = self._place(connection)
         if self._cells[place] >> 16 == self._own:
             self._cells[place] = 0
 
-    def ended(self, number: int) -> None:
-        """Forget the ways of a process that is gone."""
+    def forget(self, number: int) -> None:
+        """Forget the connections of a process that has ended."""
         for place, cell in enumerate(self._cells.tolist()):
             if cell >> 16 == number:
                 self._cells[place] = 0
 
     @staticmethod
-    def _place(way: tuple[int, Address]) -> int:
-        port, address = way
+    def _place(connection: tuple[int, Address]) -> int:
+        port, address = connection
         return port + (MAX_PORT + 1) * (":" in address.host)
 
 
 def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:
-    """Listen where the kernel brings clients to: loopback, or all addresses, of both IP versions.
+    """Listen where netfilter leads clients: at loopback or all addresses, in both IP versions.
 
     Raises:
-        OSError: the address can't be bound, or that of the other IP version, which this machine has.
-        ConfigError: the right for ``tproxy`` is missing.
+        OSError: the address can't be bound, or its counterpart in the other IP version if the machine has it.
+        ConfigError: the privilege for ``tproxy`` is missing.
     """
     sockets = _listen(address, mode, binding)
     other = _COUNTERPARTS.get(address.host)
@@ -129,7 +129,7 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
         try:
             sockets += _listen(counterpart, mode, binding)
         except OSError as error:
-            if error.errno not in UNUSABLE:  # clients of that IP version would come to whoever is there
+            if error.errno not in UNUSABLE:  # clients of that IP version would reach another program
                 _close(sockets)
                 raise OSError(f"{reason_of(error)} at {counterpart}") from error
         except ConfigError:
@@ -163,12 +163,12 @@ def _make_transparent(sock: socket.socket) -> None:
     )
     if not sock.getsockopt(
         level, option
-    ):  # a socket of systemd's with Transparent=yes is: no right is needed
+    ):  # systemd's sockets with Transparent=yes have it set: no privilege is needed
         sock.setsockopt(level, option, 1)
 
 
-def leaving(address: Address) -> socket.socket:
-    """Make a socket for a connection to a broker; its port is known before it is used.
+def outbound_socket(address: Address) -> socket.socket:
+    """Make a socket for a connection to a broker; its local port is known before it connects.
 
     Raises:
         OSError: no port is free.
@@ -201,15 +201,15 @@ def original_destination(sock: socket.socket) -> Address:
     """Return where a redirected connection was going (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST).
 
     Raises:
-        OSError: it was not redirected, or connection tracking is not at work.
+        OSError: it was not redirected, or connection tracking is off.
     """
     if sock.family == socket.AF_INET6:
-        told = sock.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)  # struct sockaddr_in6
-        port = struct.unpack_from(">H", told, 2)[0]
-        return Address(socket.inet_ntop(socket.AF_INET6, told[8:24]), port)
-    told = sock.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)  # struct sockaddr_in
-    port = struct.unpack_from(">H", told, 2)[0]
-    return Address(socket.inet_ntop(socket.AF_INET, told[4:8]), port)
+        address = sock.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)  # struct sockaddr_in6
+        port = struct.unpack_from(">H", address, 2)[0]
+        return Address(socket.inet_ntop(socket.AF_INET6, address[8:24]), port)
+    address = sock.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)  # struct sockaddr_in
+    port = struct.unpack_from(">H", address, 2)[0]
+    return Address(socket.inet_ntop(socket.AF_INET, address[4:8]), port)
 
 
 def _address(name: Any) -> Address:

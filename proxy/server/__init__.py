@@ -1,1 +1,1 @@
-"""The processes of a gateway: start, serve, hand clients to workers, reload, drain, stop."""
+"""The processes of a gateway: they start, serve, assign clients to workers, reload, drain and stop."""

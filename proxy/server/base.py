@@ -1,4 +1,4 @@
-"""What every process of a gateway has, whether it serves clients or hands them to others."""
+"""What each main process of a gateway has, whether it serves clients itself or assigns them to workers."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -18,55 +18,55 @@ from proxy.telemetry.totals import NodeId, Totals
 
 
 class Service(ABC):
-    """The base of what serves clients: tasks that nobody awaits, totals and their history, the status.
+    """The base of `Server` and `Supervisor`: background tasks, totals and their history, the status.
 
     Args:
         config: what the operator asked for.
         loop: the event loop that runs it.
-        log: where its lines go.
+        log: takes its log lines.
     """
 
     brokers: Directory | Destinations
-    """Those that are known, by number; there once the bootstrap listener is bound."""
+    """The known brokers, by number. Set when the bootstrap listener is bound."""
 
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
         self.loop = loop
         self.log = log
         self.config = config
-        """What counts now."""
-        self.mistakes: list[str] = []
-        """Why the options could not be read again, and a restart would fail."""
+        """The options as they apply now; a reload changes those that are live."""
+        self.reload_errors: list[str] = []
+        """Why the last reload failed; a restart would fail for the same reason."""
         self.listen = config.listen
-        """The bootstrap listener; its port is the one that was bound, once it is."""
+        """The address of the bootstrap listener; with the port that was bound, once it is bound."""
         self.reach = Reachability(config.bootstrap, log, self.note, self.called)
         self.totals = Totals()
         self.started_at = monotonic()
-        self._room = ConnectionLimit(log, self.note)
+        self._connection_limit = ConnectionLimit(log, self.note)
         self._draining = False
         self._transparent = config.transparent != "off"
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task and keep it alive."""
+        """Run a task in the background and keep a reference to it."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
-        """End all of them."""
+        """Cancel all background tasks."""
         for task in list(self._tasks):
             task.cancel()
 
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Keep something that happened, in words, for those who look at the gateway."""
+        """Add a recent event, in words, to what ``/state`` shows."""
         self.totals.recent_events.note(time(), kind, text, warning=warning)
 
     def called(self, node_id: NodeId) -> str:
-        """Name a broker for people."""
+        """Name a broker as people read it."""
         return called(node_id, self.brokers.known, transparent=self._transparent)
 
-    def status_of(self, problems: list[str], *, slots_held: int, connections: int) -> Status:
-        """Tell how this process stands."""
+    def status_of(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
+        """Describe the status of this process."""
         return Status(
             config=self.config,
             listen=self.listen,
@@ -76,12 +76,12 @@ class Service(ABC):
             bootstrap_answered=self.reach.answered,
             draining=self._draining,
             problems=problems,
-            slots_held=slots_held,
+            slots_used=slots_used,
             connections=connections,
         )
 
     def account_of(self, status: Status, counts: Counts) -> Account:
-        """Tell everything but the connections one by one."""
+        """Describe everything but the single connections."""
         return Account(
             status=status,
             counts=counts,
@@ -91,14 +91,14 @@ class Service(ABC):
         )
 
     async def keep_history(self) -> None:
-        """Take the sums for a picture of now, and see by how much the event loop was late."""
+        """Sample the totals at regular intervals, and measure how late the event loop was."""
         while True:
-            asked = monotonic()
+            before = monotonic()
             await asyncio.sleep(INTERVAL_SECONDS)
             now = monotonic()
-            self.totals.loop_lag.note([max(0.0, now - asked - INTERVAL_SECONDS)])
+            self.totals.loop_lag.note([max(0.0, now - before - INTERVAL_SECONDS)])
             await self.sample(now)
 
     @abstractmethod
     async def sample(self, now: float) -> None:
-        """Take the sums as they are now (seconds)."""
+        """Add the totals as they are now to the history; `now` in seconds."""

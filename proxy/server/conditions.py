@@ -1,4 +1,7 @@
-"""Room for clients: whether one more may come, and whether there are descriptors for it. Sans-IO."""
+"""Conditions for serving: the connection limit, file descriptors, and which brokers are reachable. Sans-IO.
+
+Each class logs a condition once when it begins, not again for each client that it concerns.
+"""
 
 from collections.abc import Callable
 from time import monotonic
@@ -7,75 +10,78 @@ from typing import Final
 from proxy.addresses import LOOPED, Address
 from proxy.logger import Logger
 from proxy.telemetry.history import Note
-from proxy.telemetry.status import Unreachable, no_room
+from proxy.telemetry.status import Unreachable, limit_reached
 from proxy.telemetry.totals import NodeId
 
-ROOM_AGAIN: Final = 0.9
-"""Below this share of --max-connections it is said again when they are reached ..."""
-AGAIN_SECONDS: Final = 5.0
-"""... but not sooner: clients may come and go about the limit."""
-
+BELOW_LIMIT: Final = 0.9
+"""The warning about --max-connections is repeated only after the number fell below this share of it ..."""
+WARN_AGAIN_SECONDS: Final = 5.0
+"""... and after so many seconds: the number of clients may go up and down near the limit."""
 CALM_SECONDS: Final = 60.0
-"""How long it is told that there was no file descriptor."""
+"""How long the status reports that file descriptors ran out."""
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; see ulimit -n"
+NOT_ASKED: Final = "the bootstrap was not asked yet"
+UNTRIED_SECONDS: Final = 180.0
+"""An unreachable broker is forgotten when nobody tried to connect to it for so long: it may be removed, or
+never existed. Clients that want it try every few seconds; the alert on it waits longer than this."""
 
 
 class ConnectionLimit:
-    """That there is no room is said once until there is again.
+    """Enforces ``--max-connections``; logs once per episode.
 
     Args:
-        log: where it is told.
-        note: keeps it for those who look at the gateway.
+        log: takes the warning.
+        note: adds it to the recent events.
     """
 
     def __init__(self, log: Logger, note: Note) -> None:
         self._log = log
         self._note = note
-        self._crowded = False
-        self._said_at = 0.0
+        self._warned = False
+        self._warned_at = 0.0
 
-    def for_one_more(self, connected: int, most: int, now: float) -> bool:
-        """Tell whether one more client is taken.
+    def admits(self, connected: int, limit: int, now: float) -> bool:
+        """Tell whether one more client is accepted.
 
         Args:
-            connected: clients that are.
-            most: ``--max-connections``.
+            connected: the number of clients that are connected.
+            limit: ``--max-connections``.
             now: in seconds.
         """
-        if connected < ROOM_AGAIN * most and now - self._said_at >= AGAIN_SECONDS:
-            self._crowded = False
-        if connected < most:
+        if connected < BELOW_LIMIT * limit and now - self._warned_at >= WARN_AGAIN_SECONDS:
+            self._warned = False
+        if connected < limit:
             return True
-        if not self._crowded:
-            self._crowded = True
-            self._said_at = now
-            self._log.warning("no room for more clients, they are closed", max_connections=most)
-            self._note("limit", f"no room: {no_room(most)}", warning=True)
+        if not self._warned:
+            self._warned = True
+            self._warned_at = now
+            self._log.warning("connection limit reached, more clients are closed", max_connections=limit)
+            self._note("limit", f"connection limit reached: {limit_reached(limit)}", warning=True)
         return False
 
 
 class Descriptors:
-    """That no file descriptor is left is said once until there were some for a while.
+    """Remembers that the process ran out of file descriptors; logs once per episode.
 
-    Event loops don't tell: uvloop closes the clients for which there is none without a word.
+    Event loops do not report it: uvloop silently closes the clients for which there is no descriptor.
 
     Args:
-        log: where it is told.
-        note: keeps it for those who look at the gateway.
+        log: takes the warning.
+        note: adds it to the recent events.
     """
 
     def __init__(self, log: Logger, note: Note) -> None:
         self.problem = ""
-        """That there was none of late, in words."""
+        """Says that there was none recently; empty when there were enough."""
         self._log = log
         self._note = note
         self._none_at = 0.0
 
-    def seen(self, *, left: bool, now: float) -> None:
-        """Take note whether there are enough for one more client.
+    def update(self, *, left: bool, now: float) -> None:
+        """Record whether there are enough descriptors for one more client.
 
         Args:
-            left: there are.
+            left: whether there are.
             now: in seconds.
         """
         if left:
@@ -89,20 +95,14 @@ class Descriptors:
             self._note("descriptors", NO_DESCRIPTOR, warning=True)
 
 
-NOT_ASKED: Final = "the bootstrap was not asked yet"
-UNTRIED_SECONDS: Final = 180.0
-"""A broker that nobody has tried for so long since it was not reached is forgotten: it may be gone, or never
-was there. Clients that want it try every few seconds; the alert on it waits longer than this."""
-
-
 class Reachability:
-    """What one process knows of it.
+    """Which brokers one process can't reach, and why; logs only what changed.
 
     Args:
-        bootstrap: its addresses; none in transparent mode.
-        log: where changes are told.
-        note: keeps them for those who look at the gateway.
-        called: names a broker for people.
+        bootstrap: the bootstrap addresses; none in transparent mode.
+        log: takes the changes.
+        note: adds them to the recent events.
+        called: names a broker as people read it.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class Reachability:
         called: Callable[[NodeId], str],
     ) -> None:
         self.bootstrap = bootstrap
-        """Those that answered stand first."""
+        """The last that responded comes first."""
         self.unreachable_brokers = Unreachable()
         self.answered = not bootstrap
-        """The bootstrap has told its brokers, or there is none to ask."""
+        """The bootstrap has named its brokers, or there is no bootstrap."""
         if bootstrap:
             self.unreachable_brokers.failed(None, NOT_ASKED, monotonic())
         self._log = log
@@ -127,19 +127,19 @@ class Reachability:
         return f"<Reachability answered={self.answered} {self.unreachable_brokers}>"
 
     def connected(self, node_id: NodeId, address: Address) -> None:
-        """Take note that an address answered; bootstrap addresses that did are tried first from now on."""
+        """Record that an address responded; a bootstrap address that did is tried first from now on."""
         if node_id is None and self.bootstrap[0] != address:
             rest = tuple(other for other in self.bootstrap if other != address)
             self.bootstrap = (address, *rest)
         if node_id is None and not self.answered:
-            return  # it is not ready before it has told its brokers
+            return  # the gateway is not ready before the bootstrap has named its brokers
         if self.unreachable_brokers.reached(node_id, monotonic()):
             who = "bootstrap" if node_id is None else node_id
             self._log.info("broker reachable again", broker=who, address=str(address))
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
-        """Take note that none did."""
+        """Record that no address of a broker responded."""
         if node_id == LOOPED or not self.unreachable_brokers.failed(node_id, reason, monotonic()):
             return
         if node_id is None:
@@ -150,12 +150,12 @@ class Reachability:
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
 
     def forget(self, now: float) -> None:
-        """Forget brokers that were not reached and that nobody tries any more; `now` in seconds."""
+        """Forget the unreachable brokers that nobody tries any more; `now` in seconds."""
         for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
             self._log.info("unreachable broker not tried any more, forgotten", broker=node_id)
 
-    def told(self, address: Address) -> bool:
-        """Take note that a bootstrap address has told its brokers; tell whether it is the first time."""
+    def bootstrap_responded(self, address: Address) -> bool:
+        """Record that a bootstrap address has named its brokers; tell whether it is the first time."""
         first, self.answered = not self.answered, True
         if first:
             self.unreachable_brokers.reached(None, monotonic())

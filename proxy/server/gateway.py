@@ -1,4 +1,4 @@
-"""The gateway as one process: what clients come to, and what serves them."""
+"""The gateway as one process: it listens and serves."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from proxy.logger import Logger
 from proxy.net.link import Link
 from proxy.net.listen import BACKLOG, Binding
 from proxy.net.sockets import ClientProtocol
-from proxy.server.listeners import Front
+from proxy.server.listeners import ClusterListeners
 from proxy.server.server import Server
 from proxy.telemetry import state
 from proxy.telemetry.status import Account, Status
@@ -19,14 +19,14 @@ from proxy.telemetry.totals import NodeId
 
 
 class Gateway(Server):
-    """One process of ``fetchgate proxy`` that does it all.
+    """``fetchgate proxy`` with one process.
 
     Args:
         config: what the operator asked for.
         loop: the event loop that runs it.
-        log: where its lines go.
-        tap: what stands between sockets and protocols.
-        inherited: sockets that listen already, handed over by systemd.
+        log: takes its log lines.
+        tap: wraps the protocol of each socket, to capture its bytes.
+        inherited: listening sockets from systemd.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Gateway(Server):
         inherited: Sequence[socket] = (),
     ) -> None:
         super().__init__(config, loop, log, tap)
-        self.front = Front(
+        self.listeners = ClusterListeners(
             config,
             binding=Binding(config.reuse_port, inherited),
             reach=self.reach,
@@ -53,37 +53,37 @@ class Gateway(Server):
         self._unserved: set[socket] = set()
 
     def open(self) -> None:
-        """Bind the bootstrap listener and those of the brokers that are known from before; begin to work.
+        """Bind the bootstrap listener and those of the brokers in the state file; start the background tasks.
 
         Raises:
             OSError: the address of the bootstrap listener can't be bound.
             ConfigError: the right for ``tproxy`` is missing.
         """
-        self.front.open()
-        self.listen, self.brokers = self.front.listen, self.front.brokers
-        for work in self.front.work():
+        self.listeners.open()
+        self.listen, self.brokers = self.listeners.listen, self.listeners.brokers
+        for work in self.listeners.background_tasks():
             self.spawn(work)
         self.begin()
 
-    async def tell_status(self) -> Status:
-        """Tell how it stands."""
+    async def collect_status(self) -> Status:
+        """Describe the status."""
         return self.status()
 
-    async def tell_account(self) -> Account:
-        """Tell everything but the connections one by one."""
+    async def collect_account(self) -> Account:
+        """Describe everything but the single connections."""
         return self.account()
 
-    async def tell_connections(self, most: int) -> list[state.Described]:
+    async def collect_connections(self, most: int) -> list[state.Described]:
         """Describe the connections that moved most bytes."""
         return await state.connections(self.links, most)
 
     async def drain(self, within: float) -> int:
-        """Take no new clients, finish what is in flight, and so on: see `Server.drain`."""
+        """Stop listening, and finish what is in flight: see `Server.drain`."""
         self._stop_all()
         return await super().drain(within)
 
     def close(self) -> int:
-        """Close everything at once; give the number of connections that were open."""
+        """Close everything at once; return the number of connections that were open."""
         self._stop_all()
         left = super().close()
         for sock in self._unserved:
@@ -101,7 +101,7 @@ class Gateway(Server):
             lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER),
             sock=sock,
             backlog=BACKLOG,
-            **self._client_tls.accepting,
+            **self._client_tls.accept_args,
         )
         self._unserved.discard(sock)
         if node_id in self._servers:

@@ -1,6 +1,6 @@
-"""What a gateway and its workers say to each other: messages, questions that wait, connections.
+"""Communication between the supervisor and a worker: messages, blocking questions, client connections.
 
-All ends are sockets of a pair that only these processes have: what comes is as trusted as the code itself.
+Each uses a socket pair of its own that only these two processes have, so pickled data is trusted.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from typing import Any, Final, cast
 
 from proxy.telemetry.totals import NodeId
 
-ANSWER_SECONDS: Final = 5.0
-"""For a response to a question that a worker waits for."""
+RESPONSE_SECONDS: Final = 5.0
+"""The longest wait for the response to a worker's blocking question."""
 _LENGTH: Final = struct.Struct("<I")
 _LISTENER: Final = struct.Struct("<q")
 _BOOTSTRAP: Final = -(2**40)
-"""What stands for None, the bootstrap, among the ids of listeners."""
+"""Stands for None, the bootstrap, among the ids of listeners."""
 _MAX_QUESTION: Final = 65_536
 
 
 class Channel(asyncio.Protocol):
-    """Messages in both directions, each a name and what belongs to it.
+    """Messages in both directions: each is a name and its arguments.
 
     Args:
-        received: takes each message that comes.
-        lost: is called when the other end is gone.
+        received: called with each message that arrives.
+        lost: called when the other end is closed.
     """
 
     def __init__(self, received: Callable[..., None], lost: Callable[[], None]) -> None:
@@ -37,21 +37,21 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def connect(self, loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
-        """Begin at one end of a pair of stream sockets."""
+        """Attach to one end of a pair of stream sockets."""
         await loop.create_unix_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self, name: str, *what: object) -> None:
-        """Send a message; nothing when the other end is gone."""
+        """Send a message; it is dropped when the other end is closed."""
         if self._transport is not None and not self._transport.is_closing():
             message = pickle.dumps((name, *what))
             self._transport.writelines([_LENGTH.pack(len(message)), message])
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the messages that are whole."""
+        """Deliver the complete messages."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
@@ -62,82 +62,86 @@ class Channel(asyncio.Protocol):
             self._received(*message)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """End."""
+        """Report that the other end is closed."""
         self._transport = None
         self._lost()
 
     def close(self) -> None:
-        """Say no more."""
+        """Close this end."""
         if self._transport is not None:
             self._transport.close()
 
 
 class Question:
-    """A worker's end for what it has to know at once: it stands still until it is told.
+    """A worker's blocking question to the supervisor: the event loop stops until the response comes.
 
     Args:
         end: one end of a pair of sequenced packets.
     """
 
     def __init__(self, end: socket.socket) -> None:
-        end.settimeout(ANSWER_SECONDS)
+        end.settimeout(RESPONSE_SECONDS)
         self._end = end
         self._number = 0
 
     def __call__(self, *what: object) -> Any:
-        """Ask, and give the response.
+        """Ask, and return the response.
 
         Raises:
-            OSError: none came.
+            OSError: no response came.
         """
         self._number += 1
         try:
             self._end.send(pickle.dumps((self._number, what)))
-            number, told = 0, None
-            while number != self._number:  # one to an earlier question may have come too late for it
-                number, told = pickle.loads(self._end.recv(_MAX_QUESTION))  # noqa: S301 - of our own process
+            number, result = 0, None
+            while number != self._number:  # skips the late response to an earlier question
+                number, result = pickle.loads(self._end.recv(_MAX_QUESTION))  # noqa: S301 - of our own process
         except (EOFError, OSError) as error:
-            raise OSError("the gateway does not answer its worker") from error
-        return told
+            raise OSError("the supervisor does not respond to its worker") from error
+        return result
 
 
-def response(end: socket.socket, told: Callable[..., object]) -> None:
-    """Answer one question that has come; the gateway's end must not block.
+def respond(end: socket.socket, find: Callable[..., object]) -> None:
+    """Respond to one `Question` that has arrived.
+
+    Args:
+        end: the supervisor's end, which must not block.
+        find: called with the arguments of the question; returns the response.
 
     Raises:
-        OSError: the worker is gone.
+        OSError: the worker has ended.
     """
     question = end.recv(_MAX_QUESTION)
     if not question:
-        raise OSError("the worker is gone")
+        raise OSError("the worker has ended")
     number, what = pickle.loads(question)  # noqa: S301 - of our own process
-    end.send(pickle.dumps((number, told(*what))))
+    end.send(pickle.dumps((number, find(*what))))
 
 
-def hand_over(end: socket.socket, client: socket.socket, node_id: NodeId) -> None:
-    """Give a connection to a worker.
+def send_connection(end: socket.socket, client: socket.socket, node_id: NodeId) -> None:
+    """Send a connection to a worker.
 
     Args:
         end: one end of a pair of sequenced packets that does not block.
-        client: the connection; this process may close it afterwards.
+        client: the connection; this process may close its own descriptor afterwards.
         node_id: the broker whose listener it came to; None: the bootstrap's.
 
     Raises:
-        OSError: the worker is gone, or does not take what it was given before.
+        OSError: the worker has ended, or has not received what was sent before.
     """
     listener = _LISTENER.pack(_BOOTSTRAP if node_id is None else node_id)
     end.sendmsg([listener], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [client.fileno()]))])
 
 
-def take_over(end: socket.socket) -> tuple[NodeId, socket.socket | None] | None:
-    """Take a connection that was handed over.
+def receive_connection(end: socket.socket) -> tuple[NodeId, socket.socket | None] | None:
+    """Receive a connection that was sent by `send_connection`.
 
     Returns:
-        The broker whose listener it came to, and the connection, or None for it when this process has no
-        descriptor left and it is lost. None alone: the gateway is gone.
+        The broker whose listener the client connected to, and the connection. The connection is None when it
+        was lost because this process has no descriptor left. None alone: the supervisor has ended.
 
     Raises:
-        BlockingIOError: there is none.
+        BlockingIOError: none was sent.
     """
     listener, descriptors, _, _ = socket.recv_fds(end, _LISTENER.size, 1)
     if not listener:

@@ -1,7 +1,9 @@
-"""The brokers that are known and the listener of each: bound as soon as a broker is heard of.
+"""The listeners: one for the bootstrap and one for each broker that the cluster names.
 
-Binding and listening do not block, so a response that names a broker is handed on when a client can connect,
-not before. What is learned can be kept in a file: after a restart the listeners are open at once.
+`ClusterListeners` binds the bootstrap listener, or in transparent mode the one that netfilter leads clients
+to, and polls the cluster for its brokers. `Brokers` opens a listener as soon as a broker is known. Binding
+does not block, so a response that names a broker is forwarded only when clients can connect to that broker's
+listener. The brokers can be kept in a file (``--state``): after a restart their listeners are open at once.
 """
 
 import asyncio
@@ -28,17 +30,23 @@ from proxy.telemetry.history import Note
 from proxy.telemetry.totals import NodeId
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""Errors of a port that another one would not have."""
-GONE_SECONDS: Final = 300.0
-"""A broker that the cluster has not named for so long loses its listener; a restart takes less."""
+"""Errors that another port would not have."""
+FORGET_SECONDS: Final = 300.0
+"""A broker that the cluster did not name for so long loses its listener. A restart of a broker takes less."""
+REFRESH_SECONDS: Final = 60.0
+"""How often the cluster is asked for its brokers while it responds."""
+RETRY_SECONDS: Final = (1.0, 30.0)
+"""The first and the longest wait after it did not respond; each wait doubles."""
+TICK_SECONDS: Final = 5.0
+"""How often the gateway retries to bind listeners that could not be bound."""
 
 
 class Directory(ABC):
-    """The brokers that are known, and where clients are told that they are.
+    """The known brokers, and the addresses that clients get for them.
 
     Args:
-        listen: where the bootstrap listener is.
-        advertise: the host that clients are told, or nothing.
+        listen: the address of the bootstrap listener.
+        advertise: the host in the addresses that clients get, or nothing.
     """
 
     def __init__(self, listen: Address, advertise: str) -> None:
@@ -48,40 +56,40 @@ class Directory(ABC):
 
     @abstractmethod
     def learn(self, node_id: int, address: Address) -> Broker:
-        """Take note of where a broker is; it has a listener then, or a problem."""
+        """Record the address of a broker; afterwards it has a listener or a problem."""
 
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Tell a client where a broker is (a `proxy.protocol.addresses.Resolve`, but for `reached_at`)."""
+        """Return a broker's address for clients (a `proxy.protocol.addresses.Resolve` with `reached_at`)."""
         if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
             return None
         broker = self.learn(node_id, Address(host, port))
         if broker.listener is None or broker.problem:
             return None
-        told = advertised(
+        address = advertised(
             broker.listener, listen=self._listen, advertise=self._advertise, reached_at=reached_at
         )
-        return told.host, told.port
+        return address.host, address.port
 
     @property
     def problems(self) -> list[str]:
-        """Say which brokers are left out of the responses, and why."""
+        """The brokers that are left out of the responses, and why."""
         return [broker.problem for broker in self.known.values() if broker.problem]
 
 
 class Brokers(Directory):
-    """All brokers by node id.
+    """The known brokers and their listeners.
 
     Args:
-        rule: where listeners go.
-        listen: where the bootstrap listener is.
-        advertise: the host that clients are told, or nothing.
-        serve: takes the listening sockets of a broker.
-        stop: takes the id of a broker that is served no more.
-        log: where changes are told.
-        state: the file to keep the brokers in, or None.
-        shares: brokers of a host template share its port at the host of `listen`; the client tells by name
-            which it means.
-        binding: how sockets are had.
+        rule: the addresses of the listeners.
+        listen: the address of the bootstrap listener.
+        advertise: the host in the addresses that clients get, or nothing.
+        serve: gets the listening sockets of a broker.
+        stop: gets the id of a broker that is no longer served.
+        log: takes the changes.
+        state: the file that keeps the brokers, or None.
+        shares: brokers of a host template share its port at the host of `listen`; the server name
+            in TLS (SNI) says which broker a client wants.
+        binding: makes the sockets.
     """
 
     def __init__(
@@ -107,10 +115,10 @@ class Brokers(Directory):
         self._bind = binding.bind
         self._shared = Address(listen.host, rule.template_port)
         self._sharing = self._shared == listen
-        """Whether the shared port is served: that of the bootstrap listener is."""
+        """The shared port is served; it is from the start when it is that of the bootstrap listener."""
 
     def learn(self, node_id: int, address: Address) -> Broker:
-        """Take note of where a broker is, and open its listener if it is new."""
+        """Record the address of a broker, and open a listener if the broker is new."""
         broker = self.known.get(node_id)
         if broker is None:
             listener = self._rule.place(node_id, self._listen)
@@ -124,41 +132,41 @@ class Brokers(Directory):
         self._save()
         return broker
 
-    def named(self, seen: dict[int, Address], in_use: Collection[int], now: float) -> None:
-        """Take note of all the brokers that the cluster names, and drop those that it no longer does.
+    def update(self, named: dict[int, Address], in_use: Collection[int], now: float) -> None:
+        """Record the brokers that the cluster names; drop those that it has not named for `FORGET_SECONDS`.
 
         Args:
-            seen: the brokers of a complete response.
-            in_use: brokers with connections; they stay.
+            named: all brokers of a complete response.
+            in_use: brokers with open connections; they are kept.
             now: in seconds.
         """
-        for node_id, address in seen.items():
+        for node_id, address in named.items():
             self.learn(node_id, address).missing_since = None
-        for broker in [broker for node_id, broker in self.known.items() if node_id not in seen]:
+        for broker in [broker for node_id, broker in self.known.items() if node_id not in named]:
             if broker.missing_since is None:
                 broker.missing_since = now
-            elif now - broker.missing_since >= GONE_SECONDS and broker.node_id not in in_use:
+            elif now - broker.missing_since >= FORGET_SECONDS and broker.node_id not in in_use:
                 del self.known[broker.node_id]
                 self._stop(broker.node_id)
                 self._log.info("broker gone", broker=broker.node_id, address=str(broker.address))
                 self._save()
 
     def retry(self) -> None:
-        """Try again to open the listeners that could not be opened."""
+        """Retry to open the listeners that could not be opened."""
         for broker in self.known.values():
             if broker.problem and broker.listener is not None:
                 self._open(broker)
 
     def load(self) -> None:
-        """Open the listeners of the brokers that were known before the restart."""
+        """Open the listeners of the brokers in the state file."""
         if self._state is None or not self._state.exists():
             return
         try:
-            kept = list(_parse(json.loads(self._state.read_text(encoding="utf-8"))))
+            saved = list(_parse(json.loads(self._state.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, KeyError) as error:
             self._log.warning("state not read", file=str(self._state), reason=reason_of(error))
             return
-        for node_id, address in kept:
+        for node_id, address in saved:
             self.learn(node_id, address)
 
     def _open(self, broker: Broker) -> None:
@@ -184,7 +192,7 @@ class Brokers(Directory):
             self._log.warning("broker left out", reason=broker.problem)
 
     def _save(self) -> None:
-        """Keep what is known; the file is replaced as a whole or not at all."""
+        """Write the state file; it is replaced as a whole or not at all."""
         if self._state is None:
             return
         document = {
@@ -193,10 +201,10 @@ class Brokers(Directory):
                 for broker in self.known.values()
             ]
         }
-        aside = self._state.with_name(f"{self._state.name}.{os.getpid()}.new")
+        temporary = self._state.with_name(f"{self._state.name}.{os.getpid()}.new")
         try:
-            aside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            aside.replace(self._state)
+            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self._state)
         except OSError as error:
             self._log.warning("state not written", file=str(self._state), reason=reason_of(error))
 
@@ -206,42 +214,34 @@ def _parse(document: Any) -> Iterable[tuple[int, Address]]:
         yield int(entry["id"]), Address(str(entry["host"]), int(entry["port"]))
 
 
-REFRESH_SECONDS: Final = 60.0
-"""How often the cluster is asked for its brokers while it answers."""
-RETRY_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait after it did not answer; each wait doubles."""
-TICK_SECONDS: Final = 5.0
-"""How often listeners that could not be bound are tried again."""
-
-
 def first_listener(config: Config, binding: Binding) -> tuple[Address, list[socket]]:
-    """Bind what clients come to first: the bootstrap listener, or where netfilter leads all of them.
+    """Bind the first listener: that of the bootstrap, or in transparent mode the one for all clients.
 
     Returns:
-        Where it is, with the port that was bound, and its sockets.
+        Its address, with the port that was bound, and its sockets.
 
     Raises:
         OSError: the address can't be bound.
         ConfigError: the right for ``tproxy`` is missing.
     """
-    at, mode = config.listen, config.transparent
-    sockets = binding.bind(at) if mode == "off" else listen(at, mode, binding)
-    return Address(at.host, sockets[0].getsockname()[1]), sockets
+    address, mode = config.listen, config.transparent
+    sockets = binding.bind(address) if mode == "off" else listen(address, mode, binding)
+    return Address(address.host, sockets[0].getsockname()[1]), sockets
 
 
-class Front:
-    """Binds what clients come to and follows the cluster; whoever serves them takes the sockets.
+class ClusterListeners:
+    """Binds the listeners and polls the cluster for its brokers; the caller serves the sockets.
 
     Args:
         config: what the operator asked for.
-        binding: how sockets are had.
-        reach: takes what the bootstrap answers.
-        broker_tls: how the bootstrap is spoken to; who made it follows its files.
-        log: where changes are told.
-        note: keeps them for those who look at the gateway.
-        serve: takes the listening sockets of a broker; of None: the bootstrap's.
-        stop: takes the id of one that is served no more.
-        in_use: gives the brokers that clients are connected to.
+        binding: makes the sockets.
+        reach: records whether the bootstrap responds.
+        broker_tls: TLS to the bootstrap; the caller reloads its files.
+        log: takes the changes.
+        note: adds them to the recent events.
+        serve: gets the listening sockets of a broker; those of None are the bootstrap's.
+        stop: gets the id of a broker that is no longer served.
+        in_use: returns the brokers that clients are connected to.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Front:
     ) -> None:
         self.brokers: Brokers | Destinations
         self.listen = config.listen
-        """The bootstrap listener; its port is the one that was bound, once it is."""
+        """The address of the bootstrap listener; with the port that was bound, once it is bound."""
         self.binding = binding
         self._config = config
         self._reach = reach
@@ -271,7 +271,7 @@ class Front:
         self._broker_tls = broker_tls
 
     def open(self) -> None:
-        """Bind the bootstrap listener and those of the brokers that are known from before.
+        """Bind the bootstrap listener and those of the brokers in the state file.
 
         Raises:
             OSError: the address of the bootstrap listener can't be bound.
@@ -299,19 +299,19 @@ class Front:
         self._serve(None, sockets)
         brokers.load()
 
-    def work(self) -> list[Coroutine[Any, Any, None]]:
-        """Give what is to run as long as clients are taken."""
+    def background_tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what must run as long as clients are accepted."""
         if isinstance(self.brokers, Destinations):
             return []
-        return [self._follow_cluster(self.brokers), self._retry(self.brokers)]
+        return [self._poll_cluster(self.brokers), self._retry(self.brokers)]
 
     async def _retry(self, brokers: Brokers) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             brokers.retry()
 
-    async def _follow_cluster(self, brokers: Brokers) -> None:
-        """Ask for the brokers for ever, with a growing wait while the cluster does not answer."""
+    async def _poll_cluster(self, brokers: Brokers) -> None:
+        """Ask the cluster for its brokers for ever; the wait grows while it does not respond."""
         wait = RETRY_SECONDS[0]
         while True:
             try:
@@ -323,16 +323,16 @@ class Front:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, RETRY_SECONDS[1])
             else:
-                self._answered(cluster, brokers)
+                self._cluster_responded(cluster, brokers)
                 wait = RETRY_SECONDS[0]
                 await asyncio.sleep(REFRESH_SECONDS)
 
-    def _answered(self, cluster: Cluster, brokers: Brokers) -> None:
+    def _cluster_responded(self, cluster: Cluster, brokers: Brokers) -> None:
         if cluster.brokers is not None:
-            brokers.named(cluster.brokers, self._in_use(), monotonic())
-        if not self._reach.told(cluster.address):
+            brokers.update(cluster.brokers, self._in_use(), monotonic())
+        if not self._reach.bootstrap_responded(cluster.address):
             return
         self._log.info("ready", bootstrap=str(cluster.address), brokers=sorted(brokers.known))
-        self._note("ready", f"ready: the bootstrap {cluster.address} answered")
+        self._note("ready", f"ready: the bootstrap {cluster.address} responded")
         if cluster.brokers is None:
-            self._log.info("the cluster wants authentication: brokers are learned from clients' responses")
+            self._log.info("the cluster requires authentication: brokers are learned from clients' responses")

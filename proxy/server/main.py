@@ -1,4 +1,4 @@
-"""The life of a gateway, from its start to its last connection: what `fetchgate proxy` does."""
+"""Runs `fetchgate proxy`: start, signals, drain, end."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ from proxy.server.gateway import Gateway
 from proxy.server.preflight import check
 from proxy.server.process import keep_freed, new_event_loop, tell_ready
 from proxy.server.reload import Reloader
-from proxy.server.supervisor import Workers
+from proxy.server.supervisor import Supervisor
 from proxy.telemetry import logs
 from proxy.telemetry.admin import Admin
 from proxy.version import VERSION
@@ -33,13 +33,13 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
-"""After which it is worth a warning that another still has the address of the admin endpoint."""
+"""After so long a warning is logged that the address of the admin endpoint is still in use."""
 OWN_FILES: Final = 256
-"""File descriptors beside those of clients, of which each takes two: listeners, the admin endpoint, files."""
+"""File descriptors beyond the two for each client: for listeners, the admin endpoint and files."""
 
 
 def run(arguments: dict[str, Any]) -> int:
-    """Run a gateway, or with ``--check`` only test what it would run with; return the exit code.
+    """Run a gateway, or with ``--check`` only test its configuration; return the exit code.
 
     Args:
         arguments: the parsed command line, option name -> value or None.
@@ -59,7 +59,7 @@ def run(arguments: dict[str, Any]) -> int:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_serve(config, arguments))
     except KeyboardInterrupt:
-        return 0  # before the handlers of signals were set
+        return 0  # the signal came before its handler was set
 
 
 def _load(arguments: dict[str, Any]) -> Config:
@@ -71,7 +71,7 @@ def _file(arguments: dict[str, Any]) -> str | None:
 
 
 def complain_of_variables(command: str) -> None:
-    """Say which variables count for nothing: one of them may be what is missing."""
+    """Print which environment variables are ignored: a missing option may be misspelt in one of them."""
     for text in misspelt_variables(os.environ):
         sys.stderr.write(f"fetchgate {command}: {text}\n")
 
@@ -94,19 +94,19 @@ async def _check(config: Config) -> int:
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
-    sys.stdout.flush()  # through a pipe as well, it is seen at once what is waited for
+    sys.stdout.flush()  # so that a pipe, too, shows at once what is waited for
 
 
 async def _serve(config: Config, arguments: dict[str, Any]) -> int:
-    """Run a gateway until a signal ends it."""
+    """Run a gateway until a signal stops it."""
     loop = asyncio.get_running_loop()
     log = logs.logger()
     files = _raise_file_limit()
     loop.set_exception_handler(logs.unexpected)
     try:
-        handed_over = inherited(os.environ, os.getpid())
-        make = Workers if config.workers > 1 else Gateway
-        gateway = make(config, loop, log, inherited=handed_over)
+        from_systemd = inherited(os.environ, os.getpid())
+        make = Supervisor if config.workers > 1 else Gateway
+        gateway = make(config, loop, log, inherited=from_systemd)
         gateway.open()
     except ConfigError as error:
         return _complain(str(error), EXIT_USAGE)
@@ -126,18 +126,18 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     admin_at = config.admin
     if admin_at is not None:
         try:
-            bind = partial(replace(gateway.front.binding, shares=False).bind, admin_at)
+            bind = partial(replace(gateway.listeners.binding, shares=False).bind, admin_at)
             admin_at = await _start_admin(gateway, admin, admin_at, bind)
         except OSError as error:
             gateway.close()
             return _unbound("--admin", admin_at, error)
     gc.collect()
-    gc.freeze()  # what was made until here stays: no collection needs to look at it again
+    gc.freeze()  # what exists now stays: no garbage collection needs to look at it again
     log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(admin_at or "off"))
     if files < (needed := 2 * config.max_connections + OWN_FILES):
         log.warning("too few file descriptors for --max-connections", needed=needed, limit=files)
     options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
-    gateway.spawn(options.follow())
+    gateway.spawn(options.watch_file())
     await _until_stopped(gateway, options)
     admin.close()
     if capture is not None:
@@ -146,14 +146,14 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
 
 
 async def _start_admin(
-    gateway: Gateway | Workers, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+    gateway: Gateway | Supervisor, admin: Admin, at: Address, bind: Callable[[], list[socket]]
 ) -> Address:
-    """Serve the admin endpoint; where ports are shared, as soon as the gateway that has its address leaves.
+    """Serve the admin endpoint; with ``--reuse-port``, as soon as the gateway that has its address ends.
 
-    It is not shared: who asks would not know which of the two responses.
+    Its port is never shared: a client would not know which of the two gateways responds.
 
     Returns:
-        Where it is, with the port that was bound.
+        Its address, with the port that was bound.
 
     Raises:
         OSError: the address can't be bound.
@@ -164,7 +164,7 @@ async def _start_admin(
         waits = gateway.config.reuse_port and error.errno == EADDRINUSE
         if not waits or isinstance(error, OwnListenerError):
             raise
-        gateway.log.info("the admin endpoint waits until the other gateway leaves")
+        gateway.log.info("the admin endpoint waits until the other gateway ends")
         gateway.spawn(_wait_for_admin(gateway, admin, at, bind))
         return at
     await admin.start(sockets)
@@ -172,9 +172,9 @@ async def _start_admin(
 
 
 async def _wait_for_admin(
-    gateway: Gateway | Workers, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+    gateway: Gateway | Supervisor, admin: Admin, at: Address, bind: Callable[[], list[socket]]
 ) -> None:
-    remedy = "if what has its address is no gateway that leaves, give --admin another HOST:PORT"
+    remedy = "if its address is not that of a gateway that is ending, give --admin another HOST:PORT"
     say = partial(gateway.log.warning, f"the admin endpoint still waits: {remedy}", admin=str(at))
     late = gateway.loop.call_later(ADMIN_LATE_SECONDS, say)
     try:
@@ -187,13 +187,13 @@ async def _wait_for_admin(
         late.cancel()
 
 
-def _capture(config: Config, gateway: Gateway | Workers) -> Capture | None:
-    """Capture what passes from now on, if the operator asked for it.
+def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
+    """Start to capture, if the operator asked for it.
 
     Raises:
-        OSError: there is no writing to the directory.
+        OSError: the directory can't be written to.
     """
-    if config.capture is None or isinstance(gateway, Workers):
+    if config.capture is None or isinstance(gateway, Supervisor):
         return None
     files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
     gateway.tap = capture = Capture(files, records=config.capture_records, loop=gateway.loop, log=gateway.log)
@@ -201,8 +201,8 @@ def _capture(config: Config, gateway: Gateway | Workers) -> Capture | None:
     return capture
 
 
-async def _until_stopped(gateway: Gateway | Workers, options: Reloader) -> None:
-    """Wait for SIGTERM or SIGINT, then drain; the second of them ends that."""
+async def _until_stopped(gateway: Gateway | Supervisor, options: Reloader) -> None:
+    """Wait for SIGTERM or SIGINT, then drain; a second one ends the draining."""
     loop, log = gateway.loop, gateway.log
     stop, again = asyncio.Event(), asyncio.Event()
 
@@ -218,9 +218,9 @@ async def _until_stopped(gateway: Gateway | Workers, options: Reloader) -> None:
     within = options.config.drain_timeout
     log.info("draining", connections=gateway.status().connections, timeout_seconds=within)
     drained = loop.create_task(gateway.drain(within))
-    impatient = loop.create_task(again.wait())
-    await asyncio.wait({drained, impatient}, return_when=asyncio.FIRST_COMPLETED)
-    impatient.cancel()
+    second_signal = loop.create_task(again.wait())
+    await asyncio.wait({drained, second_signal}, return_when=asyncio.FIRST_COMPLETED)
+    second_signal.cancel()
     if not drained.done():
         drained.cancel()
         with suppress(asyncio.CancelledError):
@@ -234,7 +234,7 @@ def _unbound(flag: str, address: Address, error: OSError) -> int:
 
 
 def _raise_file_limit() -> int:
-    """Let the process have as many file descriptors as it may, and tell how many that are."""
+    """Raise the limit of file descriptors as far as allowed, and return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

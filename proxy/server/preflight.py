@@ -1,4 +1,4 @@
-"""``--check``: what a gateway would need is tried, told and let go."""
+"""``--check``: tests what a gateway would need, reports it, and leaves nothing open."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,46 +16,46 @@ from proxy.config import Config
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, Cluster, ask
 from proxy.net.listen import Binding, OwnListenerError
-from proxy.net.loop_guard import LeadsBackError, see_that_elsewhere
+from proxy.net.loop_guard import LeadsBackError, check_not_own
 from proxy.net.tls import BrokerTls, ClientTls, in_words
 from proxy.reasons import reason_of
 from proxy.server.listeners import Brokers, first_listener
 from proxy.telemetry import logs
 
 PATIENCE_SECONDS: Final = 2.0
-"""After so long it says what it waits for."""
+"""After so long without a response, the wait is reported."""
 
 Say = Callable[[str], None]
-"""Takes what was found, line by line."""
+"""Gets what was found, line by line."""
 
 
 async def check(config: Config, say: Say) -> bool:
-    """Ask every bootstrap address, and listen wherever a gateway would, all at one time; leave nothing open.
+    """Ask every bootstrap address, and listen at all addresses where a gateway would.
 
     Args:
         config: what the operator asked for.
-        say: takes what was found.
+        say: gets what was found.
 
     Returns:
-        Whether a gateway could serve clients, those of each broker that was named included.
+        Whether a gateway could serve clients, for each broker of the cluster.
 
     Raises:
-        BootstrapError: no bootstrap address answers.
+        BootstrapError: no bootstrap address responds.
         ConfigError: a certificate can't be used, or the right for ``tproxy`` is missing.
     """
     tls = BrokerTls(config)
-    shown = _shown(config, say)
-    writes = [_writes(flag, folder, say) for flag, folder in _written(config)]
-    cluster = await _asked(config, tls, say)
+    valid = _certificate_valid(config, say)
+    writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
+    cluster = await _ask_all(config, tls, say)
     with ExitStack() as opened:
-        listens = await _Listeners(config, say, opened).all_had((cluster and cluster.brokers) or {})
+        bound = await _Listeners(config, say, opened).bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
-        raise BootstrapError("no bootstrap address answers; is --bootstrap right, and are the brokers up?")
-    return shown and listens and all(writes)
+        raise BootstrapError("no bootstrap address responds; is --bootstrap right, and are the brokers up?")
+    return valid and bound and all(writable)
 
 
-def _shown(config: Config, say: Say) -> bool:
-    """Tell whether clients can take the certificate that they would be shown, as far as time goes."""
+def _certificate_valid(config: Config, say: Say) -> bool:
+    """Tell whether the gateway's certificate is still valid, if it has one."""
     tls = ClientTls(config, say)
     if tls.valid_until is None:
         return True
@@ -64,8 +64,8 @@ def _shown(config: Config, say: Say) -> bool:
     return not expired
 
 
-def _written(config: Config) -> Iterator[tuple[str, Path]]:
-    """Give the directories that a gateway would write to, with the option that names each."""
+def _folders(config: Config) -> Iterator[tuple[str, Path]]:
+    """Return the directories that a gateway would write to, with the option that names each."""
     if config.state is not None:
         yield "--state", config.state.absolute().parent
     if config.capture is not None:
@@ -75,42 +75,42 @@ def _written(config: Config) -> Iterator[tuple[str, Path]]:
         )
 
 
-def _writes(flag: str, folder: Path, say: Say) -> bool:
+def _writable(flag: str, folder: Path, say: Say) -> bool:
     try:
         with TemporaryFile(dir=folder):
             return True
     except OSError as error:
         reason = reason_of(error)
-        say(f"{flag}: can't write to {folder}: {reason}; give {flag} a place that can be written")
+        say(f"{flag}: can't write to {folder}: {reason}; give {flag} a directory that can be written")
         return False
 
 
-async def _asked(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
-    """Ask every bootstrap address, and give what the last one told that answered."""
-    answered: Cluster | None = None
+async def _ask_all(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
+    """Ask every bootstrap address, and return the response of the last one that responded."""
+    cluster: Cluster | None = None
     for address in config.bootstrap:
         waiting = f"bootstrap {address}: no response yet; it has {bootstrap.ASK_SECONDS:.0f} s"
         patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
         try:
-            answered = await ask(address, tls, [config.listen])
+            cluster = await ask(address, tls, [config.listen])
         except BootstrapError as error:
             say(f"bootstrap {error}")
         else:
             say(f"bootstrap {address}: ok")
         finally:
             patience.cancel()
-    if answered is not None and answered.brokers is None:
-        say("brokers: the cluster wants authentication; they are learned from clients' responses")
-    return answered
+    if cluster is not None and cluster.brokers is None:
+        say("brokers: the cluster requires authentication; they are learned from clients' responses")
+    return cluster
 
 
 class _Listeners:
-    """The sockets of a gateway that serves nobody.
+    """The listening sockets of a gateway; nobody is served.
 
     Args:
         config: what the operator asked for.
-        say: takes what can't be had, and where each broker would be.
-        opened: takes the sockets.
+        say: gets what can't be bound, and where each broker would be.
+        opened: keeps the sockets, to close them.
     """
 
     def __init__(self, config: Config, say: Say, opened: ExitStack) -> None:
@@ -120,16 +120,16 @@ class _Listeners:
         self._binding = Binding(config.reuse_port)
         self._listen = config.listen
 
-    async def all_had(self, known: dict[int, Address]) -> bool:
-        """Tell whether all could be had: clients' first, those of the brokers, the admin endpoint's."""
+    async def bind_all(self, known: dict[int, Address]) -> bool:
+        """Bind all listeners: bootstrap, brokers, admin endpoint; tell whether all are bound."""
         config = self._config
-        had = [self._had("--listen", config.listen, self._bind_listen)]
-        had += await self._brokers(known)
+        bound = [self._bound("--listen", config.listen, self._bind_listen)]
+        bound += await self._brokers(known)
         if config.admin is not None:
-            had.append(self._had("--admin", config.admin, self._bind_admin))
-        return all(had)
+            bound.append(self._bound("--admin", config.admin, self._bind_admin))
+        return all(bound)
 
-    def _had(self, flag: str, address: Address, bind: Callable[[Address], None]) -> bool:
+    def _bound(self, flag: str, address: Address, bind: Callable[[Address], None]) -> bool:
         try:
             bind(address)
         except OSError as error:
@@ -153,7 +153,7 @@ class _Listeners:
             raise
         except OSError as error:
             if not self._config.reuse_port or error.errno != EADDRINUSE:
-                raise  # otherwise it is had when the other gateway leaves
+                raise  # otherwise it is free when the other gateway ends
 
     async def _brokers(self, known: dict[int, Address]) -> list[bool]:
         config = self._config
@@ -175,15 +175,15 @@ class _Listeners:
             if broker.problem and broker.listener is not None:
                 self._say(broker.problem)
         own = [*listeners(self._listen, learned, shares=config.tls_cert is not None)]
-        led = [await self._leads_elsewhere(broker, own) for broker in learned]
-        return [*led, *(not broker.problem for broker in learned)]
+        elsewhere = [await self._leads_elsewhere(broker, own) for broker in learned]
+        return [*elsewhere, *(not broker.problem for broker in learned)]
 
     async def _leads_elsewhere(self, broker: Broker, own: list[Address]) -> bool:
         try:
-            await see_that_elsewhere(broker.address, own)
+            await check_not_own(broker.address, own)
         except LeadsBackError as error:
             self._say(f"broker {broker.node_id} {broker.address}: {error}")
             return False
         except (OSError, ValueError):
-            pass  # whether a broker can be reached is not asked
+            pass  # whether a broker can be reached is not tested
         return True

@@ -1,6 +1,6 @@
-"""What a process has once: its heap, its event loop, and systemd's ear.
+"""What a process sets up once: its heap, its event loop, the notification of systemd.
 
-The heap: only glibc is asked to keep what is freed; other C libraries are left alone.
+The settings of the heap are glibc's alone; nothing is set with other C libraries.
 """
 
 import ctypes
@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop  # the functions for the heap alone do not need asyncio
 
 _OPTIONS: Final = (
-    (-1, 4 << 20),  # M_TRIM_THRESHOLD: what may be free at the top of the heap
-    (-2, 1 << 20),  # M_TOP_PAD: how much more than is needed is asked of the kernel at one time
-    (-3, 1 << 20),  # M_MMAP_THRESHOLD: a block of that size is given back by itself; else it stayed at 128 KB
+    (-1, 4 << 20),  # M_TRIM_THRESHOLD: how much may stay free at the top of the heap
+    (-2, 1 << 20),  # M_TOP_PAD: how much more than needed is requested from the kernel at one time
+    (
+        -3,
+        1 << 20,
+    ),  # M_MMAP_THRESHOLD: larger blocks are mapped and returned singly; its default is 128 KB
 )
 """Parameters of mallopt(3), in bytes."""
 
 
 def new_event_loop() -> "AbstractEventLoop":
-    """Make uvloop's event loop where there is a wheel of it for this platform, else asyncio's own."""
+    """Make uvloop's event loop if uvloop is installed, else asyncio's own."""
     try:
-        import uvloop  # noqa: PLC0415 - there may be none
-    except ImportError:  # the same gateway, slower
+        import uvloop  # noqa: PLC0415 - it has no wheel for some platforms
+    except ImportError:  # the gateway works without it, only slower
         import asyncio  # noqa: PLC0415 - the functions for the heap alone do not need it
 
         return asyncio.new_event_loop()
@@ -33,11 +36,11 @@ def new_event_loop() -> "AbstractEventLoop":
 
 
 def keep_freed() -> None:
-    """Have glibc keep up to 4 MB that are free, where by itself it keeps 128 KB.
+    """Have glibc keep up to 4 MB of free memory; its default is 128 KB.
 
-    By itself it asks the kernel at each read and gives back after each write, where nothing else happens
-    to lie above: of responses of 1 MB two gateways of three took 1.5 s of CPU a GB so, the third 0.9. What an
-    operator asks of it by the environment counts instead.
+    By default glibc may grow and trim the heap on every read, depending on what lies at its top. With
+    responses of 1 MB, two gateways of three then used 1.5 s of CPU a GB, the third 0.9 s. Settings in the
+    environment (MALLOC_...) have precedence.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
@@ -48,19 +51,19 @@ def keep_freed() -> None:
 
 
 def give_back() -> None:
-    """Return to the system what large responses took; glibc would keep what lies below something else."""
+    """Return free memory to the system after large responses; glibc keeps free blocks below used ones."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def tell_ready(environ: Mapping[str, str]) -> None:
-    """Say that listeners are open and signals are heard: only now is a reload safe (``Type=notify``).
+    """Notify systemd (``Type=notify``) that listeners are open and signals handled: now a reload is safe.
 
     Args:
-        environ: NOTIFY_SOCKET tells where; without it nobody wants to know.
+        environ: NOTIFY_SOCKET names the socket; without it nothing is sent.
     """
-    where = environ.get("NOTIFY_SOCKET", "")
-    if not where:
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, suppress(OSError):
-        sock.sendto(b"READY=1", "\0" + where[1:] if where.startswith("@") else where)
+        sock.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)

@@ -1,4 +1,4 @@
-"""Options are read again while the gateway runs: by SIGHUP, and when the file of ``--config`` changes."""
+"""Reloads the options while the gateway runs: on SIGHUP, and when the file of ``--config`` changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,82 +13,83 @@ from proxy.telemetry import logs
 
 
 class Reloaded(Protocol):
-    """What takes the options: a gateway, in one process or in several."""
+    """A gateway as the reloader sees it: one process or several."""
 
     log: Logger
-    mistakes: list[str]
-    """Why the options could not be read; nothing when they could."""
+    reload_errors: list[str]
+    """Why the options could not be read; empty when they could."""
 
     def follow_files(self) -> None:
-        """Read files again that have changed."""
+        """Reload certificates whose files have changed."""
 
     def reconfigure(self, config: Config) -> None:
-        """Take the options that apply at once."""
+        """Apply the options that need no restart."""
 
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Keep what happened, in words."""
+        """Add a recent event, in words."""
 
 
 class Reloader:
-    """Applies what can be, and says what needs a restart.
+    """Applies the changed options that need no restart, and reports those that need one.
 
     Args:
         gateway: whose options they are.
         config: what it was started with.
-        load: reads the options anew from wherever they are written.
-        file: the file among these, or None.
+        load: reads the options again from all their sources.
+        file: the file of ``--config``, or None.
     """
 
     def __init__(
         self, gateway: Reloaded, config: Config, load: Callable[[], Config], file: str | None
     ) -> None:
         self.config = config
-        """What counts now; what needs a restart stays in it as it was, for the next reload to tell."""
+        """The options as they apply now; those that need a restart stay as they were, for the next report."""
         self.draining = False
-        """The gateway leaves, within the time that it was given for it."""
+        """The gateway is draining; the time for it does not change any more."""
         self._gateway = gateway
         self._load = load
         self._file = Path(file) if file else None
-        self._stamp = self._look()
+        self._stamp = self._file_stamp()
 
     def reload(self) -> None:
-        """Read the options again; a mistake in them is told and changes nothing."""
+        """Reload the options; a mistake in them is reported and changes nothing."""
         gateway = self._gateway
-        self._stamp = self._look()
+        self._stamp = self._file_stamp()
         gateway.follow_files()
         try:
             after = self._load()
         except ConfigError as error:
             gateway.log.warning("not reloaded", reason=str(error))
-            gateway.mistakes = [f"options not reloaded, a restart would fail: {error}"]
+            gateway.reload_errors = [f"options not reloaded, a restart would fail: {error}"]
             gateway.note("not reloaded", f"options not reloaded: {error}", warning=True)
             return
-        gateway.mistakes = []
+        gateway.reload_errors = []
         live = LIVE - {"drain_timeout"} if self.draining else LIVE
         applied, restart = changes(self.config, after, live)
         self.config = with_live(self.config, after, live)
         gateway.reconfigure(self.config)
         logs.configure(style=self.config.log_format, level=self.config.log_level)
         gateway.log.info("reloaded", applied=applied, needs_restart=restart)
-        gateway.note("reloaded", _told(applied, restart), warning=bool(restart))
+        gateway.note("reloaded", _in_words(applied, restart), warning=bool(restart))
 
-    async def follow(self) -> None:
-        """Reload whenever the file has changed, for ever.
+    async def watch_file(self) -> None:
+        """Reload when the file has changed, for ever.
 
-        It must look the same twice: an editor may empty it before it writes.
+        The file must be unchanged for one interval before it is read: an editor may empty it before it
+        writes.
         """
         before = self._stamp
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = self._look()
+            now = self._file_stamp()
             if now == before and now != self._stamp:
                 self.reload()
             before = now
 
-    def _look(self) -> object:
+    def _file_stamp(self) -> object:
         return stamp(self._file) if self._file is not None else None
 
 
-def _told(applied: list[str], restart: list[str]) -> str:
-    told = f"options reloaded: {', '.join(applied) or 'nothing new'}"
-    return f"a restart is needed for {', '.join(restart)}; {told}" if restart else told
+def _in_words(applied: list[str], restart: list[str]) -> str:
+    words = f"options reloaded: {', '.join(applied) or 'nothing new'}"
+    return f"a restart is needed for {', '.join(restart)}; {words}" if restart else words

@@ -1,4 +1,4 @@
-"""What serves clients in one process: the links, what they ask for and share, what they have counted."""
+"""Serves clients in one process: owns their links, what these share, and what they counted."""
 
 import asyncio
 import os
@@ -23,10 +23,10 @@ from proxy.core.events import Event, Fault, Tally
 from proxy.core.histograms import Measured
 from proxy.logger import Logger
 from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
-from proxy.net.loop_guard import see_that_elsewhere
+from proxy.net.loop_guard import check_not_own
 from proxy.net.sockets import BrokerProtocol
 from proxy.net.tls import BrokerTls, ClientTls
-from proxy.net.transparent import Destinations, OutboundPorts, is_own, leaving
+from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
 from proxy.reasons import reason_of
 from proxy.server.base import Service
 from proxy.server.conditions import Descriptors
@@ -37,35 +37,35 @@ from proxy.telemetry.status import Account, Counts, Health, Process, Status, Wit
 from proxy.telemetry.totals import NodeId
 
 TICK_SECONDS: Final = 5.0
-"""How often stalled connections are looked for, files that may have changed, and what is to be forgotten."""
+"""How often the gateway looks for stalled connections, changed files and what to forget."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 LOOP_SECONDS: Final = 60.0
-"""How long /readyz tells of a connection of the gateway's own that came back."""
+"""How long /readyz reports that one of the gateway's own connections came back to it."""
 TRIM_BYTES: Final = 16_777_216
-"""When so much less is held than was, memory is given back."""
+"""When the buffered bytes fell by so much, free memory is returned to the system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the processes of one gateway share; a gateway of one process has it for itself."""
+    """What the processes of one gateway share; a gateway of one process has its own."""
 
     number: int = 1
-    """Which of them this is, from 1."""
+    """The number of this process, from 1."""
     slots: "list[int] | memoryview[int]" = field(default_factory=lambda: [0])
-    """Slots at brokers that each holds."""
-    ways: OutboundPorts = field(default_factory=OutboundPorts)
+    """Session slots at brokers that each process uses."""
+    outbound_ports: OutboundPorts = field(default_factory=OutboundPorts)
 
 
 class Server(Service):
-    """Serves the clients that it is given.
+    """Serves the clients whose sockets it gets.
 
     Args:
         config: what the operator asked for.
         loop: the event loop that runs it.
-        log: where its lines go.
-        tap: what stands between sockets and protocols.
-        shared: what it shares with other processes.
+        log: takes its log lines.
+        tap: wraps the protocol of each socket, to capture its bytes.
+        shared: what the processes share.
     """
 
     def __init__(
@@ -87,102 +87,104 @@ class Server(Service):
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
-        """Connections that the gateway itself closed, by reason."""
+        """The connections that the gateway itself closed, by reason."""
         self._descriptors = Descriptors(log, self.note)
-        self._emptied = asyncio.Event()
+        self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config, self._handshake_failed)
         self._expired = ""
-        """Why clients refuse the certificate that they are shown."""
+        """Why clients refuse the gateway's certificate; empty while it is valid."""
         self._looped_at = -LOOP_SECONDS
-        self._lost = ""
-        """Why the last client was refused that could not be served."""
+        self._refused = ""
+        """Why the last client was refused that has no broker to go to."""
 
     def begin(self) -> None:
-        """Begin to look after the links."""
-        self._look_at_the_clock()
-        self.spawn(self._look_after())
+        """Start the background tasks."""
+        self._check_expiry()
+        self.spawn(self._supervise_links())
         self.spawn(self.keep_history())
 
-    # -- what links ask for --------------------------------------------------------------------------------
+    # -- what links call: see proxy.net.link.Host ----------------------------------------------------------
 
     def admits(self) -> bool:
-        """Tell whether one more client is taken; see `ConnectionLimit`."""
+        """Tell whether one more client is accepted; see `ConnectionLimit`."""
         if self._draining:
             self.turned_away[DRAINING] += 1
             return False
-        if self._room.for_one_more(len(self.links), self.config.max_connections, monotonic()):
+        if self._connection_limit.admits(len(self.links), self.config.max_connections, monotonic()):
             return True
         self.turned_away[LIMIT] += 1
         return False
 
-    def arrived(self, link: Link, shown: Any) -> int | None:
-        """Give the broker that a new connection is for: that of its listener, or where it was going.
+    def broker_for(self, link: Link, sock: Any) -> int | None:
+        """Return the broker that a new connection is for: that of its listener, or its original destination.
 
         Args:
-            link: the connection; its client's address is known.
-            shown: its socket, as the event loop shows it.
+            link: the new connection; the address of its client is known.
+            sock: its socket, as the event loop gives it.
         """
         if not isinstance(self.brokers, Destinations):
-            return self._by_name(link)
+            return self._broker_by_name(link)
         try:
-            number, meant = self.brokers.of(shown)
+            number, destination = self.brokers.of(sock)
         except OSError as error:
-            return self._lost_way(
+            return self._refuse(
                 f"no original destination ({reason_of(error)}): only clients that netfilter brings are served"
             )
-        link.broker_address = meant
-        if meant.port == self.listen.port and meant.host == _own_host(shown):
-            return self._lost_way("a client connected to --listen itself, which only netfilter leads to")
-        host, port = _end(link.client_address)
-        if (port, meant) in self.shared.ways and is_own(host):
+        link.broker_address = destination
+        if destination.port == self.listen.port and destination.host == _own_host(sock):
+            return self._refuse(
+                "a client connected to --listen itself; only netfilter may lead clients to it"
+            )
+        host, port = _host_and_port(link.client_address)
+        if (port, destination) in self.shared.outbound_ports and is_own(host):
             self._looped_at = monotonic()
-            return self._lost_way("the gateway's own connection came back: exclude its user from the rules")
+            return self._refuse("the gateway's own connection came back: exclude its user from the rules")
         return number
 
-    def _by_name(self, link: Link) -> int | None:
-        """Give the broker of a link's listener; on a shared one of the name that the client asked for."""
+    def _broker_by_name(self, link: Link) -> int | None:
+        """Return the broker of a link's listener; a shared listener's clients name theirs in TLS (SNI)."""
         if link.node_id not in {None, BY_NAME}:
             return link.node_id
-        named = self.config.broker_ports.called(link.asked_for) if link.asked_for else None
+        named = self.config.broker_ports.called(link.server_name) if link.server_name else None
         if named is None:
             return None
         if self.knows(named):
             return named
-        return self._lost_way(f"a client asked for {link.asked_for}: no such broker is known (yet)")
+        return self._refuse(f"a client asked for {link.server_name}, but no such broker is known (yet)")
 
     def knows(self, node_id: int) -> bool:
         """Tell whether a broker is known."""
         return node_id in self.brokers.known
 
     async def connect_broker(self, link: Link, address: Address) -> None:
-        """Connect the link's broker.
+        """Connect a link to its broker.
 
         Raises:
-            OSError: nobody answers there, or the gateway itself does.
+            OSError: nobody listens there, or the gateway itself does.
         """
         await self.loop.create_connection(
             lambda: self.tap(BrokerProtocol(link), CLIENT),
             **await self._connect_args(link, address),
-            **self.tls_to(link, address),
+            **self.broker_tls_args(link, address),
         )
 
     async def _connect_args(self, link: Link, address: Address) -> Mapping[str, Any]:
-        """Give what asyncio takes to connect to an address.
+        """Return asyncio's arguments to connect to an address.
 
-        In transparent mode the way is noted before the first packet leaves: on loopback a connection that
-        comes back is accepted before this one is known to stand.
+        In transparent mode the local port is recorded before the first packet leaves: on loopback, a
+        connection that comes back is accepted before this one is reported as connected.
 
         Raises:
-            OSError: nobody answers there, or the gateway itself does.
+            OSError: nobody listens there, or the gateway itself does.
         """
         if not self._transparent:
             known, shares = self.brokers.known.values(), self.config.tls_cert is not None
-            await see_that_elsewhere(address, listeners(self.listen, known, shares=shares))
+            await check_not_own(address, listeners(self.listen, known, shares=shares))
             return {"host": address.host, "port": address.port}
-        sock = leaving(address)
-        link.way = (sock.getsockname()[1], address)
-        self.shared.ways.add(link.way)
+        sock = outbound_socket(address)
+        link.outbound = (sock.getsockname()[1], address)
+        self.shared.outbound_ports.add(link.outbound)
         try:
             await self.loop.sock_connect(sock, (address.host, address.port))
         except BaseException:
@@ -190,72 +192,72 @@ class Server(Service):
             raise
         return {"sock": sock}
 
-    def _lost_way(self, reason: str) -> int:
-        """Refuse a client that can't be served; why is said once until it is different."""
-        if self._lost != reason:
-            self._lost = reason
+    def _refuse(self, reason: str) -> int:
+        """Refuse a client that can't be served; the reason is logged when it is another than before."""
+        if self._refused != reason:
+            self._refused = reason
             self.log.warning("client refused", reason=reason)
             self.note("refused", f"a client is refused: {reason}", warning=True)
         return LOOPED
 
-    def tls_to(self, link: Link, address: Address) -> Mapping[str, Any]:
-        """Give what asyncio takes for TLS to an address; nothing for plain text.
+    def broker_tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
+        """Return asyncio's arguments for TLS to an address; none for plain text.
 
-        In transparent mode a client that speaks TLS has told the broker's name; the address is a mere IP.
+        In transparent mode the address is an IP, but a client that speaks TLS has named the broker.
         """
-        return self._broker_tls.to((self._transparent and link.asked_for) or address.host)
+        return self._broker_tls.connect_args((self._transparent and link.server_name) or address.host)
 
     def addresses_for(self, link: Link) -> Sequence[Address]:
-        """Give the addresses to try for a connection, in order."""
+        """Return the addresses to try for a connection, in order."""
         if not self._transparent:
             return self.targets(link.node_id)
         return (link.broker_address,) if link.broker_address and link.node_id != LOOPED else ()
 
     def targets(self, node_id: int | None) -> Sequence[Address]:
-        """Give the addresses of a broker; None: the bootstrap."""
+        """Return the addresses of a broker; None is the bootstrap."""
         if node_id is None:
             return self.reach.bootstrap
         broker = self.brokers.known.get(node_id)
         return (broker.address,) if broker else ()
 
     def connected(self, node_id: int | None, address: Address) -> None:
-        """Take note that an address answered."""
+        """Record that an address responded."""
         self.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str) -> None:
-        """Take note that none did."""
+        """Record that none did."""
         self.reach.unreachable(node_id, reason)
 
-    def exhausted(self) -> None:
-        """Take note that there was no file descriptor for a client or its broker."""
-        self._descriptors.seen(left=False, now=monotonic())
+    def out_of_descriptors(self) -> None:
+        """Record that there was no file descriptor for a client or its broker."""
+        self._descriptors.update(left=False, now=monotonic())
 
-    def happened(self, event: Event, link: Link) -> None:
-        """Log what a connection reports, keep it in words, and count a fault."""
+    def report(self, event: Event, link: Link) -> None:
+        """Log an event of a connection, add it to the recent events, and count a fault."""
         if isinstance(event, Fault):
             self.faults[event.side] += 1
-        write_event(self.log, event, **link.who)
+        write_event(self.log, event, **link.log_fields)
         client = link.core.client_id or link.client_address
-        if (told := describe(event, client, self.called(link.node_id))) is not None:
-            kind, text, warning = told
+        if (described := describe(event, client, self.called(link.node_id))) is not None:
+            kind, text, warning = described
             self.note(kind, text, warning=warning)
 
-    def opened(self, link: Link, shown: Any, reached_at: str) -> Connection:
-        """Count a new connection, find the broker that it is for, and make its core.
+    def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
+        """Count a new connection, find its broker, and make its core.
 
         Args:
-            link: the connection; its client's address is known.
-            shown: its socket, as the event loop shows it.
-            reached_at: the gateway's address as the client found it.
+            link: the new connection; the address of its client is known.
+            sock: its socket, as the event loop gives it.
+            reached_at: the gateway's address that the client connected to.
         """
-        link.node_id = self.arrived(link, shown)
+        link.node_id = self.broker_for(link, sock)
         link.measured = self.totals.measured(link.node_id)
         self.links.add(link)
         self.accepted += 1
         return self.make_core(reached_at, link.measured)
 
     def make_core(self, reached_at: str, measured: Measured) -> Connection:
-        """Give a core for a new connection."""
+        """Make the core of a new connection."""
         brokers = self.brokers
         return Connection(
             sessions=self.sessions,
@@ -267,39 +269,39 @@ class Server(Service):
         )
 
     def closed(self, link: Link) -> None:
-        """Strike a link off, and keep what it counted."""
+        """Remove a link, and keep what it counted."""
         self.links.discard(link)
-        if link.way is not None:
-            self.shared.ways.discard(link.way)
+        if link.outbound is not None:
+            self.shared.outbound_ports.discard(link.outbound)
         self.totals.closed(link.node_id, link.core.tally)
         if not self.links:
-            self._emptied.set()
+            self._all_closed.set()
 
-    # -- what it tells of itself ---------------------------------------------------------------------------
+    # -- its status and counts -----------------------------------------------------------------------------
 
     def tallies(self) -> dict[NodeId, Tally]:
-        """Add up the connections of each broker, open and closed."""
+        """Add up the tallies of each broker's connections, open and closed."""
         return self.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
 
     def status(self) -> Status:
-        """Tell how it stands."""
-        followed = (self._broker_tls.followed, self._client_tls.followed)
-        problems = [self._lost] if monotonic() - self._looped_at < LOOP_SECONDS else []
-        problems += self.brokers.problems + self.mistakes
+        """Describe the status."""
+        contexts = (self._broker_tls.reloading, self._client_tls.reloading)
+        problems = [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
+        problems += self.brokers.problems + self.reload_errors
         problems += [self._descriptors.problem] if self._descriptors.problem else []
-        problems += [each.problem for each in followed if each is not None and each.problem]
+        problems += [each.problem for each in contexts if each is not None and each.problem]
         problems += [self._expired] if self._expired else []
-        status = self.status_of(problems, slots_held=self.sessions.used, connections=len(self.links))
-        status.held_bytes, status.over = self.budget.total, self.budget.over
+        status = self.status_of(problems, slots_used=self.sessions.used, connections=len(self.links))
+        status.buffered_bytes, status.over = self.budget.total, self.budget.over
         status.capture_stopped = isinstance(self.tap, Capture) and not self.tap.on
         return status
 
     def health(self) -> Health:
-        """Tell whether clients can be served, and what is amiss."""
+        """Tell whether clients can be served, and what is wrong."""
         return health_of(self.status())
 
     def counts(self) -> Counts:
-        """Tell what was counted, and which connections stand."""
+        """Return what was counted, and what is open now."""
         by_broker: dict[NodeId, WithBroker] = {}
         paused = Counter(
             dict.fromkeys((("client", "broker_full"), ("broker", "client_full"), ("broker", "budget")), 0)
@@ -336,16 +338,16 @@ class Server(Service):
         )
 
     def account(self) -> Account:
-        """Tell everything but the connections one by one."""
+        """Describe everything but the single connections."""
         return self.account_of(self.status(), self.counts())
 
-    # -- how it changes and ends ---------------------------------------------------------------------------
+    # -- reload, drain, close ------------------------------------------------------------------------------
 
     def reconfigure(self, config: Config) -> None:
-        """Take the options that apply at once.
+        """Apply the options that need no restart.
 
-        They count for connections that are open, too, but for the largest request: that is for those to come.
-        Sessions beyond a lowered limit stay until they end.
+        They apply to open connections, too; only the largest request applies to new connections alone.
+        Sessions above a lowered limit stay until they end.
         """
         self.config = with_live(self.config, config)
         self._apply_limits()
@@ -361,48 +363,48 @@ class Server(Service):
         self.budget.limit = self.request_budget.limit = config.max_inflight_bytes
 
     def follow_files(self) -> None:
-        """Read certificates again whose files have changed; connections that are open stay as they are."""
+        """Reload the certificates whose files have changed; open connections keep theirs."""
         for side, tls in (("broker", self._broker_tls), ("client", self._client_tls)):
-            followed = tls.followed
-            if followed is None or not followed.follow():
+            context = tls.reloading
+            if context is None or not context.reload_if_changed():
                 continue
-            if followed.problem:
-                self.log.warning("certificates not reloaded", side=side, reason=followed.problem)
-                self.note("certificates", followed.problem, warning=True)
+            if context.problem:
+                self.log.warning("certificates not reloaded", side=side, reason=context.problem)
+                self.note("certificates", context.problem, warning=True)
             else:
                 self.log.info("certificates reloaded", side=side)
                 self.note("certificates", f"new certificates toward the {side} are in use")
-        self._look_at_the_clock()
+        self._check_expiry()
 
-    def _look_at_the_clock(self) -> None:
-        """Tell once when the certificate that clients are shown has expired."""
+    def _check_expiry(self) -> None:
+        """Tell once when the certificate that clients are sock has expired."""
         before, self._expired = self._expired, self._client_tls.expired(datetime.now(UTC))
         if self._expired and self._expired != before:
             self.log.warning("certificate expired", side="client", reason=self._expired)
             self.note("certificates", self._expired, warning=True)
 
     async def drain(self, within: float) -> int:
-        """Take no new clients, finish what is in flight, close the sessions at the brokers, close all.
+        """Accept no new clients, finish what is in flight, close the sessions at the brokers, then close all.
 
         Args:
-            within: seconds after which what is left is cut off.
+            within: seconds after which the remaining connections are cut off.
 
         Returns:
-            The number of connections that had to be cut off when the time was over.
+            The number of connections that were cut off.
         """
         self._draining = True
         self.note("draining", f"draining: {len(self.links)} connections finish what is in flight")
         for link in list(self.links):
             link.close_session("gateway leaves", within=within)
         if self.links:
-            self._emptied.clear()
+            self._all_closed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(within):
-                    await self._emptied.wait()
+                    await self._all_closed.wait()
         return self.close()
 
     def close(self) -> int:
-        """Close everything at once; give the number of connections that were open."""
+        """Close everything at once; return the number of connections that were open."""
         left = len(self.links)
         for link in list(self.links):
             link.abort()
@@ -414,40 +416,43 @@ class Server(Service):
         self.log.warning("TLS handshake of a client failed", reason=reason)
 
     async def sample(self, now: float) -> None:
-        """Take the sums of all connections."""
+        """Add the totals of all connections to the history."""
         self.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
 
-    async def _look_after(self) -> None:
+    async def _supervise_links(self) -> None:
         most = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.follow_files()
-            self._end_overdue()
+            self._close_overdue()
             self.reach.forget(monotonic())
-            self._descriptors.seen(left=_two_descriptors_left(), now=monotonic())
-            held = self.budget.total
-            if most - held > TRIM_BYTES:
+            self._descriptors.update(left=_two_descriptors_free(), now=monotonic())
+            buffered = self.budget.total
+            if most - buffered > TRIM_BYTES:
                 give_back()
-                most = held
-            most = max(most, held)
+                most = buffered
+            most = max(most, buffered)
             stalled = self.budget.stalled(monotonic())
             if isinstance(stalled, Link):
-                self.log.warning("connection cut off: it held memory that others wait for", **stalled.who)
+                self.log.warning(
+                    "connection cut off: it makes no progress while others wait for memory",
+                    **stalled.log_fields,
+                )
                 stalled.abort()
 
-    def _end_overdue(self) -> None:
-        """End, as if they had left, clients that have been waited for long enough."""
+    def _close_overdue(self) -> None:
+        """Close the connections of clients that were idle for too long, as if the clients had closed them."""
         config, now = self.config, monotonic()
         for link in list(self.links):
             reason = link.overdue(now, idle=config.idle_timeout, handshake=config.handshake_timeout)
             if reason:
                 self.turned_away[reason] += 1
-                self.log.debug("connection closed", reason=reason, **link.who)
+                self.log.debug("connection closed", reason=reason, **link.log_fields)
                 link.close_session(reason)
 
 
 def _resident_bytes() -> int:
-    """Tell how much memory the process has; 0 where there is no /proc."""
+    """Return the resident memory of the process; 0 where there is no /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -456,14 +461,14 @@ def _resident_bytes() -> int:
 
 
 def _open_fds() -> int:
-    """Tell how many file descriptors the process has open; 0 where there is no /proc."""
+    """Return the number of open file descriptors; 0 where there is no /proc."""
     with suppress(OSError):
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     return 0
 
 
-def _two_descriptors_left() -> bool:
-    """Tell whether a client could be taken: it needs one, and its broker another."""
+def _two_descriptors_free() -> bool:
+    """Tell whether there are descriptors for one more client: it needs one, and its broker another."""
     try:
         two = os.pipe()
     except OSError:
@@ -473,10 +478,10 @@ def _two_descriptors_left() -> bool:
     return True
 
 
-def _end(address: str) -> tuple[str, int]:
+def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port or 0)
 
 
-def _own_host(shown: Any) -> str:
-    return str(shown.getsockname()[0])
+def _own_host(sock: Any) -> str:
+    return str(sock.getsockname()[0])

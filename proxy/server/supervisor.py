@@ -1,8 +1,8 @@
-"""The gateway as several processes: this one takes the clients and hands each to a worker, which serves it.
+"""The gateway as several processes: this one accepts the clients and sends each to a worker.
 
-A worker is given a connection as a whole, never a part of one: what a connection needs stands in one process.
-Shared are the slots at brokers and, in transparent mode, where the gateway's own connections come from; each
-worker has an equal part of ``--max-inflight-bytes``. What workers tell is added up here.
+A worker gets whole connections, so all that a connection needs is in one process. The workers share the
+session slots at brokers and, in transparent mode, the list of ports that the gateway connects from. Each
+worker has an equal part of ``--max-inflight-bytes``. This process adds up what the workers report.
 """
 
 import asyncio
@@ -22,36 +22,36 @@ from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
 from proxy.server.base import Service
-from proxy.server.listeners import Brokers, Front
+from proxy.server.listeners import Brokers, ClusterListeners
 from proxy.server.server import DRAINING, LIMIT
-from proxy.server.worker import TAKEN_AT_ONCE, shared_bytes, shared_memory
-from proxy.server.worker_handle import TOLD_SECONDS, WorkerHandle
+from proxy.server.worker import ACCEPTED_AT_ONCE, shared_bytes, shared_memory
+from proxy.server.worker_handle import ASK_SECONDS, WorkerHandle
 from proxy.telemetry.state import Described
 from proxy.telemetry.status import Account, Counts, Status
 from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait before a worker that ended is started again; each wait doubles."""
-TAKE_AGAIN_SECONDS: Final = 1.0
-"""Before clients are taken again, where one could not be."""
-AGAIN_SECONDS: Final = 0.01
-"""Before one that was taken is offered to the workers again."""
+"""The first and the longest wait before an ended worker is restarted; each wait doubles."""
+ACCEPT_AGAIN_SECONDS: Final = 1.0
+"""The wait before clients are accepted again after an accept failed."""
+ASSIGN_AGAIN_SECONDS: Final = 0.01
+"""The wait before an accepted client is offered to the workers again."""
 TOGETHER_SECONDS: Final = 5.0
-"""How long the first worker waits for the others."""
+"""How long the first worker that is up waits for the others."""
 LISTED_SECONDS: Final = 4.0
-"""For a worker to describe its connections; they may be thousands."""
+"""The time that a worker has to describe its connections; they may be thousands."""
 STEADY_SECONDS: Final = 60.0
-"""A worker that lived for so long is started again at once."""
+"""A worker that ran for so long is restarted at once."""
 
 
-class Workers(Service):
-    """``fetchgate proxy --workers N``.
+class Supervisor(Service):
+    """The main process of ``fetchgate proxy --workers N``.
 
     Args:
         config: what the operator asked for.
         loop: the event loop that runs it.
-        log: where its lines go.
-        inherited: sockets that listen already, handed over by systemd.
+        log: takes its log lines.
+        inherited: listening sockets from systemd.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Workers(Service):
     ) -> None:
         super().__init__(config, loop, log)
         self._broker_tls = BrokerTls(config)
-        self.front = Front(
+        self.listeners = ClusterListeners(
             config,
             binding=Binding(config.reuse_port, inherited),
             reach=self.reach,
@@ -75,317 +75,319 @@ class Workers(Service):
             in_use=self._in_use,
         )
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
-        self._begun = False
-        """The cluster is followed and clients are taken: all workers were up, or one for long enough."""
+        self._started = False
+        """The cluster is polled and clients are accepted: all workers were up, or one for long enough."""
         self._closed = False
-        self._gone = Counts()
-        """What workers counted that are gone."""
-        self._hands: dict[int, WorkerHandle] = {}
-        self._again: dict[int, float] = {}
-        self._listeners: dict[NodeId, list[socket.socket]] = {}
-        self._listening = False
-        """Clients are taken."""
-        self._waiting: deque[tuple[socket.socket, NodeId]] = deque()
-        """Those that were taken and that no worker could be given yet."""
-        self._known = b""
-        ClientTls(config, lambda _: None)  # to tell of a bad file before a worker is started
+        self._ended_counts = Counts()
+        """What workers counted that have ended."""
+        self._workers: dict[int, WorkerHandle] = {}
+        self._restart_waits: dict[int, float] = {}
+        self._sockets: dict[NodeId, list[socket.socket]] = {}
+        self._accepting = False
+        """Clients are accepted."""
+        self._unassigned: deque[tuple[socket.socket, NodeId]] = deque()
+        """Accepted clients that no worker could take yet."""
+        self._sent_brokers = b""
+        ClientTls(config, lambda _: None)  # reports a bad file before a worker is started
         self._memory = os.memfd_create("fetchgate")
         os.ftruncate(self._memory, shared_bytes(config.workers))
         shared = shared_memory(self._memory, 1, config.workers)
-        self._slots, self._ways = shared.slots, shared.ways
+        self._slots, self._outbound_ports = shared.slots, shared.outbound_ports
 
     def open(self) -> None:
-        """Bind the bootstrap listener and those of the brokers that are known from before; start the workers.
+        """Bind the bootstrap listener and those of the brokers in the state file; start the workers.
 
         Raises:
             OSError: the address of the bootstrap listener can't be bound.
             ConfigError: the right for ``tproxy`` is missing.
         """
-        self.front.open()
-        self.listen, self.brokers = self.front.listen, self.front.brokers
+        self.listeners.open()
+        self.listen, self.brokers = self.listeners.listen, self.listeners.brokers
         for number in range(1, self.config.workers + 1):
             self.spawn(self._start(number))
         self.spawn(self.keep_history())
 
-    def beginning(self) -> tuple[object, ...]:
-        """Give what a worker begins with."""
-        return self._part(), self.listen, self.brokers.known
+    def worker_arguments(self) -> tuple[object, ...]:
+        """Return the arguments of a worker's "begin" message."""
+        return self._worker_config(), self.listen, self.brokers.known
 
-    def _part(self) -> Config:
-        """Give what one worker runs with."""
+    def _worker_config(self) -> Config:
+        """Return the configuration of one worker."""
         share = max(1, self.config.max_inflight_bytes // self.config.workers)
         return replace(self.config, max_inflight_bytes=share)
 
-    # -- what it tells of itself ---------------------------------------------------------------------------
+    # -- its status and counts -----------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Tell how this process stands; what workers know is not in it."""
+        """Describe the status of this process, without what only the workers know."""
         missing = self._missing
-        problems = [*self.brokers.problems, *self.mistakes]
+        problems = [*self.brokers.problems, *self.reload_errors]
         problems += [f"worker {number} does not run yet" for number in missing]
-        status = self.status_of(problems, slots_held=sum(self._slots), connections=self._connected)
+        status = self.status_of(problems, slots_used=sum(self._slots), connections=self._connected)
         status.bootstrap_answered &= len(missing) < self.config.workers
         return status
 
-    async def tell_status(self) -> Status:
-        """Tell how it stands, as this process and its workers know."""
+    async def collect_status(self) -> Status:
+        """Describe the status of this process and its workers together."""
         total = self.status()
-        for hand, status in await self._ask_all("status"):
+        for worker, status in await self._ask_all("status"):
             if status is not None:
                 total.add(status)
-            elif hand.up:
+            elif worker.up:
                 total.silent = True
-                total.problems.append(f"worker {hand.number} does not answer")
+                total.problems.append(f"worker {worker.number} does not respond")
         total.connections = self._connected
         return total
 
-    async def tell_account(self) -> Account:
-        """Tell everything but the connections one by one."""
+    async def collect_account(self) -> Account:
+        """Describe everything but the single connections."""
         counts = await self._counts()
-        return self.account_of(await self.tell_status(), counts)
+        return self.account_of(await self.collect_status(), counts)
 
-    async def tell_connections(self, most: int) -> list[Described]:
+    async def collect_connections(self, most: int) -> list[Described]:
         """Describe the connections that moved most bytes."""
-        asked = self._ask_all("connections", most, within=LISTED_SECONDS)
-        described = [each for _, told in await asked for each in told or ()]
+        responses = self._ask_all("connections", most, within=LISTED_SECONDS)
+        described = [each for _, response in await responses for each in response or ()]
         return sorted(described, key=lambda each: each[0], reverse=True)[:most]
 
     async def _counts(self) -> Counts:
-        """Add up what this process and its workers have counted, those that are gone included."""
+        """Add up what this process and its workers have counted, ended workers included."""
         total, totals = Counts(), self.totals
         total.add(
             Counts(loop_lag=totals.loop_lag, turned_away=self.turned_away, recent_events=totals.recent_events)
         )
-        for hand, counts in await self._ask_all("counts"):
-            if counts is not None and hand.up:
-                hand.took(counts)
-            total.add(hand.counts)
-        total.add(self._gone)  # now, with those that ended while they were asked
+        for worker, counts in await self._ask_all("counts"):
+            if counts is not None and worker.up:
+                worker.update_counts(counts)
+            total.add(worker.counts)
+        total.add(self._ended_counts)  # last, so that workers that ended meanwhile are included
         return total
 
     async def _ask_all(
-        self, what: str, *more: object, within: float = TOLD_SECONDS
+        self, what: str, *more: object, within: float = ASK_SECONDS
     ) -> list[tuple[WorkerHandle, Any]]:
-        hands = [hand for _, hand in sorted(self._hands.items()) if hand.up]
-        told = await asyncio.gather(*(hand.ask(what, *more, within=within) for hand in hands))
-        return list(zip(hands, told, strict=True))
+        workers = [worker for _, worker in sorted(self._workers.items()) if worker.up]
+        responses = await asyncio.gather(*(worker.ask(what, *more, within=within) for worker in workers))
+        return list(zip(workers, responses, strict=True))
 
     @property
     def _missing(self) -> list[int]:
-        """Give the numbers of the workers that don't serve."""
-        up = {hand.number for hand in self._hands.values() if hand.up}
+        """The numbers of the workers that don't serve."""
+        up = {worker.number for worker in self._workers.values() if worker.up}
         return [number for number in range(1, self.config.workers + 1) if number not in up]
 
     async def sample(self, now: float) -> None:
-        """Take the sums of all processes, and have workers know the brokers."""
+        """Add the totals of all processes to the history, and send the workers the known brokers."""
         counts = await self._counts()
         self.totals.sample(now, counts.tallies.items(), counts.measured)
-        self._have_known()
+        self._send_brokers()
         self._follow_own_files()
 
     def _in_use(self) -> set[int]:
-        links = (hand.counts.links for hand in self._hands.values())
+        links = (worker.counts.links for worker in self._workers.values())
         return {node_id for each in links for node_id in each if node_id is not None}
 
-    # -- how it changes and ends ---------------------------------------------------------------------------
+    # -- reload, drain, close ------------------------------------------------------------------------------
 
     def reconfigure(self, config: Config) -> None:
-        """Take the options that apply at once, and have the workers take them."""
+        """Apply the options that need no restart, here and in the workers."""
         self.config = with_live(self.config, config)
-        self._tell_all("options", self._part())
+        self._send_all("options", self._worker_config())
 
     def follow_files(self) -> None:
-        """Read certificates again whose files have changed, here and in the workers, which tell of it."""
+        """Reload the certificates whose files have changed, here and in the workers; these log it."""
         self._follow_own_files()
-        self._tell_all("follow files")
+        self._send_all("follow files")
 
     def _follow_own_files(self) -> None:
-        if self._broker_tls.followed is not None:
-            self._broker_tls.followed.follow()
+        if self._broker_tls.reloading is not None:
+            self._broker_tls.reloading.reload_if_changed()
 
     async def drain(self, within: float) -> int:
-        """Take no new clients, and have the workers finish what is in flight; see `Serving.drain`."""
+        """Accept no new clients, and have the workers finish what is in flight; see `Server.drain`."""
         self._draining = True
         self.note("draining", f"draining: {self._connected} connections finish what is in flight")
-        for node_id in list(self._listeners):
+        for node_id in list(self._sockets):
             self._stop(node_id)
-        cut_off = await asyncio.gather(*(hand.drain(within) for hand in self._hands.values()))
+        cut_off = await asyncio.gather(*(worker.drain(within) for worker in self._workers.values()))
         self.close()
         return sum(cut_off)
 
     def close(self) -> int:
-        """Close everything at once; give the number of connections that were open."""
+        """Close everything at once; return the number of connections that were open."""
         self._closed = True
         left = self._connected
-        for node_id in list(self._listeners):
+        for node_id in list(self._sockets):
             self._stop(node_id)
-        for client, _ in self._waiting:
+        for client, _ in self._unassigned:
             client.close()
-        self._waiting.clear()
+        self._unassigned.clear()
         self.cancel()
-        for hand in self._hands.values():
-            hand.end()
-        self._hands.clear()
+        for worker in self._workers.values():
+            worker.end()
+        self._workers.clear()
         return left
 
-    # -- the workers ---------------------------------------------------------------------------------------
+    # -- the workers: see proxy.server.worker_handle.WorkerOwner -------------------------------------------
 
-    def told(self, what: str, *more: Any) -> object:
-        """Answer what a worker has to know at once."""
+    def respond(self, what: str, *more: Any) -> object:
+        """Return the response to a worker's blocking question."""
         brokers = self.brokers
         if what == "broker" and isinstance(brokers, Brokers):
             learned = brokers.learn(*more)
-            self._have_known()
+            self._send_brokers()
             return learned
         if what == "destination" and isinstance(brokers, Destinations):
             return brokers.number(*more)
         return brokers.known.get(*more)
 
-    def is_up(self, number: int) -> None:
-        """Take note that one more worker serves."""
-        if self._begun:
+    def worker_up(self, number: int) -> None:
+        """Record that a worker serves."""
+        if self._started:
             self.log.info("worker serves", worker=number)
-            self._take()
+            self._resume_accepting()
         elif not self._missing:
             self._begin()
         else:
             self.loop.call_later(TOGETHER_SECONDS, self._begin)
 
     def _begin(self) -> None:
-        """Begin to follow the cluster and to take clients: those that come first stay where they are put."""
-        if not self._begun and not self._closed:
-            self._begun = True
-            for work in self.front.work():
+        """Begin to poll the cluster and to accept clients; a client stays with the worker that gets it."""
+        if not self._started and not self._closed:
+            self._started = True
+            for work in self.listeners.background_tasks():
                 self.spawn(work)
-            self._take()
+            self._resume_accepting()
 
-    def is_gone(self, hand: WorkerHandle, code: int | None) -> None:
-        """Take note that a worker ended, and start another in its place."""
+    def worker_ended(self, worker: WorkerHandle, code: int | None) -> None:
+        """Record that a worker ended, and start another in its place."""
         if self._closed:
             return
-        hand.end()
-        why = "without a word" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
-        self.log.error("worker ended", worker=hand.number, reason=why)
-        name = f"worker {hand.number}"
+        worker.end()
+        why = "unexpectedly" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
+        self.log.error("worker ended", worker=worker.number, reason=why)
+        name = f"worker {worker.number}"
         self.note(name, f"{name} ended {why}; its clients connect again", warning=True)
-        hand.counts.ended()
-        self._gone.add(hand.counts)
-        hand.counts = Counts()
-        hand.open.clear()
-        self._slots[hand.number - 1] = 0
-        self._ways.ended(hand.number)
-        if not any(other.up for other in self._hands.values()):
-            self._wait()
+        worker.counts.drop_current()
+        self._ended_counts.add(worker.counts)
+        worker.counts = Counts()
+        worker.open.clear()
+        self._slots[worker.number - 1] = 0
+        self._outbound_ports.forget(worker.number)
+        if not any(other.up for other in self._workers.values()):
+            self._pause_accepting()
         if not self._draining:
-            self.spawn(self._start_again(hand))
+            self.spawn(self._restart(worker))
 
     async def _start(self, number: int) -> None:
-        """Start a worker; where that fails, for want of memory or descriptors, again and again."""
+        """Start a worker; while that fails, for lack of memory or descriptors, try again and again."""
         while True:
             try:
-                self._hands[number] = hand = WorkerHandle(number, self, self._memory)
+                self._workers[number] = worker = WorkerHandle(number, self, self._memory)
             except OSError as error:
                 self.log.warning(
                     "worker can't be started, trying again", worker=number, reason=reason_of(error)
                 )
                 await asyncio.sleep(START_AGAIN_SECONDS[1])
             else:
-                return await hand.begin()
+                return await worker.begin()
 
-    async def _start_again(self, hand: WorkerHandle) -> None:
-        wait = self._again.get(hand.number, 0.0)
-        if monotonic() - hand.started_at >= STEADY_SECONDS:
+    async def _restart(self, worker: WorkerHandle) -> None:
+        wait = self._restart_waits.get(worker.number, 0.0)
+        if monotonic() - worker.started_at >= STEADY_SECONDS:
             wait = 0.0
-        self._again[hand.number] = min(max(2 * wait, START_AGAIN_SECONDS[0]), START_AGAIN_SECONDS[1])
+        self._restart_waits[worker.number] = min(
+            max(2 * wait, START_AGAIN_SECONDS[0]), START_AGAIN_SECONDS[1]
+        )
         await asyncio.sleep(wait)
         if not self._draining:
-            await self._start(hand.number)
+            await self._start(worker.number)
 
-    def _tell_all(self, name: str, *what: object) -> None:
-        for hand in self._hands.values():
-            hand.tell(name, *what)
+    def _send_all(self, name: str, *what: object) -> None:
+        for worker in self._workers.values():
+            worker.send(name, *what)
 
-    def _have_known(self) -> None:
-        """Have the workers know the brokers, if these are not as they were told."""
+    def _send_brokers(self) -> None:
+        """Send the workers the known brokers, if these changed."""
         known = self.brokers.known
-        if (now := pickle.dumps(known)) != self._known:
-            self._known = now
-            self._tell_all("know", known)
+        if (now := pickle.dumps(known)) != self._sent_brokers:
+            self._sent_brokers = now
+            self._send_all("brokers", known)
 
     # -- clients -------------------------------------------------------------------------------------------
 
     @property
     def _connected(self) -> int:
-        return sum(hand.open.total() for hand in self._hands.values())
+        return sum(worker.open.total() for worker in self._workers.values())
 
     def _serve(self, node_id: NodeId, sockets: list[socket.socket]) -> None:
-        self._listeners[node_id] = sockets
-        if self._listening:
+        self._sockets[node_id] = sockets
+        if self._accepting:
             self._watch(node_id)
 
     def _watch(self, node_id: NodeId) -> None:
-        for sock in self._listeners[node_id]:
+        for sock in self._sockets[node_id]:
             self.loop.add_reader(sock.fileno(), self._accept, node_id, sock)
 
-    def _leave_alone(self, node_id: NodeId) -> None:
-        for sock in self._listeners[node_id]:
+    def _unwatch(self, node_id: NodeId) -> None:
+        for sock in self._sockets[node_id]:
             self.loop.remove_reader(sock.fileno())
 
     def _stop(self, node_id: NodeId) -> None:
-        if node_id in self._listeners:
-            self._leave_alone(node_id)
-            for sock in self._listeners.pop(node_id):
+        if node_id in self._sockets:
+            self._unwatch(node_id)
+            for sock in self._sockets.pop(node_id):
                 sock.close()
 
-    def _take(self) -> None:
-        """Take clients, those first that were taken before and are not handed over yet."""
-        while self._waiting:
-            if not self._hand_over(*self._waiting[0]):
-                self._wait(AGAIN_SECONDS)
+    def _resume_accepting(self) -> None:
+        """Accept clients, after those that were accepted before have been assigned to workers."""
+        while self._unassigned:
+            if not self._assign(*self._unassigned[0]):
+                self._pause_accepting(ASSIGN_AGAIN_SECONDS)
                 return
-            self._waiting.popleft()[0].close()
-        if not self._listening and any(hand.up for hand in self._hands.values()):
-            self._listening = True
-            for node_id in self._listeners:
+            self._unassigned.popleft()[0].close()
+        if not self._accepting and any(worker.up for worker in self._workers.values()):
+            self._accepting = True
+            for node_id in self._sockets:
                 self._watch(node_id)
 
-    def _wait(self, seconds: float | None = None) -> None:
-        """Leave clients in the backlog, for some seconds or until a worker is up."""
-        if self._listening:
-            self._listening = False
-            for node_id in self._listeners:
-                self._leave_alone(node_id)
+    def _pause_accepting(self, seconds: float | None = None) -> None:
+        """Leave clients in the listeners' backlog, for some seconds or until a worker is up."""
+        if self._accepting:
+            self._accepting = False
+            for node_id in self._sockets:
+                self._unwatch(node_id)
         if seconds is not None:
-            self.loop.call_later(seconds, self._take)
+            self.loop.call_later(seconds, self._resume_accepting)
 
     def _accept(self, node_id: NodeId, listener: socket.socket) -> None:
-        """Hand those that have come to workers."""
-        for _ in range(TAKEN_AT_ONCE):
+        """Accept the waiting clients and assign each to a worker."""
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 client, _address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor is left, or no memory: others may leave some
-                self.log.warning("no client can be taken, trying again", reason=reason_of(error))
-                self._wait(TAKE_AGAIN_SECONDS)
+            except OSError as error:  # no descriptor or no memory is left: other connections may free some
+                self.log.warning("no client can be accepted, trying again", reason=reason_of(error))
+                self._pause_accepting(ACCEPT_AGAIN_SECONDS)
                 return
-            if not self._hand_over(client, node_id):
-                self._waiting.append((client, node_id))
-                self._wait(AGAIN_SECONDS)
+            if not self._assign(client, node_id):
+                self._unassigned.append((client, node_id))
+                self._pause_accepting(ASSIGN_AGAIN_SECONDS)
                 return
             client.close()
 
-    def _hand_over(self, client: socket.socket, node_id: NodeId) -> bool:
-        """Give a client to the worker with the fewest of its listener, and of these to the one least busy.
+    def _assign(self, client: socket.socket, node_id: NodeId) -> bool:
+        """Send a client to the worker with the fewest clients of this listener, the least busy of equals.
 
         Returns:
-            False when no worker takes it now: those that were given before are still in its way, or no
-            descriptor is left.
+            False when no worker can take it now: it has not received earlier clients yet, or no descriptor
+            is left.
         """
         now = monotonic()
-        if not self._room.for_one_more(self._connected, self.config.max_connections, now):
+        if not self._connection_limit.admits(self._connected, self.config.max_connections, now):
             self.turned_away[LIMIT] += 1
             return True
-        able = [hand for hand in self._hands.values() if hand.up and hand.full_until <= now]
-        able.sort(key=lambda hand: (hand.silent, hand.open[node_id], hand.busy, hand.open.total()))
-        return any(hand.give(client, node_id) for hand in able)
+        able = [worker for worker in self._workers.values() if worker.up and worker.full_until <= now]
+        able.sort(key=lambda worker: (worker.silent, worker.open[node_id], worker.busy, worker.open.total()))
+        return any(worker.send_client(client, node_id) for worker in able)

@@ -1,4 +1,4 @@
-"""A worker: a process that serves the clients which `proxy.server.supervisor` hands it."""
+"""A worker: a process that serves the clients that `proxy.server.supervisor` sends it."""
 
 import asyncio
 import mmap
@@ -12,8 +12,8 @@ from proxy.addresses import BY_NAME, OTHERS, Address, Broker
 from proxy.config import Config, ConfigError
 from proxy.net.link import Link
 from proxy.net.sockets import ClientProtocol
-from proxy.net.transparent import MOST, Destinations, OutboundPorts
-from proxy.server.ipc import Channel, Question, take_over
+from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
+from proxy.server.ipc import Channel, Question, receive_connection
 from proxy.server.listeners import Directory
 from proxy.server.process import keep_freed, new_event_loop
 from proxy.server.server import Server, Shared
@@ -21,17 +21,17 @@ from proxy.telemetry import logs, state
 from proxy.telemetry.status import Unreachable
 from proxy.telemetry.totals import NodeId
 
-TAKEN_AT_ONCE: Final = 64
-"""Connections that are taken before others are served."""
+ACCEPTED_AT_ONCE: Final = 64
+"""How many waiting connections are accepted before open ones are served again."""
 
 
 class AskedBrokers(Directory):
-    """The brokers as the gateway knows them, which alone has listeners.
+    """The brokers as the supervisor knows them; it alone has listeners.
 
     Args:
         listen: where the bootstrap listener is.
-        advertise: the host that clients are told, or nothing.
-        ask: asks the gateway.
+        advertise: the host in the addresses that clients get, or nothing.
+        ask: asks the supervisor.
     """
 
     def __init__(self, listen: Address, advertise: str, ask: Question) -> None:
@@ -39,7 +39,7 @@ class AskedBrokers(Directory):
         self._ask = ask
 
     def learn(self, node_id: int, address: Address) -> Broker:
-        """Have the gateway open a listener for a broker that is new; without a response it has none."""
+        """Have the supervisor open a listener for a new broker; without a response it has none."""
         broker = self.known.get(node_id)
         if broker is not None and broker.address == address:
             return broker
@@ -52,11 +52,11 @@ class AskedBrokers(Directory):
 
 
 class AskedDestinations(Destinations):
-    """Destinations with the numbers that the gateway gives them.
+    """Destinations with the numbers that the supervisor gives them.
 
     Args:
         mode: ``redirect`` or ``tproxy``.
-        ask: asks the gateway.
+        ask: asks the supervisor.
     """
 
     def __init__(self, mode: str, ask: Question) -> None:
@@ -66,8 +66,8 @@ class AskedDestinations(Destinations):
     def number(self, address: Address) -> int:
         """Return the number of a destination."""
         number = self._numbers.get(address, OTHERS)
-        if number == OTHERS and len(self._numbers) < MOST:
-            with suppress(OSError):  # without a response it is counted with those beyond them
+        if number == OTHERS and len(self._numbers) < MAX_DESTINATIONS:
+            with suppress(OSError):  # without a response it is counted as one of the others
                 number = int(self._ask("destination", address))
             if number != OTHERS:
                 self._numbers[address] = number
@@ -76,15 +76,15 @@ class AskedDestinations(Destinations):
 
 
 class Worker(Server):
-    """Serves the clients that come over a socket, and does what the gateway says.
+    """Serves the clients whose sockets the supervisor sends.
 
     Args:
-        config: what the operator asked for, with this worker's part of what is shared out.
+        config: what the operator asked for, with this worker's part of ``--max-inflight-bytes``.
         listen: the bootstrap listener.
         loop: the event loop that runs it.
         shared: what the processes share.
-        ask: asks the gateway.
-        channel: to the gateway.
+        ask: asks the supervisor.
+        channel: to the supervisor.
     """
 
     def __init__(
@@ -103,105 +103,105 @@ class Worker(Server):
             self.brokers = AskedBrokers(listen, config.advertise, ask)
         else:
             self.brokers = AskedDestinations(config.transparent, ask)
-        self.reach.answered = True  # that is for the gateway to know
+        self.reach.answered = True  # only the supervisor asks the bootstrap
         self.reach.unreachable_brokers = Unreachable()
         self._ask = ask
         self._channel = channel
-        self._came: dict[Link, NodeId] = {}
+        self._listener_of: dict[Link, NodeId] = {}
 
-    def take(self, end: socket.socket) -> None:
-        """Take the connections that were handed over."""
+    def receive_clients(self, end: socket.socket) -> None:
+        """Receive the connections that the supervisor sent, and serve them."""
         with suppress(BlockingIOError):
-            for _ in range(TAKEN_AT_ONCE):
-                taken = take_over(end)
-                if taken is None:
+            for _ in range(ACCEPTED_AT_ONCE):
+                received = receive_connection(end)
+                if received is None:
                     self.loop.remove_reader(end.fileno())
                     return
-                node_id, client = taken
+                node_id, client = received
                 if client is None:
-                    self.exhausted()
+                    self.out_of_descriptors()
                     self._channel.send("full", node_id)
                 else:
                     self.spawn(self._serve(node_id, client))
 
     async def _serve(self, node_id: NodeId, client: socket.socket) -> None:
         link = Link(self, node_id)
-        self._came[link] = node_id
+        self._listener_of[link] = node_id
         try:
             await self.loop.connect_accepted_socket(
-                lambda: ClientProtocol(link), client, **self._client_tls.accepting
+                lambda: ClientProtocol(link), client, **self._client_tls.accept_args
             )
         except OSError:
-            client.close()  # it left, or its handshake failed, which TLS itself tells
+            client.close()  # it left, or its handshake failed, which ClientTls reports
         if link not in self.links:
             self._left(link)
 
     def closed(self, link: Link) -> None:
-        """Strike a link off, and tell the gateway that there is room."""
+        """Remove a link, and report to the supervisor that the client has left."""
         super().closed(link)
         self._left(link)
 
     def _left(self, link: Link) -> None:
         with suppress(KeyError):
-            self._channel.send("left", self._came.pop(link))
+            self._channel.send("left", self._listener_of.pop(link))
 
-    def arrived(self, link: Link, shown: Any) -> int | None:
-        """Give the broker that a new connection is for; see `Server.arrived`.
+    def broker_for(self, link: Link, sock: Any) -> int | None:
+        """Return the broker that a new connection is for; see `Server.broker_for`.
 
-        A listener may be older than the message that tells of its broker.
+        A client of a new listener may come before the message that names its broker.
         """
         if link.node_id not in {None, BY_NAME}:
             self.knows(link.node_id)
-        return super().arrived(link, shown)
+        return super().broker_for(link, sock)
 
     def knows(self, node_id: int) -> bool:
-        """Tell whether a broker is known, here or to the gateway."""
+        """Tell whether a broker is known, here or to the supervisor."""
         if node_id not in self.brokers.known:
             with suppress(OSError):
                 if (broker := self._ask("known", node_id)) is not None:
                     self.brokers.known[node_id] = broker
         return super().knows(node_id)
 
-    def know(self, known: dict[int, Broker]) -> None:
-        """Take over which brokers there are."""
+    def set_brokers(self, known: dict[int, Broker]) -> None:
+        """Replace the known brokers by those of the supervisor."""
         self.brokers.known = known
 
-    async def response(self, number: int, what: str, *more: Any) -> None:
-        """Answer a question of the gateway."""
-        told: object
+    async def respond(self, number: int, what: str, *more: Any) -> None:
+        """Send the response to a question of the supervisor."""
+        result: object
         if what == "status":
-            told = self.status()
+            result = self.status()
         elif what == "counts":
-            told = self.counts()
+            result = self.counts()
         else:
-            told = await state.connections(self.links, *more)
-        self._channel.send("told", number, told)
+            result = await state.connections(self.links, *more)
+        self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
-        """Drain, and say what was counted to the end."""
+        """Drain, and report the final counts."""
         cut_off = await self.drain(within)
         self._channel.send("drained", cut_off, self.counts())
 
 
 class _Process:
-    """The process of a worker, from its first message to its last."""
+    """The main loop of a worker process: it carries out the messages of the supervisor."""
 
-    def __init__(self, takes: socket.socket, asks: socket.socket, shared: Shared) -> None:
-        self._takes = takes
+    def __init__(self, clients: socket.socket, asks: socket.socket, shared: Shared) -> None:
+        self._clients = clients
         self._ask = Question(asks)
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(logs.unexpected)
         sys.unraisablehook = logs.ignored
         self.failed = False
-        """It could not begin."""
+        """It could not start to serve."""
         self._ended = asyncio.Event()
         self._channel = Channel(self._received, self._ended.set)
         self._worker: Worker | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     async def run(self, end: socket.socket) -> None:
-        """Serve until the gateway is gone, or closes the channel."""
+        """Serve until the supervisor ends or closes the channel."""
         await self._channel.connect(self._loop, end)
         await self._ended.wait()
         if self._worker is not None:
@@ -214,10 +214,10 @@ class _Process:
         worker = self._worker
         if worker is None:
             return
-        if name == "know":
-            worker.know(*what)
+        if name == "brokers":
+            worker.set_brokers(*what)
         elif name == "ask":
-            worker.spawn(worker.response(*what))
+            worker.spawn(worker.respond(*what))
         elif name == "options":
             (config,) = what
             logs.configure(style=config.log_format, level=config.log_level)
@@ -233,15 +233,15 @@ class _Process:
             worker = Worker(
                 config, listen, self._loop, shared=self._shared, ask=self._ask, channel=self._channel
             )
-        except ConfigError as error:  # a file has changed since the gateway read it
+        except ConfigError as error:  # a file has changed since the supervisor read it
             logs.logger().error("worker can't begin", worker=self._shared.number, reason=str(error))
             self.failed = True
             self._ended.set()
             return
-        worker.know(known)
+        worker.set_brokers(known)
         worker.begin()
         self._worker = worker
-        self._loop.add_reader(self._takes.fileno(), worker.take, self._takes)
+        self._loop.add_reader(self._clients.fileno(), worker.receive_clients, self._clients)
         self._channel.send("up")
 
 
@@ -249,15 +249,15 @@ def main(arguments: list[str]) -> int:
     """Run a worker.
 
     Args:
-        arguments: the descriptors of the channel, of what hands over connections, of what questions go to, of
-            the memory that is shared; the number of this worker; how many there are.
+        arguments: the descriptors of the sockets for messages, for connections and for questions, and of the
+            shared memory; the number of this worker; the number of workers.
     """
-    for meant_for_the_gateway in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(meant_for_the_gateway, signal.SIG_IGN)  # which says what is to be done
+    for number_of_signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number_of_signal, signal.SIG_IGN)  # the supervisor handles them and sends messages
     keep_freed()
-    channel, takes, asks, memory, number, count = map(int, arguments)
+    channel, clients, asks, memory, number, count = map(int, arguments)
     shared = shared_memory(memory, number, count)
-    ends = [socket.socket(fileno=descriptor) for descriptor in (channel, takes, asks)]
+    ends = [socket.socket(fileno=descriptor) for descriptor in (channel, clients, asks)]
     for end in ends[:2]:
         end.setblocking(False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -271,20 +271,20 @@ def main(arguments: list[str]) -> int:
 
 
 def shared_memory(descriptor: int, number: int, count: int) -> Shared:
-    """Give a process its view of what all share.
+    """Map the memory that the processes share.
 
     Args:
         descriptor: of memory of `shared_bytes` bytes.
-        number: which of the workers it is, from 1.
-        count: how many there are.
+        number: the number of this worker, from 1.
+        count: the number of workers.
     """
     memory = memoryview(mmap.mmap(descriptor, shared_bytes(count)))
-    slots, ways = memory[: 8 * count].cast("q"), memory[8 * count :].cast("I")
-    return Shared(number=number, slots=slots, ways=OutboundPorts(ways, number))
+    slots, ports = memory[: 8 * count].cast("q"), memory[8 * count :].cast("I")
+    return Shared(number=number, slots=slots, outbound_ports=OutboundPorts(ports, number))
 
 
 def shared_bytes(count: int) -> int:
-    """Tell how much memory so many workers share."""
+    """Return the size of the memory that so many workers share."""
     return 8 * count + 4 * OutboundPorts.CELLS
 
 

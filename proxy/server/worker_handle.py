@@ -1,4 +1,4 @@
-"""A worker as the gateway sees it: a process, what it is told and what it tells."""
+"""A worker process as the supervisor sees it: messages to it, messages from it, its end."""
 
 import asyncio
 import os
@@ -12,54 +12,54 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from proxy.config import Config
-from proxy.server.ipc import Channel, hand_over, response
+from proxy.server.ipc import Channel, respond, send_connection
 from proxy.telemetry.history import INTERVAL_SECONDS
 from proxy.telemetry.status import Counts
 from proxy.telemetry.totals import NodeId
 
-TOLD_SECONDS: Final = 0.8
-"""For a worker to answer; one that takes longer is said to be silent. The kubelet waits a second for both."""
+ASK_SECONDS: Final = 0.8
+"""The time that a worker has to respond; then it counts as silent. A kubelet's probe waits a second."""
 LEAVE_SECONDS: Final = 2.0
-"""Beyond the time for draining, for a worker to say that it has."""
+"""The time, after that for draining, that a worker has to report that it has drained."""
 FULL_SECONDS: Final = 1.0
-"""How long a worker without a descriptor left is given no client."""
-GONE_SECONDS: Final = 0.5
-"""Between the end of a worker's channel and its own, at most; a millisecond where all is well."""
+"""How long a worker that ran out of file descriptors gets no client."""
+EXIT_SECONDS: Final = 0.5
+"""The longest wait for a worker to exit after it closed its channel; mostly it takes a millisecond."""
 _BUSY_STEPS: Final = 20
-"""Workers whose shares of a core differ by less than one of so many parts are equally busy."""
+"""How busy a worker is, is counted in so many parts of a core; smaller differences do not matter."""
 
 
 class WorkerOwner(Protocol):
-    """What a worker belongs to."""
+    """What a `WorkerHandle` needs of the supervisor."""
 
     config: Config
     loop: asyncio.AbstractEventLoop
 
-    def beginning(self) -> tuple[object, ...]:
-        """Give what a worker begins with, see `proxy.server.worker.Worker`."""
+    def worker_arguments(self) -> tuple[object, ...]:
+        """Return the arguments of a worker's "begin" message, see `proxy.server.worker.Worker`."""
 
-    def told(self, what: str, *more: Any) -> object:
-        """Answer what a worker has to know at once."""
+    def respond(self, what: str, *more: Any) -> object:
+        """Return the response to a worker's blocking question."""
 
-    def is_up(self, number: int) -> None:
-        """Take note that one more worker serves."""
+    def worker_up(self, number: int) -> None:
+        """Record that a worker serves."""
 
-    def is_gone(self, hand: "WorkerHandle", code: int | None) -> None:
-        """Take note that a worker ended.
+    def worker_ended(self, worker: "WorkerHandle", code: int | None) -> None:
+        """Record that a worker ended.
 
         Args:
-            hand: which.
-            code: that of its process, negative for a signal; None: it has only closed its channel.
+            worker: the worker.
+            code: the exit code of its process, negative for a signal; None: it has only closed its channel.
         """
 
 
 class WorkerHandle:
-    """A worker as the gateway sees it.
+    """A worker process, and the sockets to it.
 
     Args:
-        number: which it is, from 1.
-        gateway: whose worker it is.
-        memory: the descriptor of what all share.
+        number: its number, from 1.
+        gateway: the supervisor.
+        memory: the descriptor of the memory that all workers share.
 
     Raises:
         OSError: no process can be started.
@@ -70,36 +70,36 @@ class WorkerHandle:
         self.up = False
         """It serves."""
         self.silent = False
-        """It did not answer when it was asked last."""
+        """It did not respond to the last question."""
         self.full_until = 0.0
-        """It has no descriptor left, and is given no client before."""
+        """Until when it gets no client, because it ran out of file descriptors."""
         self.open: Counter[NodeId] = Counter()
         """Its connections, by the listener to which they came."""
         self.counts = Counts()
-        """What it told last."""
+        """What it reported last."""
         self.busy = 0
-        """How much of a core it took of late, in steps of a twentieth."""
+        """How much of a core it used recently, in twentieths."""
         self.started_at = monotonic()
-        self._looked_at = (self.started_at, 0.0)
+        self._measured_at = (self.started_at, 0.0)
         self._gateway = gateway
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._numbers = count(1)  # none comes again: a late response must be none to a later question
+        self._questions: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = count(1)  # never used twice: a late response must not be matched to a later question
         self._drained: asyncio.Future[int] | None = None
         self._channel = Channel(self._received, self._lost)
         pairs = [
             socket.socketpair(socket.AF_UNIX, kind)
             for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_SEQPACKET)
         ]
-        self._end, self._takes, self._asks = (ours for ours, _ in pairs)
+        self._messages, self._clients, self._asks = (ours for ours, _ in pairs)
         descriptors = [*(theirs.fileno() for _, theirs in pairs), memory]
         arguments = (*descriptors, number, gateway.config.workers)
-        try:  # -P and the path: it imports what this process does, and nothing from where it was started
+        try:  # -P and the path: it imports what this process imports, and nothing from the working directory
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [sys.executable, "-P", "-m", "proxy.server.worker", *map(str, arguments)],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # what a terminal sends is for the gateway
+                start_new_session=True,  # a terminal's signals are for the supervisor alone
             )
         except OSError:
             for ours, _ in pairs:
@@ -112,51 +112,51 @@ class WorkerHandle:
             ours.setblocking(False)
 
     def __repr__(self) -> str:
-        return f"<Hand {self.number} pid={self._process.pid} up={self.up} open={self.open.total()}>"
+        return f"<WorkerHandle {self.number} pid={self._process.pid} up={self.up} open={self.open.total()}>"
 
     async def begin(self) -> None:
-        """Tell it what to serve, and listen to it."""
+        """Send it what to serve with, and listen to its messages."""
         gateway = self._gateway
-        gateway.loop.add_reader(self._asks.fileno(), self._question)
-        await self._channel.connect(gateway.loop, self._end)
-        self.tell("begin", *gateway.beginning())
+        gateway.loop.add_reader(self._asks.fileno(), self._respond)
+        await self._channel.connect(gateway.loop, self._messages)
+        self.send("begin", *gateway.worker_arguments())
 
-    def tell(self, name: str, *what: object) -> None:
+    def send(self, name: str, *what: object) -> None:
         """Send it a message."""
         self._channel.send(name, *what)
 
-    async def ask(self, what: str, *more: object, within: float = TOLD_SECONDS) -> Any:
-        """Ask it something; None: it does not answer within so many seconds, or is gone."""
+    async def ask(self, what: str, *more: object, within: float = ASK_SECONDS) -> Any:
+        """Ask it something; None: it did not respond within so many seconds, or has ended."""
         number = next(self._numbers)
-        asked = self._asked[number] = self._gateway.loop.create_future()
-        self.tell("ask", number, what, *more)
+        response = self._questions[number] = self._gateway.loop.create_future()
+        self.send("ask", number, what, *more)
         try:
             async with asyncio.timeout(within):
-                told = await asked
+                result = await response
         except TimeoutError:
             self.silent = True
             return None
         else:
             self.silent = False
-            return told
+            return result
         finally:
-            del self._asked[number]
+            del self._questions[number]
 
-    def give(self, client: socket.socket, node_id: NodeId) -> bool:
-        """Hand a connection to it; tell whether it takes it."""
+    def send_client(self, client: socket.socket, node_id: NodeId) -> bool:
+        """Send it a connection; tell whether it could be sent."""
         try:
-            hand_over(self._takes, client, node_id)
+            send_connection(self._clients, client, node_id)
         except OSError:
             return False
         self.open[node_id] += 1
         return True
 
     async def drain(self, within: float) -> int:
-        """Have it drain; give the number of connections that it had to cut off."""
+        """Have it drain; return the number of connections that it cut off."""
         if not self.up:
             return 0
         self._drained = self._gateway.loop.create_future()
-        self.tell("drain", within)
+        self.send("drain", within)
         try:
             async with asyncio.timeout(within + LEAVE_SECONDS):
                 return await self._drained
@@ -164,25 +164,25 @@ class WorkerHandle:
             return self.open.total()
 
     def end(self) -> None:
-        """End it at once, if it has not ended."""
+        """Kill it, if it has not ended."""
         self.up = False
         if self._asks.fileno() < 0:
             return
         self._gateway.loop.remove_reader(self._asks.fileno())
         self._channel.close()
-        for end in (self._takes, self._asks):
-            end.close()
+        for sock in (self._clients, self._asks):
+            sock.close()
         self._process.kill()
         self._process.wait()
 
-    def took(self, counts: Counts) -> None:
-        """Note what it told, and now and then from that how busy it is."""
+    def update_counts(self, counts: Counts) -> None:
+        """Keep what it reported, and from time to time measure how busy it is."""
         self.counts = counts
-        now, taken = monotonic(), sum(each.cpu_seconds for each in counts.processes)
-        then, before = self._looked_at
+        now, used = monotonic(), sum(each.cpu_seconds for each in counts.processes)
+        then, before = self._measured_at
         if now - then >= INTERVAL_SECONDS:
-            self.busy = round(_BUSY_STEPS * (taken - before) / (now - then))
-            self._looked_at = (now, taken)
+            self.busy = round(_BUSY_STEPS * (used - before) / (now - then))
+            self._measured_at = (now, used)
 
     def _received(self, name: str, *what: Any) -> None:
         if name == "left":
@@ -190,22 +190,22 @@ class WorkerHandle:
         elif name == "full":
             self.open[what[0]] -= 1
             self.full_until = monotonic() + FULL_SECONDS
-        elif name == "told":
-            number, told = what
-            asked = self._asked.get(number)
-            if asked is not None and not asked.done():
-                asked.set_result(told)
+        elif name == "response":
+            number, result = what
+            response = self._questions.get(number)
+            if response is not None and not response.done():
+                response.set_result(result)
         elif name == "up":
             self.up = True
-            self._gateway.is_up(self.number)
+            self._gateway.worker_up(self.number)
         elif name == "drained":
             cut_off, self.counts = what
             if self._drained is not None and not self._drained.done():
                 self._drained.set_result(cut_off)
 
-    def _question(self) -> None:
+    def _respond(self) -> None:
         try:
-            response(self._asks, self._gateway.told)
+            respond(self._asks, self._gateway.respond)
         except BlockingIOError:
             return
         except OSError:
@@ -214,9 +214,9 @@ class WorkerHandle:
     def _lost(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(self.open.total())
-        for asked in self._asked.values():
-            if not asked.done():
-                asked.set_result(None)
+        for response in self._questions.values():
+            if not response.done():
+                response.set_result(None)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GONE_SECONDS)
-        self._gateway.is_gone(self, self._process.returncode)
+            self._process.wait(EXIT_SECONDS)
+        self._gateway.worker_ended(self, self._process.returncode)

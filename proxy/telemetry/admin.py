@@ -96,17 +96,17 @@ class Admin:
 
     async def _live(self, _query: str) -> Response:
         """Say that the event loops turn: this one, and that of each worker."""
-        if (await self._gateway.tell_status()).silent:
+        if (await self._gateway.collect_status()).silent:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE)
         return HTTPStatus.OK, "text/plain", b"alive\n"
 
     async def _ready(self, _query: str) -> Response:
-        health = health_of(await self._gateway.tell_status())
+        health = health_of(await self._gateway.collect_status())
         status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(status, {"state": health.state, "reasons": health.reasons})
 
     async def _metrics(self, _query: str) -> Response:
-        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.tell_account())
+        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.collect_account())
 
     async def _state(self, query: str) -> Response:
         """Give the state; ``?connections=N`` lists no more than N of them."""

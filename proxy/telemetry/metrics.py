@@ -123,9 +123,9 @@ def _limits(status: Status) -> Iterator[Metric]:
     config = status.config
     for name, text, value in (
         ("sessions_enabled", "Whether --sessions is on.", int(config.sessions)),
-        ("session_slots_held", "Slots at brokers that are held or asked for.", status.slots_held),
+        ("session_slots_held", "Slots at brokers that are held or asked for.", status.slots_used),
         ("session_slots_limit", "--max-sessions.", config.max_sessions),
-        ("inflight_bytes", "Bytes held until a response is complete.", status.held_bytes),
+        ("inflight_bytes", "Bytes held until a response is complete.", status.buffered_bytes),
         ("inflight_limit_bytes", "--max-inflight-bytes.", config.max_inflight_bytes),
         ("connections_limit", "--max-connections.", config.max_connections),
         ("capture_stopped", "1 once --capture has stopped by itself.", int(status.capture_stopped)),

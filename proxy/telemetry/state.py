@@ -38,13 +38,13 @@ Described: TypeAlias = tuple[int, str]
 class Describable(Protocol):
     """A gateway as its admin endpoint asks it: one process, or several together."""
 
-    async def tell_status(self) -> Status:
+    async def collect_status(self) -> Status:
         """Tell how it stands."""
 
-    async def tell_account(self) -> Account:
+    async def collect_account(self) -> Account:
         """Tell everything but the connections one by one."""
 
-    async def tell_connections(self, most: int) -> list[Described]:
+    async def collect_connections(self, most: int) -> list[Described]:
         """Describe the connections that moved most bytes, that which moved most first."""
 
 
@@ -55,8 +55,8 @@ async def document(gateway: Describable, most: int = MAX_LISTED) -> bytes:
         gateway: whose state it is.
         most: how many connections are listed.
     """
-    head = json.dumps(overview(await gateway.tell_account()))
-    listed = await gateway.tell_connections(most)
+    head = json.dumps(overview(await gateway.collect_account()))
+    listed = await gateway.collect_connections(most)
     texts = ", ".join(text for _, text in listed)
     return f'{head[:-1]}, "connections": [{texts}]}}\n'.encode()
 
@@ -92,10 +92,10 @@ def overview(account: Account) -> dict[str, Any]:
         "sessions": {
             "on": config.sessions,
             "off_for": sorted(config.sessions_off_for),
-            "held": status.slots_held,
+            "held": status.slots_used,
             "max": config.max_sessions,
         },
-        "inflight_bytes": status.held_bytes,
+        "inflight_bytes": status.buffered_bytes,
         "max_inflight_bytes": config.max_inflight_bytes,
         "totals": _tally(counts.total()),
         "added": _added(counts.all_measured()),

@@ -89,9 +89,9 @@ class Status:
     """What is amiss beside brokers out of reach and limits."""
     silent: bool = False
     """A worker does not answer."""
-    slots_held: int
+    slots_used: int
     connections: int
-    held_bytes: int = 0
+    buffered_bytes: int = 0
     """Of responses, until they are whole."""
     over: bool = False
     """More is held than may be."""
@@ -107,7 +107,7 @@ class Status:
         """Add how a worker stands; what all workers share counts as it is here."""
         self.unreachable_brokers.add(other.unreachable_brokers)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
-        self.held_bytes += other.held_bytes
+        self.buffered_bytes += other.buffered_bytes
         self.over |= other.over
         self.connections += other.connections
 
@@ -149,21 +149,21 @@ def health_of(status: Status) -> Health:
 def _limits(status: Status) -> list[str]:
     """Say which limits are reached."""
     config, reached = status.config, []
-    if config.sessions and 0 < config.max_sessions <= status.slots_held:
+    if config.sessions and 0 < config.max_sessions <= status.slots_used:
         reached.append(
             f"all {config.max_sessions} session slots are taken, other clients pass as they come;"
             " see --max-sessions"
         )
     if status.over:
         reached.append(
-            f"{status.held_bytes} bytes of responses are held, brokers wait; see --max-inflight-bytes"
+            f"{status.buffered_bytes} bytes of responses are held, brokers wait; see --max-inflight-bytes"
         )
     if status.connections >= config.max_connections:
-        reached.append(no_room(config.max_connections))
+        reached.append(limit_reached(config.max_connections))
     return reached
 
 
-def no_room(max_connections: int) -> str:
+def limit_reached(max_connections: int) -> str:
     """Say that there are as many clients as there may be."""
     return f"all {max_connections} connections are taken, others are closed at once; see --max-connections"
 
@@ -260,7 +260,7 @@ class Counts:
             total.add(measured)
         return total
 
-    def ended(self) -> None:
+    def drop_current(self) -> None:
         """Forget what stood: the process is gone, what it counted stays."""
         self.links.clear()
         self.paused.clear()

@@ -89,7 +89,7 @@ async def look(address: Address, names: Iterable[str], *, offsets: bool) -> Targ
         if offsets:
             await _find_offsets(connection, target)
     except ProtocolError as error:
-        raise TargetError(f"{address}: does not answer as Kafka does: {error}") from None
+        raise TargetError(f"{address}: does not respond as Kafka does: {error}") from None
     finally:
         connection.close()
     return target
@@ -99,7 +99,7 @@ async def _versions(connection: TargetConnection) -> Versions:
     response = await connection.ask(ApiKey.API_VERSIONS, 0, b"")
     error, at = read_int16(response, 0)
     if error:
-        raise TargetError(f"{connection.address}: ApiVersions answered with error {error}")
+        raise TargetError(f"{connection.address}: error {error} in response to ApiVersions")
     count, at = read_count(response, at)
     versions: Versions = {}
     for _ in range(count or 0):

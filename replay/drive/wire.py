@@ -119,7 +119,7 @@ class TargetConnection(asyncio.Protocol):
         try:
             return responses[0][response_header(responses[0], 4, api_key, version)[1] :]
         except ProtocolError as error:
-            raise TargetError(f"{self.address}: does not answer as Kafka does: {error}") from None
+            raise TargetError(f"{self.address}: does not respond as Kafka does: {error}") from None
 
     def close(self) -> None:
         """Close it; requests without a response get none."""
@@ -153,7 +153,7 @@ class TargetConnection(asyncio.Protocol):
         while len(received) - at >= 4:
             size = _LENGTH.unpack_from(received, at)[0]
             if not _SMALLEST_ANSWER <= size <= MAX_FRAME:
-                self._fail(f"does not answer as Kafka does: a frame of {size} bytes")
+                self._fail(f"does not respond as Kafka does: a frame of {size} bytes")
                 return
             end = at + 4 + size
             if end > len(received):

@@ -49,7 +49,7 @@ def test_metadata_is_asked_at_the_lowest_version_that_both_know(
 
 
 def test_an_api_versions_response_with_an_error_is_no_response() -> None:
-    with pytest.raises(ProtocolError, match="ApiVersions answered with error 35"):
+    with pytest.raises(ProtocolError, match="error 35 in response to ApiVersions"):
         metadata_version(api_versions((18, 0, 4), error=35))
 
 
@@ -113,10 +113,10 @@ def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
     [
         (
             lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "does not answer as Kafka does: a response of 1213486160 bytes",
+            "does not respond as Kafka does: a response of 1213486160 bytes",
         ),
-        (lambda _: b"\xff\xff\xff\xff", "does not answer as Kafka does: a response of -1 bytes"),
-        (lambda _: response(1, b"\x00"), "does not answer as Kafka does: int16 at 0 goes on after the end"),
+        (lambda _: b"\xff\xff\xff\xff", "does not respond as Kafka does: a response of -1 bytes"),
+        (lambda _: response(1, b"\x00"), "does not respond as Kafka does: int16 at 0 goes on after the end"),
     ],
 )
 def test_something_else_than_kafka_is_named_as_such(responses: Callable[[bytes], bytes], reason: str) -> None:

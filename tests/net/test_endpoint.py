@@ -76,8 +76,8 @@ def test_a_socket_that_closes_or_is_not_there_is_left_alone() -> None:
 
 
 def test_what_goes_into_tls_is_written_as_one() -> None:
-    assert not connected(Transport()).whole
-    assert connected(Transport(tls=True)).whole
+    assert not connected(Transport()).joins_writes
+    assert connected(Transport(tls=True)).joins_writes
 
 
 def test_a_peer_that_vanished_is_noticed_within_two_minutes() -> None:

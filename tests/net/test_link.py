@@ -427,7 +427,7 @@ def test_a_link_shows_its_state() -> None:
             writer.write(b"x")
             await reader.readexactly(1)
             link = link_of(gate)
-            assert repr(link) == f"<Link {link.client_address} -> {broker.address} OPEN held=0>"
+            assert repr(link) == f"<Link {link.client_address} -> {broker.address} OPEN buffered=0>"
             link.finish()
             assert link.phase is Phase.FINISHED
             link.finish()

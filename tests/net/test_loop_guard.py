@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.net import loop_guard
-from proxy.net.loop_guard import LeadsBackError, see_that_elsewhere
+from proxy.net.loop_guard import LeadsBackError, check_not_own
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
 from tests.server.test_supervisor import workers
@@ -17,7 +17,7 @@ from tests.shell import WAIT_SECONDS, client, gateway, run, stub_cluster, until
 from tools.kafka.ports import free_ports
 
 LEADS_BACK = (
-    "it leads back to this gateway; see that --bootstrap and the brokers' advertised.listeners"
+    "it leads back to this gateway; make sure that --bootstrap and the brokers' advertised.listeners"
     " name the brokers themselves"
 )
 
@@ -40,7 +40,7 @@ def test_an_address_of_the_gateway_s_own_is_told(host: str, listener: str) -> No
 
     async def scene() -> None:
         with pytest.raises(LeadsBackError):
-            await see_that_elsewhere(Address(host, 9), [Address("127.0.0.9", 9), Address(listener, 9)])
+            await check_not_own(Address(host, 9), [Address("127.0.0.9", 9), Address(listener, 9)])
 
     run(scene())
 
@@ -57,18 +57,18 @@ def test_an_address_of_the_gateway_s_own_is_told(host: str, listener: str) -> No
     ],
 )
 def test_an_address_of_somebody_else_s_is_left_alone(host: str, listener: str) -> None:
-    run(see_that_elsewhere(Address(host, 9), [Address(listener, 9)]))
+    run(check_not_own(Address(host, 9), [Address(listener, 9)]))
 
 
 def test_no_name_is_looked_up_where_no_listener_has_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_guard, "_ips", None)
-    run(see_that_elsewhere(Address("127.0.0.1", 9), [Address("127.0.0.1", 8)]))
+    run(check_not_own(Address("127.0.0.1", 9), [Address("127.0.0.1", 8)]))
 
 
 def test_a_name_that_leads_nowhere_is_told_as_that() -> None:
     async def scene() -> None:
         with pytest.raises(socket.gaierror):
-            await see_that_elsewhere(Address("kafka.invalid", 9), [Address("127.0.0.1", 9)])
+            await check_not_own(Address("kafka.invalid", 9), [Address("127.0.0.1", 9)])
 
     run(scene())
 
@@ -140,8 +140,8 @@ def test_workers_know_the_listeners_that_they_don_t_have() -> None:
             workers(cluster.address, listen=f"127.0.0.1:{port}") as gate,
         ):
             await _closed(port + 2)
-            status = await gate.tell_status()
+            status = await gate.collect_status()
             assert status.unreachable_brokers.now() == {1: f"127.0.0.1:{port + 2}: {LEADS_BACK}"}
-            assert (await gate.tell_account()).counts.accepted == 1
+            assert (await gate.collect_account()).counts.accepted == 1
 
     run(scene())

@@ -9,7 +9,7 @@ import pytest
 from proxy.addresses import Address, BrokerPorts
 from proxy.config import ConfigError
 from proxy.net.listen import Binding
-from proxy.net.transparent import REDIRECT, TPROXY, OutboundPorts, is_own, leaving, listen
+from proxy.net.transparent import REDIRECT, TPROXY, OutboundPorts, is_own, listen, outbound_socket
 from tests.shell import config
 from tools.kafka.ports import free_ports
 
@@ -96,7 +96,10 @@ def test_one_address_is_listened_at_alone() -> None:
 
 
 def test_a_way_to_a_broker_has_a_port_of_its_own_before_it_is_used() -> None:
-    with leaving(Address("127.0.0.1", 9092)) as one, leaving(Address("127.0.0.1", 9092)) as other:
+    with (
+        outbound_socket(Address("127.0.0.1", 9092)) as one,
+        outbound_socket(Address("127.0.0.1", 9092)) as other,
+    ):
         assert one.family == socket.AF_INET
         assert 0 < one.getsockname()[1] != other.getsockname()[1] > 0
 
@@ -183,7 +186,7 @@ def test_ways_are_known_to_all_and_forgotten_with_their_process() -> None:
     assert other in one
     assert (65_535, Address("10.0.0.1", 9093)) not in two
     assert (65_535, Address("fe80::1", 9092)) not in two
-    one.ended(2)
+    one.forget(2)
     assert other not in one
     assert way in one
     two.discard(way)

@@ -342,7 +342,7 @@ def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
             assert isinstance(gate.brokers, Brokers)
             response = Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
-            gate.front._answered(response, gate.brokers)
+            gate.listeners._cluster_responded(response, gate.brokers)
             assert gate.targets(5) == (Address("a", 1),)
             gate.brokers.resolve("127.0.0.1", 5, "b", 2)
             assert gate.targets(5) == (Address("b", 2),)

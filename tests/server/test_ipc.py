@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.server.ipc import Channel, Question, hand_over, response, take_over
+from proxy.server.ipc import Channel, Question, receive_connection, respond, send_connection
 from tests.shell import WAIT_SECONDS, run, until
 
 
@@ -63,28 +63,28 @@ def test_a_question_stands_still_until_it_is_told(packets: tuple[socket.socket, 
     theirs.setblocking(False)
     ask = Question(ours)
     with pytest.raises(BlockingIOError):
-        response(theirs, lambda: None)
+        respond(theirs, lambda: None)
 
     with ThreadPoolExecutor(1) as aside:
         told = aside.submit(ask, 2, 3)
         select([theirs], [], [], WAIT_SECONDS)
-        response(theirs, lambda a, b: a * b)
+        respond(theirs, lambda a, b: a * b)
         assert told.result(WAIT_SECONDS) == 6
 
     theirs.close()
-    with pytest.raises(OSError, match="the gateway does not answer its worker"):
+    with pytest.raises(OSError, match="the supervisor does not respond to its worker"):
         ask("anything")
 
 
 def test_a_response_that_is_late_is_none_to_the_next_question(
     packets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.server.ipc.ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr("proxy.server.ipc.RESPONSE_SECONDS", 0.01)
     ours, theirs = packets
     ask = Question(ours)
-    with pytest.raises(OSError, match="does not answer"):
+    with pytest.raises(OSError, match="does not respond"):
         ask("first")
-    response(theirs, lambda what: f"late: {what}")
+    respond(theirs, lambda what: f"late: {what}")
     theirs.send(pickle.dumps((2, "in time")))
     assert ask("second") == "in time"
 
@@ -98,10 +98,10 @@ def test_a_connection_is_handed_over(
     client, peer = socket.socketpair()
     with peer:
         with pytest.raises(BlockingIOError):
-            take_over(theirs)
+            receive_connection(theirs)
         with client:
-            hand_over(ours, client, node_id)
-        taken = take_over(theirs)
+            send_connection(ours, client, node_id)
+        taken = receive_connection(theirs)
         assert taken is not None
         assert taken[1] is not None
         with taken[1] as sock:
@@ -109,4 +109,4 @@ def test_a_connection_is_handed_over(
             sock.send(b"hello")
             assert peer.recv(10) == b"hello"
         ours.close()
-        assert take_over(theirs) is None
+        assert receive_connection(theirs) is None

@@ -80,7 +80,9 @@ def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once()
             assert gate.turned_away["limit"] == 5
             assert broker.accepted == 3, "those turned away never reached the broker"
             assert gate.accepted == 3
-            assert [line["event"] for line in lines].count("no room for more clients, they are closed") == 1
+            assert [line["event"] for line in lines].count(
+                "connection limit reached, more clients are closed"
+            ) == 1
 
     run(scene())
 

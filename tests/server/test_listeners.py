@@ -9,7 +9,7 @@ import structlog
 
 from proxy.addresses import Address, BrokerPorts
 from proxy.net.listen import Binding
-from proxy.server.listeners import GONE_SECONDS, Brokers
+from proxy.server.listeners import FORGET_SECONDS, Brokers
 from tools.kafka.ports import free_ports
 
 KAFKA = Address("kafka-1", 9092)
@@ -170,14 +170,14 @@ def test_a_host_template_binds_and_tells_the_name(serving: Serving, base: int) -
 def test_a_broker_that_is_gone_for_long_loses_its_listener(serving: Serving, base: int) -> None:
     brokers = serving.brokers(base)
     both = {1: KAFKA, 2: Address("kafka-2", 9092)}
-    brokers.named(both, (), 0.0)
-    brokers.named({1: KAFKA}, (), 10.0)
-    brokers.named({1: KAFKA}, (), 9.9 + GONE_SECONDS)
+    brokers.update(both, (), 0.0)
+    brokers.update({1: KAFKA}, (), 10.0)
+    brokers.update({1: KAFKA}, (), 9.9 + FORGET_SECONDS)
     assert _connects(base + 3)
 
-    brokers.named({1: KAFKA}, {2}, 10.0 + GONE_SECONDS)
+    brokers.update({1: KAFKA}, {2}, 10.0 + FORGET_SECONDS)
     assert _connects(base + 3), "somebody uses it"
-    brokers.named({1: KAFKA}, (), 10.0 + GONE_SECONDS)
+    brokers.update({1: KAFKA}, (), 10.0 + FORGET_SECONDS)
 
     assert not _connects(base + 3)
     assert list(brokers.known) == [1]
@@ -185,10 +185,10 @@ def test_a_broker_that_is_gone_for_long_loses_its_listener(serving: Serving, bas
 
 def test_a_broker_that_comes_back_in_time_keeps_its_listener(serving: Serving, base: int) -> None:
     brokers = serving.brokers(base)
-    brokers.named({1: KAFKA}, (), 0.0)
-    brokers.named({}, (), 10.0)
-    brokers.named({1: KAFKA}, (), 20.0)
-    brokers.named({}, (), 15.0 + GONE_SECONDS)
+    brokers.update({1: KAFKA}, (), 0.0)
+    brokers.update({}, (), 10.0)
+    brokers.update({1: KAFKA}, (), 20.0)
+    brokers.update({}, (), 15.0 + FORGET_SECONDS)
 
     assert list(brokers.known) == [1]
 

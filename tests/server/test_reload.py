@@ -42,7 +42,7 @@ async def _following(file: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
     """Run a gateway that follows a file."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
         options = _reloader(gate, cluster.address, file)
-        gate.spawn(options.follow())
+        gate.spawn(options.watch_file())
         yield gate, options
 
 

@@ -19,7 +19,7 @@ import structlog
 from proxy.addresses import Address
 from proxy.config import ConfigError
 from proxy.server import worker_handle
-from proxy.server.supervisor import Workers
+from proxy.server.supervisor import Supervisor
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
 from proxy.telemetry.status import Counts, health_of
@@ -43,10 +43,10 @@ LIST_OFFSETS = 2
 
 
 @asynccontextmanager
-async def starting(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Workers]:
+async def starting(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Supervisor]:
     """Run a gateway of so many workers."""
     asked = config(bootstrap=bootstrap, workers=str(number), **options)
-    gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+    gate = Supervisor(asked, asyncio.get_running_loop(), structlog.get_logger())
     gate.open()
     try:
         yield gate
@@ -55,18 +55,18 @@ async def starting(bootstrap: str, number: int = 2, **options: str) -> AsyncIter
 
 
 @asynccontextmanager
-async def workers(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Workers]:
+async def workers(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Supervisor]:
     """Run a gateway of so many workers, all of which serve."""
     async with starting(bootstrap, number, **options) as gate:
         await ready(gate)
         yield gate
 
 
-async def ready(gate: Workers) -> None:
+async def ready(gate: Supervisor) -> None:
     await until(lambda: gate.status().bootstrap_answered and not gate.status().problems)
 
 
-async def state(gate: Workers) -> Any:
+async def state(gate: Supervisor) -> Any:
     return json.loads(await document(gate))
 
 
@@ -78,7 +78,7 @@ async def ask(ends: Ends, correlation_id: int = 7) -> bytes:
 
 
 @asynccontextmanager
-async def served(number: int = 2, **options: str) -> AsyncIterator[tuple[Workers, StubCluster]]:
+async def served(number: int = 2, **options: str) -> AsyncIterator[tuple[Supervisor, StubCluster]]:
     async with stub_cluster((1, "", 0)) as cluster:
         cluster.others = lambda message: message[-4:]
         async with workers(cluster.address, number, **options) as gate:
@@ -97,7 +97,7 @@ async def connected(stack: AsyncExitStack, port: int, number: int) -> list[Ends]
 def test_each_worker_gets_its_share_of_each_listener_and_all_is_told_as_one() -> None:
     async def scene() -> None:
         async with served() as (gate, cluster), AsyncExitStack() as stack:
-            listener = gate.front.brokers.known[1].listener
+            listener = gate.listeners.brokers.known[1].listener
             assert listener is not None
             await connected(stack, gate.listen.port, 6)
             await connected(stack, listener.port, 4)
@@ -109,7 +109,7 @@ def test_each_worker_gets_its_share_of_each_listener_and_all_is_told_as_one() ->
             assert len(told["connections"]) == 10
             assert told["totals"]["client"]["bytes_in"] == 10 * len(request(LIST_OFFSETS, 1, 7, b"\x00" * 20))
             assert cluster.accepted >= 10
-            text = exposition(await gate.tell_account()).decode()
+            text = exposition(await gate.collect_account()).decode()
             assert 'fetchgate_connections{side="client"} 10.0' in text
             assert 'fetchgate_worker_connections{worker="2"} 5.0' in text
         assert gate.status().connections == 0
@@ -150,7 +150,7 @@ def test_where_a_worker_does_not_come_up_the_others_begin(monkeypatch: pytest.Mo
         ):
             cluster.others = lambda message: message[-4:]
             await connected(stack, gate.listen.port, 2)
-            assert "worker 2 does not run yet" in health_of(await gate.tell_status()).reasons
+            assert "worker 2 does not run yet" in health_of(await gate.collect_status()).reasons
 
     run(scene())
 
@@ -180,7 +180,7 @@ def test_a_worker_that_dies_takes_its_own_clients_alone_and_another_takes_its_pl
             gate._slots[0], gate._slots[1] = 3, 2
             os.kill(before["workers"][0]["pid"], signal.SIGKILL)
             await until(lambda: gate.status().problems == ["worker 1 does not run yet"])
-            assert gate.status().slots_held == 2, "what it held is free"
+            assert gate.status().slots_used == 2, "what it held is free"
             left = await asyncio.gather(*(_still_served(each) for each in clients))
             assert sorted(left) == [False, False, True, True]
             await ready(gate)
@@ -219,9 +219,9 @@ def test_without_a_worker_clients_wait_for_the_next() -> None:
         async with served(1) as (gate, _), AsyncExitStack() as stack:
             os.kill((await state(gate))["workers"][0]["pid"], signal.SIGKILL)
             await until(lambda: gate.status().problems)
-            assert health_of(await gate.tell_status()).state == "starting"
+            assert health_of(await gate.collect_status()).state == "starting"
             await connected(stack, gate.listen.port, 1)
-            assert health_of(await gate.tell_status()).state == "ready"
+            assert health_of(await gate.collect_status()).state == "ready"
 
     run(scene())
 
@@ -246,7 +246,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
 
 
 def test_without_a_descriptor_left_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.server.supervisor.TAKE_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.server.supervisor.ACCEPT_AGAIN_SECONDS", 0.05)
     take, failures = socket.socket.accept, [OSError(24, "Too many open files")] * 3
 
     def fail(listener: socket.socket) -> Any:
@@ -270,7 +270,7 @@ def test_more_clients_than_a_worker_can_be_given_at_once_wait_their_turn() -> No
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
             clients = [await stack.enter_async_context(client(gate.listen.port)) for _ in range(900)]
-            await until(lambda: gate._waiting)
+            await until(lambda: gate._unassigned)
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             assert len(await asyncio.gather(*map(ask, clients))) == len(clients)
@@ -312,7 +312,7 @@ def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_holds_up_nobody(
 def test_a_late_response_is_none_to_a_later_question() -> None:
     async def scene() -> None:
         async with served() as (gate, _):
-            first = gate._hands[1]
+            first = gate._workers[1]
             pid = (await state(gate))["workers"][0]["pid"]
             os.kill(pid, signal.SIGSTOP)
             try:
@@ -334,13 +334,13 @@ def test_what_a_worker_counted_that_ends_while_it_is_asked_is_told_once() -> Non
             await connected(stack, gate.listen.port, 4)
             pid = (await state(gate))["workers"][0]["pid"]
             os.kill(pid, signal.SIGSTOP)
-            asked = asyncio.create_task(gate.tell_account())
-            status = asyncio.create_task(gate.tell_status())
+            asked = asyncio.create_task(gate.collect_account())
+            status = asyncio.create_task(gate.collect_status())
             await asyncio.sleep(0)
             os.kill(pid, signal.SIGKILL)
             assert (await asked).counts.accepted == 4
             assert not (await status).silent, "it is gone, and does not hang"
-            assert (await gate.tell_account()).counts.accepted == 4
+            assert (await gate.collect_account()).counts.accepted == 4
 
     run(scene())
 
@@ -368,11 +368,11 @@ def test_a_worker_that_could_never_be_started_is_missed(monkeypatch: pytest.Monk
 
     async def scene() -> None:
         asked = config(transparent="redirect", workers="2")
-        gate = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+        gate = Supervisor(asked, asyncio.get_running_loop(), structlog.get_logger())
         gate.open()
         await asyncio.sleep(0.01)
         try:
-            health = health_of(await gate.tell_status())
+            health = health_of(await gate.collect_status())
         finally:
             gate.close()
         assert health.state == "starting"
@@ -408,16 +408,16 @@ def test_a_certificate_that_breaks_keeps_only_new_workers_away(
 
 
 def test_a_worker_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_handle, "TOLD_SECONDS", 0.2)
+    monkeypatch.setattr(worker_handle, "ASK_SECONDS", 0.2)
 
     async def scene() -> None:
         async with served() as (gate, _):
             pid = (await state(gate))["workers"][1]["pid"]
             os.kill(pid, signal.SIGSTOP)
             try:
-                status = await gate.tell_status()
+                status = await gate.collect_status()
                 assert status.silent
-                assert health_of(status).reasons == ["worker 2 does not answer"]
+                assert health_of(status).reasons == ["worker 2 does not respond"]
                 assert [worker["number"] for worker in (await state(gate))["workers"]] == [1, 2]
             finally:
                 os.kill(pid, signal.SIGCONT)
@@ -433,7 +433,7 @@ def test_what_applies_at_once_applies_in_every_worker() -> None:
             told = [status for _, status in await gate._ask_all("status")]
             assert [status.config.sessions for status in told] == [False, False]
             assert [status.config.max_inflight_bytes for status in told] == [500, 500]
-            assert not (await gate.tell_status()).config.sessions
+            assert not (await gate.collect_status()).config.sessions
 
     run(scene())
 
@@ -446,7 +446,7 @@ def test_a_broker_that_a_response_names_has_a_listener_before_the_client_hears_o
             reader, writer = ends
             writer.write(request(3, 1, 9, b"\xff\xff\xff\xff"))
             told = await frame(reader)
-            listener = gate.front.brokers.known[5].listener
+            listener = gate.listeners.brokers.known[5].listener
             assert listener is not None
             ours = ((1, "127.0.0.1", listener.port - 4), (5, "127.0.0.1", listener.port))
             assert told == response(9, metadata(*ours))[4:]
@@ -562,7 +562,7 @@ def test_nothing_listens_where_nothing_can_be_bound() -> None:
     async def scene() -> None:
         async with served(1) as (gate, _):
             asked = config(bootstrap="k:1", workers="2", listen=str(Address("127.0.0.1", gate.listen.port)))
-            another = Workers(asked, asyncio.get_running_loop(), structlog.get_logger())
+            another = Supervisor(asked, asyncio.get_running_loop(), structlog.get_logger())
             with pytest.raises(OSError, match="in use"):
                 another.open()
             another.close()

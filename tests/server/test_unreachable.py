@@ -51,7 +51,7 @@ def test_a_destination_that_nobody_tries_again_is_forgotten() -> None:
 
 def test_the_bootstrap_is_not_forgotten_for_it_is_always_tried() -> None:
     known = _reach(AT)
-    known.told(AT)
+    known.bootstrap_responded(AT)
     known.unreachable(None, "refused")
     known.forget(monotonic() + UNTRIED_SECONDS + 1)
     assert known.unreachable_brokers.now() == {None: "refused"}

@@ -44,7 +44,7 @@ def test_what_two_counted_is_added_and_neither_changes() -> None:
 
 def test_what_stood_goes_with_a_process_and_what_it_counted_stays() -> None:
     gone = counts(1, 10)
-    gone.ended()
+    gone.drop_current()
     assert [len(gone.links), len(gone.paused), len(gone.processes)] == [0, 0, 0]
     assert gone.tallies[1].client.bytes_in == 10
 

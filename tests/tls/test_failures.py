@@ -175,7 +175,7 @@ def test_a_broker_with_tls_is_named_as_such() -> None:
             with pytest.raises(BootstrapError) as caught:
                 await ask(Address("127.0.0.1", broker.port))
         assert str(caught.value) == (
-            f"{broker.address}: does not answer as Kafka does: it speaks TLS: give --broker-tls on"
+            f"{broker.address}: does not respond as Kafka does: it speaks TLS: give --broker-tls on"
         )
 
     run(scene())

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from proxy.server import listeners, server
 from proxy.server.gateway import Gateway
-from proxy.server.supervisor import Workers
+from proxy.server.supervisor import Supervisor
 from tests.shell import (
     BOTH_LOOPS,
     WireGateway,
@@ -86,7 +86,7 @@ def test_a_bad_new_file_changes_nothing_and_is_told_of(keys: Keys, own: Pair) ->
                 gate.follow_files()
             reason = (
                 f"--tls-cert {own.cert} and --tls-key {own.key}: the key is not that of the certificate; "
-                "what was read before stays in use"
+                "the earlier certificate stays in use"
             )
             assert [(line["event"], line["reason"]) for line in lines] == [
                 ("certificates not reloaded", reason)
@@ -98,7 +98,7 @@ def test_a_bad_new_file_changes_nothing_and_is_told_of(keys: Keys, own: Pair) ->
             own.cert.unlink()
             gate.follow_files()
             assert gate.health().reasons == [
-                f"--tls-cert {own.cert}: No such file or directory; what was read before stays in use"
+                f"--tls-cert {own.cert}: No such file or directory; the earlier certificate stays in use"
             ]
             _put(keys.ca.sign("third"), own)
             gate.follow_files()
@@ -184,7 +184,7 @@ def test_a_new_ca_is_for_asking_the_cluster_too(
     async def scene() -> None:
         async with stub_cluster((1, "localhost", 0), tls=serving(keys.good)) as cluster:
             asked = config(bootstrap=f"localhost:{cluster.port}", **options)
-            make = Workers if workers == "2" else Gateway
+            make = Supervisor if workers == "2" else Gateway
             gate = make(asked, asyncio.get_running_loop(), structlog.get_logger())
             gate.open()
             try:

@@ -86,7 +86,7 @@ def test_brokers_share_a_port_and_are_told_apart_by_name(keys: Keys, tmp_path: P
                 with capture_logs() as lines, pytest.raises(asyncio.IncompleteReadError):
                     await called("broker-9.kafka.local", shared)
                 assert next(line["reason"] for line in lines if "reason" in line) == (
-                    "a client asked for broker-9.kafka.local: no such broker is known (yet)"
+                    "a client asked for broker-9.kafka.local, but no such broker is known (yet)"
                 )
                 assert gate.health().state == "ready"
 
@@ -127,8 +127,8 @@ def test_in_transparent_mode_the_name_that_a_client_asked_for_is_asked_of_the_br
         configured = config(transparent="redirect", **keys.to_broker(**options))
         gate = Gateway(configured, asyncio.get_running_loop(), structlog.get_logger())
         link = Link(gate, None)
-        link.asked_for = asked_for
-        assert gate.tls_to(link, Address("10.0.0.1", 9093))["server_hostname"] == name
+        link.server_name = asked_for
+        assert gate.broker_tls_args(link, Address("10.0.0.1", 9093))["server_hostname"] == name
 
     run(scene())
 
@@ -138,7 +138,7 @@ def test_in_explicit_mode_each_broker_is_asked_for_by_its_own_host(keys: Keys) -
         configured = config(bootstrap="kafka:9093", **keys.to_broker())
         gate = Gateway(configured, asyncio.get_running_loop(), structlog.get_logger())
         link = Link(gate, 1)
-        link.asked_for = "gate.example"
-        assert gate.tls_to(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
+        link.server_name = "gate.example"
+        assert gate.broker_tls_args(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
 
     run(scene())
