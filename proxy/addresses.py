@@ -1,6 +1,7 @@
-"""Which broker is reached at which listener, and what addresses clients are told. Sans-IO.
+"""Which listener is which broker's, and which addresses clients get. Sans-IO.
 
-Everything goes by node id: a broker that moves keeps its listener, and all responses say the same of it.
+Listeners belong to node ids: a broker that moves keeps its listener, and all responses give the same
+address for it.
 """
 
 import re
@@ -10,14 +11,14 @@ from dataclasses import dataclass, field
 MAX_PORT = 65535
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names what an operator may write, binds nothing
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
-"""Where a connection to a wildcard goes."""
+"""The address that a connection to a wildcard reaches."""
 BY_NAME = -3
-"""The number of the listener that brokers share, which are told apart by the name that a client asks for."""
+"""The number of the listener that brokers share; the server name in TLS (SNI) says which one is meant."""
 LOOPED = -1
-"""Transparent mode: the number of connections that came to the gateway by themselves, or from itself: they go
-nowhere."""
+"""Transparent mode: the number of connections that go nowhere: netfilter did not lead them here, or they are
+the gateway's own."""
 OTHERS = -2
-"""Transparent mode: the number of destinations beyond those that are told apart."""
+"""Transparent mode: the number of all destinations that have no number of their own."""
 _PLACEHOLDER = "{id}"
 _NODE_ID = "(0|[1-9][0-9]{0,9})"
 
@@ -34,7 +35,7 @@ class Address:
         """Read ``host:port``.
 
         Raises:
-            ValueError: what is wrong, in words for the person who wrote it.
+            ValueError: the text is not an address; the message is for the operator.
         """
         host, colon, port = text.strip().rpartition(":")
         if not colon:
@@ -53,22 +54,22 @@ class Address:
 
 @dataclass(slots=True, kw_only=True)
 class Broker:
-    """A broker as the cluster names it, and where clients find it; or, in transparent mode, a destination."""
+    """A broker as the cluster names it, and its listener; or, in transparent mode, a destination."""
 
     node_id: int
-    """Kafka's id; of a destination the gateway's own number, from 0: what Kafka's id is it does not know."""
+    """Kafka's id; for a destination the gateway's own number, from 0, because its Kafka id is unknown."""
     address: Address
     listener: Address | None = None
-    """None: there is no port for it by the rule, or none is wanted."""
+    """None: the rule gives no port for it, or it needs none."""
     problem: str = ""
-    """Why it has no listener; nothing when it has, or needs none."""
+    """Why it has no listener; empty when it has one, or needs none."""
     missing_since: float | None = None
-    """Since when the cluster does not name it."""
+    """Since when the cluster has not named it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPorts:
-    """Where the listener of each broker goes: what ``--broker-ports`` says.
+    """The rule of ``--broker-ports``: the address of each broker's listener.
 
     The rule is a comma-separated list of at most one base (``29100``: broker N at 29100 + N) or one host
     template (``broker-{id}.kafka.local:9092``: broker N at that name and port), and of single brokers
@@ -86,7 +87,7 @@ class BrokerPorts:
         """Read a rule.
 
         Raises:
-            ValueError: what is wrong, in words for the person who wrote it.
+            ValueError: the text is not an address; the message is for the operator.
         """
         base: int | None = None
         template: Address | None = None
@@ -96,12 +97,12 @@ class BrokerPorts:
                 node, _, port = item.partition("=")
                 single[_node(node)] = _port(port)
             elif base is not None or template is not None:
-                raise ValueError(f"{item!r} is a second base or template; there can be one")
+                raise ValueError(f"{item!r} is a second base or template; only one is allowed")
             elif _PLACEHOLDER in item:
                 template = Address.parse(item)
             else:
                 base = _port(item)
-        _see_that_apart(single)
+        _check_distinct(single)
         return cls(
             base=base,
             template=template.host if template else "",
@@ -110,17 +111,17 @@ class BrokerPorts:
         )
 
     def called(self, name: str) -> int | None:
-        """Tell which broker has a name by the host template; names are compared as DNS does."""
+        """Return the broker that has a name by the host template; names are compared as DNS does."""
         placeholder = re.escape(_PLACEHOLDER)
         pattern = re.escape(self.template).replace(placeholder, _NODE_ID, 1).replace(placeholder, r"\1")
         found = re.fullmatch(pattern, name.removesuffix("."), re.IGNORECASE) if self.template else None
         return int(found[1]) if found else None
 
     def place(self, node_id: int, listen: Address) -> Address | None:
-        """Tell where broker `node_id` listens when the bootstrap listener is at `listen`.
+        """Return the listener's address of broker `node_id`, if the bootstrap listener is at `listen`.
 
         Returns:
-            None where the rule gives no port from 1 to 65535.
+            None if the rule gives no port from 1 to 65535.
         """
         if node_id < 0:
             return None
@@ -133,13 +134,13 @@ class BrokerPorts:
 
 
 def listeners(listen: Address, brokers: Iterable[Broker], *, shares: bool) -> Iterator[Address]:
-    """Give where the gateway listens.
+    """Return the addresses of the gateway's listeners.
 
     Args:
-        listen: where the bootstrap listener is.
-        brokers: those that are known; one with a problem has no listener.
-        shares: brokers of a host template share its port at the host of `listen`; their names may lead to
-            another machine from here.
+        listen: the address of the bootstrap listener.
+        brokers: the known brokers; one with a problem has no listener.
+        shares: brokers of a host template share its port at the host of `listen`; on this machine their names
+            may resolve to another one.
     """
     yield listen
     for broker in brokers:
@@ -148,17 +149,17 @@ def listeners(listen: Address, brokers: Iterable[Broker], *, shares: bool) -> It
 
 
 def advertised(listener: Address, *, listen: Address, advertise: str, reached_at: str) -> Address:
-    """Tell what clients are told of a broker's listener.
+    """Return the address that clients get for a broker's listener.
 
     Args:
-        listener: where it is.
-        listen: where the bootstrap listener is.
-        advertise: what ``--advertise`` says, or nothing.
-        reached_at: the gateway's own address on the connection of the client that asks. A wildcard is no
-            address to connect to, so without ``--advertise`` a client is told where it found the gateway.
+        listener: its address.
+        listen: the address of the bootstrap listener.
+        advertise: the value of ``--advertise``, or nothing.
+        reached_at: the gateway's own address on the client's connection. Nobody can connect to a wildcard, so
+            without ``--advertise`` a client gets the host that it has connected to.
     """
     if listener.host != listen.host:
-        return listener  # the name comes from a host template, which is there to be told
+        return listener  # the name comes from a host template: clients get it as it is
     if advertise:
         return Address(advertise, listener.port)
     return Address(reached_at, listener.port) if listen.host in WILDCARDS else listener
@@ -166,11 +167,11 @@ def advertised(listener: Address, *, listen: Address, advertise: str, reached_at
 
 def _port(text: str, *, lowest: int = 1) -> int:
     if not text.strip().isascii() or not text.strip().isdecimal() or not lowest <= int(text) <= MAX_PORT:
-        raise ValueError(f"{text.strip()!r} is no port; ports go from {lowest} to {MAX_PORT}")
+        raise ValueError(f"{text.strip()!r} is not a port; ports are {lowest} to {MAX_PORT}")
     return int(text)
 
 
-def _see_that_apart(single: dict[int, int]) -> None:
+def _check_distinct(single: dict[int, int]) -> None:
     at_port: dict[int, int] = {}
     for node_id, port in single.items():
         other = at_port.setdefault(port, node_id)
@@ -181,5 +182,5 @@ def _see_that_apart(single: dict[int, int]) -> None:
 
 def _node(text: str) -> int:
     if not text.strip().isascii() or not text.strip().isdecimal():
-        raise ValueError(f"{text.strip()!r} is no broker id; write ID=PORT, as in 3=29103")
+        raise ValueError(f"{text.strip()!r} is not a broker id; write ID=PORT, as in 3=29103")
     return int(text)

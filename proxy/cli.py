@@ -19,8 +19,7 @@ from proxy.version import VERSION
 
 REPLAY: Final = "replay"
 COMMANDS: Final = "fetchgate.commands"
-"""Entry points of commands that the gateway itself knows nothing of: each takes its arguments, gives the exit
-code."""
+"""The group of entry points of further commands: each takes its arguments and returns the exit code."""
 
 _LIVE: Final = fill(
     ", ".join(option.flag for option in OPTIONS if option.live),
@@ -36,32 +35,32 @@ examples:
   fetchgate proxy --bootstrap kafka:9092 --broker-ports 29100,7=29050
       broker N at 29100 + N, broker 7 at 29050
   fetchgate proxy --bootstrap kafka:9092 --capture captures --capture-records no
-      write what passes on both sides as pcap files, without the contents of records
+      write the traffic of both sides as pcap files, without the contents of records
   fetchgate proxy --bootstrap kafka:9092 --check
-      test the configuration, the bootstrap and the addresses to listen at; leave with 0 or 1
+      test the configuration, the bootstrap and the addresses to listen at; the exit code is 0 or 1
 
 Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESSIONS) and a key of the TOML
 file of --config (max_sessions = 200); a flag counts before the environment, the environment before the file.
-SIGHUP reads them again and applies
+SIGHUP reloads them and applies
 {_LIVE};
-SIGTERM drains, a second one leaves at once.
+SIGTERM drains; a second one exits at once.
 """
 
 _TOP_EXAMPLES: Final = """\
 examples:
   fetchgate top
-      the gateway of this machine; h has the keys
+      the gateway of this machine; h explains the keys
   fetchgate top --admin 10.0.0.7:9464
   fetchgate top --once
-      one picture, for scripts; leaves with 1 where there is no gateway
+      one screen, for scripts; the exit code is 1 where there is no gateway
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """An argument parser that reports what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with 2."""
+        """Exit with 2."""
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
@@ -81,12 +80,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_options(proxy, OPTIONS)
     proxy.add_argument(
-        "--check", action="store_true", help="test configuration, bootstrap and addresses, then leave"
+        "--check", action="store_true", help="test configuration, bootstrap and addresses, then exit"
     )
     top = commands.add_parser(
         "top",
-        help="look at a running gateway",
-        description="Show what a running gateway does and saves, live, by its admin endpoint.",
+        help="watch a running gateway",
+        description="Show what a running gateway does and saves, live, from its admin endpoint.",
         epilog=_TOP_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -95,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--once", action="store_const", const="on", help=TOP_OPTIONS[-1].help)
     commands.add_parser(
         REPLAY,
-        help="captures: what is in them, what sessions would save, and playing them again",
+        help="captures: what is in them, what sessions would save, and how to play them again",
         add_help=False,
     )
     return parser
@@ -109,7 +108,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give the exit code."""
+    """Run the command line and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == [REPLAY]:
         return _other_command(REPLAY, argv[1:])
@@ -122,14 +121,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
-    """Say which argument is none, and which one may be meant."""
+    """Say which argument is unknown, and which one may be meant."""
     flags = ["--config", *(option.flag for option in (TOP_OPTIONS if command == "top" else OPTIONS))]
     if command == "proxy":
         flags.append("--check")
     close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
     meant = f"is it {close[0]}? See" if close else "see"
-    said = f"unrecognized arguments: {' '.join(unknown)}"
-    return f"fetchgate {command}: {said}; {meant} fetchgate {command} --help\n"
+    unrecognized = f"unrecognized arguments: {' '.join(unknown)}"
+    return f"fetchgate {command}: {unrecognized}; {meant} fetchgate {command} --help\n"
 
 
 def _top(arguments: dict[str, Any]) -> int:
@@ -140,7 +139,7 @@ def _top(arguments: dict[str, Any]) -> int:
         running.complain_of_variables("top")
         sys.stderr.write(f"fetchgate top: {error}\n")
         return EXIT_USAGE
-    from proxy.dashboard import top  # noqa: PLC0415 - rich takes time to import, and a gateway has no use for it
+    from proxy.dashboard import top  # noqa: PLC0415 - rich takes time to import, and a gateway does not need it
 
     return top.once(options["admin"]) if options["once"] else top.watch(options["admin"], options["interval"])
 

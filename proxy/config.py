@@ -25,38 +25,38 @@ _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
-"""How much of a variable is as in an option's, the ten characters that all begin with included."""
+"""How similar a variable must be to an option's to be taken for a misspelling (`difflib`'s ratio)."""
 
 
 class ConfigError(ValueError):
-    """An option that can't be used: which one, from where, and what to write instead, in one line."""
+    """An option that can't be used: which one, its source, and what to write instead, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option, wherever it is written."""
+    """An option: its names, how it is read, and when it applies."""
 
     name: str
     metavar: str
     parse: Callable[[str], object]
     default: str | None
-    """As an operator would write it; None: must be given."""
+    """As an operator would write it; None: the option must be given."""
     help: str
     live: bool = False
-    """SIGHUP, or a change of the file, applies it; the others need a restart."""
+    """SIGHUP, or a change of the file, applies it; other options need a restart."""
     needs: str = ""
-    """The option without which this one does nothing."""
+    """The option without which this one has no effect."""
     parse_transparent: Callable[[str], object] | None = None
-    """How it is read in transparent mode, where it does nothing: to give it there is a mistake."""
+    """How it is read in transparent mode, where it has no effect: there it is a mistake to give it."""
 
     @property
     def flag(self) -> str:
-        """Give its name on the command line."""
+        """Its name on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Give its name in the environment."""
+        """Its name in the environment."""
         return _PREFIX + self.name.upper()
 
 
@@ -80,7 +80,7 @@ def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
-            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
         return text
 
     return parse
@@ -93,7 +93,7 @@ def _switch(text: str) -> bool:
 def _whole(lowest: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or int(text) < lowest:
-            raise ValueError(f"{text!r} is no whole number from {lowest} upwards")
+            raise ValueError(f"{text!r} must be an integer >= {lowest}")
         return int(text)
 
     return parse
@@ -105,7 +105,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ValueError(f"{text!r} is no number of seconds")
+        raise ValueError(f"{text!r} is not a number of seconds")
     return value
 
 
@@ -130,21 +130,21 @@ def _admin(text: str) -> Address | None:
 
 def _asked_admin(text: str) -> Address:
     if text == "off":
-        raise ValueError("the gateway's admin endpoint is off; without it there is nothing to look at")
+        raise ValueError("the gateway's admin endpoint is off; fetchgate top needs it")
     return Address.parse(text)
 
 
 def _interval(text: str) -> float:
     value = _seconds(text)
     if not MIN_INTERVAL <= value <= MAX_INTERVAL:
-        raise ValueError(f"{text!r} is no number of seconds from {MIN_INTERVAL:g} to {MAX_INTERVAL:g}")
+        raise ValueError(f"{text!r} is not a number of seconds from {MIN_INTERVAL:g} to {MAX_INTERVAL:g}")
     return value
 
 
 def _advertise(text: str) -> str:
     if "/" in text or " " in text or (text.count(":") == 1):
         raise ValueError(
-            f"{text!r} is no host; give a host name or IP alone, ports follow from --broker-ports"
+            f"{text!r} is not a host; give a host name or IP without a port; --broker-ports sets the ports"
         )
     return text.strip("[]")
 
@@ -165,9 +165,9 @@ class Config:
         metavar="off|redirect|tproxy",
         parse=_one_of("off", "redirect", "tproxy"),
         default="off",
-        help="take connections that netfilter brings to --listen on their way to a broker, and answer in the "
-        "broker's name: no address is rewritten, the client needs no other bootstrap; redirect needs no "
-        "right, tproxy needs CAP_NET_RAW (rules: tools/deploy/transparent.sh)",
+        help="accept connections to brokers that netfilter redirects to --listen, and respond as the broker: "
+        "no address is rewritten, clients keep their bootstrap.servers; redirect needs no privilege, "
+        "tproxy needs CAP_NET_RAW (rules: tools/deploy/transparent.sh)",
     )
     """``off``, ``redirect`` or ``tproxy``."""
     listen: Address = option(
@@ -180,16 +180,17 @@ class Config:
         metavar="on|off",
         parse=_switch,
         default="off",
-        help="let another gateway listen at the same ports (SO_REUSEPORT), to be replaced without a gap: "
-        "start the new one, wait until it is ready, then end this one; both need it, and its --admin follows",
+        help="let another gateway listen at the same ports (SO_REUSEPORT), to replace this one seamlessly: "
+        "start the new one, wait until it is ready, then stop this one; both need it; the new one's --admin "
+        "endpoint opens when this one has stopped",
     )
     advertise: str = option(
         metavar="HOST",
         parse=_advertise,
         parse_transparent=_left_out("", "no address is rewritten"),
         default="",
-        help="host that clients are told for the brokers; by default the host of --listen, or with a "
-        "wildcard (0.0.0.0) the address at which the client reached the gateway; not with --transparent",
+        help="the host in the addresses that clients get; by default the host of --listen, or with a "
+        "wildcard (0.0.0.0) the address that the client connected to; not with --transparent",
     )
     broker_ports: BrokerPorts = option(
         metavar="RULE",
@@ -197,17 +198,17 @@ class Config:
         parse_transparent=_left_out(BrokerPorts(), "no broker has a listener of its own"),
         default="",
         help="where brokers are: a base (29100: broker N at 29100 + N), or a host template for one port on "
-        "many hosts (broker-{id}.kafka.local:9092: the names must lead to this machine, where the gateway "
-        "binds them; with --tls-cert all share the port at the host of --listen, and the name that a client "
-        "asks for in its TLS handshake tells the broker), and single brokers (3=29103), separated by commas; "
-        "not with --transparent",
+        "many hosts (broker-{id}.kafka.local:9092: the names must resolve to this machine, where the gateway "
+        "binds them; with --tls-cert all share the port at the host of --listen, and the server name that a "
+        "client sends in its TLS handshake selects the broker), and single brokers (3=29103), separated by "
+        "commas; not with --transparent",
     )
     tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
-        help="speak TLS with clients: the gateway's certificate in PEM, those of intermediate CAs after it; "
-        "read again when it changes; without, clients come in plain text",
+        help="use TLS with clients: the gateway's certificate in PEM, followed by those of intermediate CAs; "
+        "reloaded when it changes; without it, clients use plain text",
     )
     """None: clients come in plain text."""
     tls_key: Path | None = option(
@@ -222,7 +223,7 @@ class Config:
         metavar="on|off",
         parse=_switch,
         default="off",
-        help="speak TLS with brokers, and take none whose certificate is not in order",
+        help="use TLS with brokers, and refuse a broker whose certificate is not valid",
     )
     broker_tls_ca: Path | None = option(
         metavar="FILE",
@@ -236,8 +237,8 @@ class Config:
         metavar="NAME",
         parse=str.strip,
         default="",
-        help="the name that brokers' certificates must be for, and that is asked for; by default the host "
-        "that a connection goes to",
+        help="the name that brokers' certificates must be for, also sent as SNI; by default the "
+        "host of each connection",
         needs="broker_tls",
     )
     """Empty: each broker's own host."""
@@ -245,7 +246,7 @@ class Config:
         metavar="FILE",
         parse=_path,
         default="",
-        help="a client certificate for brokers that want one (ssl.client.auth), in PEM",
+        help="a client certificate for brokers that require one (ssl.client.auth), in PEM",
         needs="broker_tls",
     )
     broker_tls_key: Path | None = option(
@@ -273,14 +274,14 @@ class Config:
         metavar="ID[,ID]",
         parse=lambda text: frozenset(_list(text)),
         default="",
-        help="client ids whose fetches pass as they come",
+        help="client ids whose fetches are forwarded unchanged",
         live=True,
     )
     max_sessions: int = option(
         metavar="N",
         parse=_whole(0),
         default="500",
-        help="session slots that this gateway may hold; a broker has 1000 for everybody "
+        help="session slots that this gateway may use; a broker has 1000 for all its clients "
         "(max.incremental.fetch.session.cache.slots)",
         live=True,
     )
@@ -288,23 +289,23 @@ class Config:
         metavar="N",
         parse=_whole(1),
         default="5000",
-        help="connections of clients at one time; one more is accepted and closed at once",
+        help="connections of clients at one time; more are accepted and closed at once",
         live=True,
     )
     workers: int = option(
         metavar="N",
         parse=_whole(1),
         default="1",
-        help="processes that serve clients, to use more cores; beyond one, another process takes the clients "
-        "and hands them out, and --max-inflight-bytes is shared out evenly",
+        help="processes that serve clients, to use more cores; from two on, one more process accepts the "
+        "clients and assigns them, and each worker has an equal part of --max-inflight-bytes",
     )
     idle_timeout: float = option(
         metavar="SECONDS",
         parse=_seconds,
         default="600",
         help="close a connection that carried nothing for so long, as a broker does "
-        "(connections.max.idle.ms), unless its client waits for a response; not what passes because it is "
-        "not plain Kafka; 0: never",
+        "(connections.max.idle.ms), unless its client waits for a response; not one that is forwarded "
+        "because it is not plain Kafka; 0: never",
         live=True,
     )
     """Seconds; 0: never. So with `handshake_timeout`."""
@@ -312,29 +313,29 @@ class Config:
         metavar="SECONDS",
         parse=_seconds,
         default="60",
-        help="close a connection of which no whole request came within so long; 0: never",
+        help="close a connection that sent no complete request within so long; 0: never",
         live=True,
     )
     max_inflight_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(256 * MIB),
-        help="bytes of responses held in memory, all connections together; beyond it brokers are not read; "
-        "as many again of fetches that are not whole yet, which pass as they come beyond it",
+        help="bytes of responses buffered in memory, for all connections together; above it brokers are not "
+        "read; incomplete fetch requests may use as many again, and above it are forwarded unchanged",
         live=True,
     )
     max_request_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(100 * MIB),
-        help="largest request taken from a client, as a broker's socket.request.max.bytes",
+        help="the largest request that is accepted from a client, as a broker's socket.request.max.bytes",
         live=True,
     )
     drain_timeout: float = option(
         metavar="SECONDS",
         parse=_seconds,
         default="30",
-        help="how long SIGTERM waits for what is in flight and for sessions to be closed at the brokers",
+        help="how long SIGTERM waits for requests in flight and for sessions to be closed at the brokers",
         live=True,
     )
     """Seconds."""
@@ -343,22 +344,22 @@ class Config:
         parse=_path,
         parse_transparent=_left_out(None, "no broker has a listener of its own"),
         default="",
-        help="keep the known brokers there, so that after a restart listeners are open before a client "
-        "asked; not with --transparent",
+        help="keep the known brokers in this file, so that after a restart their listeners are open at once; "
+        "not with --transparent",
     )
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,
         default="",
-        help="write what passes on both sides there, as pcap files for `fetchgate replay`; they hold what "
-        "clients and brokers say to each other, records and passwords of SASL PLAIN included",
+        help="write the traffic of both sides there, as pcap files for `fetchgate replay`, with all that "
+        "clients and brokers send, records and passwords of SASL PLAIN included",
     )
     capture_records: bool = option(
         metavar="yes|no",
         parse=lambda text: _one_of("yes", "no", "on", "off")(text) in {"yes", "on"},
         default="yes",
-        help="no leaves out the contents of records, credentials, and all that is not understood; what it "
-        "costs is measured the same",
+        help="no leaves out the contents of records, credentials, and all that is not understood; measuring "
+        "such a capture gives the same figures",
     )
     capture_file_bytes: int = option(
         metavar="N",
@@ -370,13 +371,13 @@ class Config:
         metavar="N",
         parse=_whole(1),
         default="16",
-        help="files of captures in DIR, those of earlier runs included; then the oldest goes",
+        help="files of captures in DIR, those of earlier runs included; the oldest is deleted",
     )
     log_format: str = option(
         metavar="console|json",
         parse=_one_of("console", "json"),
         default="console",
-        help="lines for people or for machines, on stderr",
+        help="log lines on stderr, for people or for machines",
     )
     log_level: str = option(
         metavar="LEVEL",
@@ -403,29 +404,29 @@ TOP_OPTIONS = (
         metavar="SECONDS",
         parse=_interval,
         default="1",
-        help="from one picture to the next",
+        help="the time from one screen to the next",
     ),
     Option(
         name="once",
         metavar="on|off",
         parse=_switch,
         default="off",
-        help="print one picture and leave",
+        help="print one screen and exit",
     ),
 )
 """The options of ``fetchgate top``."""
 
 
 def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
-    """Give the name of the file that options are read from, if there is one."""
+    """Return the name of the file that options are read from, if there is one."""
     return flag or environ.get(_FILE_VARIABLE)
 
 
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
-    """Put the options together from where they are written.
+    """Read the options from all their sources.
 
     Args:
-        flags: option names with what the command line says, None where it says nothing.
+        flags: what the command line gives, by the option's name; None where it gives nothing.
         environ: the environment.
         file: the TOML file, or None.
 
@@ -451,23 +452,23 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
 
 
 def _check_needs(config: Config) -> None:
-    """See that options that only count beside another have it beside them.
+    """Check that options that need another option have it.
 
     Raises:
-        ConfigError: one is alone.
+        ConfigError: the other option is missing.
     """
     options = {option.name: option for option in OPTIONS}
     for option in OPTIONS:
         if option.needs and getattr(config, option.name) and not getattr(config, option.needs):
             needed = options[option.needs]
             value = "on" if needed.parse is _switch else needed.metavar
-            raise ConfigError(f"{option.flag} does nothing alone: give {needed.flag} {value} as well")
+            raise ConfigError(f"{option.flag} has no effect alone: give {needed.flag} {value} as well")
 
 
 def read(
     options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
 ) -> dict[str, Any]:
-    """Read options from where they are written; see `load`.
+    """Read options from all their sources; see `load`.
 
     Raises:
         ConfigError: an option, or the file, can't be used.
@@ -484,19 +485,19 @@ def read(
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Say which variables are almost those of an option; they count for nothing.
+    """Return a line for each variable that is almost that of an option; they are ignored.
 
-    Others that begin with FETCHGATE_ are left alone: Kubernetes makes some for a service named fetchgate.
+    Others that begin with FETCHGATE_ are no mistake: Kubernetes sets some for a service named fetchgate.
     """
     known = [_FILE_VARIABLE, *(option.variable for option in (*OPTIONS, *TOP_OPTIONS))]
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
     meant = [difflib.get_close_matches(name, known, n=1, cutoff=_ALMOST) for name in ours]
     pairs = [(name, close[0]) for name, close in zip(ours, meant, strict=True) if close]
-    return [f"{name} is no option and counts for nothing; is it {close}?" for name, close in pairs]
+    return [f"{name} is not an option and is ignored; is it {close}?" for name, close in pairs]
 
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
-    """Name the options that differ: those that apply at once, and those that need a restart."""
+    """Return the names of the options that differ: the live ones, and those that need a restart."""
     changed = [
         field.name for field in fields(Config) if getattr(before, field.name) != getattr(after, field.name)
     ]
@@ -504,7 +505,7 @@ def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple
 
 
 def with_live(before: Config, after: Config, live: frozenset[str] = LIVE) -> Config:
-    """Give a configuration with what applies at once taken from another one."""
+    """Return a configuration with the live options of another one."""
     return replace(before, **{name: getattr(after, name) for name in live})
 
 
@@ -515,7 +516,7 @@ def _find(
     written: Mapping[str, str],
     file: str | None,
 ) -> tuple[str, str]:
-    """Find an option's text and say where it comes from."""
+    """Return an option's text, and where it was written."""
     if (flag := flags.get(option.name)) is not None:
         return flag, option.flag
     if option.variable in environ:
@@ -536,12 +537,12 @@ def _read_toml(file: str) -> dict[str, str]:
     except OSError as error:
         raise ConfigError(f"--config {file}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {file} is no TOML: {error}") from None
+        raise ConfigError(f"--config {file} is not TOML: {error}") from None
     return {key: _toml_text(file, key, value) for key, value in document.items()}
 
 
 def _toml_text(file: str, key: str, value: object) -> str:
-    """Write a TOML value as the command line would have it."""
+    """Convert a TOML value to what the command line would have."""
     names = [option.name for option in (*OPTIONS, *TOP_OPTIONS)]
     if key not in names and isinstance(value, dict):
         raise ConfigError(f"[{key}] in {file}: there are no tables; write options without [{key}]")

@@ -1,4 +1,4 @@
-"""structlog's logger, for everyone who writes a log line; `proxy.telemetry.logs` sets it up."""
+"""structlog's logger, for all modules that log; `proxy.telemetry.logs` configures it."""
 
 import sys
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Have a package that nobody has imported yet not be found meanwhile.
+    """Hide a package from imports meanwhile, if it is not imported yet.
 
     Args:
-        name: of a package that others do without where it is not installed.
+        name: the package; whoever imports it does without where it is not installed.
     """
     if name in sys.modules:
         yield
@@ -22,7 +22,7 @@ def _without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-with _without("rich"):  # which structlog would import for tracebacks: 3 MB of memory, a tenth of a start
+with _without("rich"):  # structlog would import it for tracebacks: 3 MB of memory, a tenth of the start time
     import structlog
     from structlog.typing import FilteringBoundLogger as Logger
 

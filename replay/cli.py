@@ -1,7 +1,7 @@
 """``fetchgate replay``: the command line of captures.
 
 Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration, 3 done, but parts of the input could
-not be read. Only the command that is run is imported: `inspect` is felt to start at once.
+not be read. Only the command that runs is imported, so that `inspect` starts at once.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from typing import Any, Final, NoReturn
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
-"""As shells tell of a command that SIGINT ended."""
+"""The exit code that shells give for a command that SIGINT ended."""
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
-    "inspect": ("replay.inspect.command", "what captures hold, in seconds"),
+    "inspect": ("replay.inspect.command", "what captures contain, in seconds"),
     "measure": ("replay.measure.command", "what sessions would have saved, on Spark"),
     "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
 }
@@ -31,31 +31,31 @@ _OF_THE_EXTRA: Final = frozenset(
 _EXAMPLES: Final = """\
 examples:
   tcpdump -i any -w fetches.pcap tcp port 9092
-      take a capture; it holds what the clients read, records and all
+      take a capture; it contains all that the clients read, records included
   fetchgate replay inspect fetches.pcap
   fetchgate replay measure captures/ --html report.html
   fetchgate replay drive fetches.pcap --target 127.0.0.1:19092
 
-`fetchgate replay COMMAND --help` tells more of each.
+`fetchgate replay COMMAND --help` explains each.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and takes options from the environment and a file as well."""
+    """Reports what is wrong in one line, and reads options from the environment and a file as well."""
 
     def __init__(self, prog: str) -> None:
         self._own: dict[str, argparse.Action] = {}
         super().__init__(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
-        """Add an argument, and remember the options."""
+        """Add an argument, and remember it if it is an option."""
         action = super().add_argument(*names, **kwargs)
         if names[0].startswith("--"):
             self._own[action.dest] = action
         return action
 
     def error(self, message: str) -> NoReturn:
-        """Leave with 2."""
+        """Exit with 2."""
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         except OSError as error:
             self.error(f"--config {file}: {error.strerror}")
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            self.error(f"--config {file} is no TOML: {error}")
+            self.error(f"--config {file} is not TOML: {error}")
 
     @staticmethod
     def _as_flags(flag: str, action: argparse.Action, value: Any) -> list[str]:
@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give the exit code."""
+    """Run the command line and return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
@@ -108,34 +108,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _left(run: Callable[[], int], program: str) -> int:
-    """Run a command; what stops it from outside, or keeps it from printing, is told without a stack trace."""
+    """Run a command; an interrupt, or an output that fails, is reported without a stack trace."""
     try:
         code = run()
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # whoever reads, as `head` does, may have enough
+        if not isinstance(error, BrokenPipeError):  # the reader of the output, as `head`, may have enough
             sys.stderr.write(f"{program}: {error}\n")
-        with suppress(OSError):  # what is not printed yet would fail once more when Python ends
+        with suppress(OSError):  # what is not printed yet would fail again when Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code
 
 
 def _overview(argv: Sequence[str]) -> int:
-    """Tell of the commands; give 2 unless that was asked for."""
+    """Print the commands; return 2 unless --help was given."""
     parser = Parser(PROGRAM)
-    parser.description, parser.epilog = "What captures of Kafka traffic tell.", _EXAMPLES
+    parser.description, parser.epilog = "Inspect, measure and play captures of Kafka traffic.", _EXAMPLES
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
-    for name, (_, told) in COMMANDS.items():
-        commands.add_parser(name, help=told)
+    for name, (_, text) in COMMANDS.items():
+        commands.add_parser(name, help=text)
     parser.parse_args(argv)
     return EXIT_USAGE
 
 
 def _missing(error: ModuleNotFoundError) -> int:
-    """Say how to get what is not installed; whatever else is missing is a defect of ours."""
+    """Report how to install what is missing; any other missing module is a defect of fetchgate."""
     name = (error.name or "").partition(".")[0]
     if name not in _OF_THE_EXTRA:
         raise error

@@ -125,7 +125,7 @@ def test_a_bad_toml_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str], t
 
     assert _fails(capsys, "proxy", "--config", str(file)) == (
         2,
-        f"fetchgate proxy: --config {file} is no TOML: Invalid value (at line 1, column 13)",
+        f"fetchgate proxy: --config {file} is not TOML: Invalid value (at line 1, column 13)",
     )
 
 
@@ -296,7 +296,7 @@ def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path
             file.write_text("sessions = 7\n")
             gate.signal(signal.SIGHUP)
             await until(lambda: gate.said("not reloaded"))
-            assert gate.said("not reloaded")[0]["reason"] == f"sessions in {file}: '7' is none of on, off"
+            assert gate.said("not reloaded")[0]["reason"] == f"sessions in {file}: '7' is not one of on, off"
             assert (await gate.get("/state"))[1]["sessions"]["on"] is False
 
     run(scene())
@@ -407,7 +407,7 @@ def test_misspelt_variables_are_told(
 ) -> None:
     monkeypatch.setenv("FETCHGATE_LISTN", "127.0.0.1:1")
     options = ["--transparent", "redirect", "--listen", "127.0.0.1:0", "--admin", "off"]
-    told = "FETCHGATE_LISTN is no option and counts for nothing; is it FETCHGATE_LISTEN?"
+    told = "FETCHGATE_LISTN is not an option and is ignored; is it FETCHGATE_LISTEN?"
     assert _check(capsys, *options) == (0, [told], "")
 
 
@@ -419,9 +419,7 @@ def test_a_misspelt_variable_is_told_where_its_option_is_missing(
     monkeypatch.setenv("FETCHGATE_BOOTSTRP", "kafka:9092")
     assert main(["proxy", *more]) == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith(
-        "FETCHGATE_BOOTSTRP is no option and counts for nothing; is it FETCHGATE_BOOTSTRAP?"
-    )
+    assert first.endswith("FETCHGATE_BOOTSTRP is not an option and is ignored; is it FETCHGATE_BOOTSTRAP?")
     assert "--bootstrap is missing" in second
 
 

@@ -74,16 +74,16 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tls_key": "k"}, "--tls-key does nothing alone: give --tls-cert FILE as well"),
-        ({"broker_tls_ca": "ca"}, "--broker-tls-ca does nothing alone: give --broker-tls on as well"),
+        ({"tls_key": "k"}, "--tls-key has no effect alone: give --tls-cert FILE as well"),
+        ({"broker_tls_ca": "ca"}, "--broker-tls-ca has no effect alone: give --broker-tls on as well"),
         (
             {"broker_tls_server_name": "kafka"},
-            "--broker-tls-server-name does nothing alone: give --broker-tls on as well",
+            "--broker-tls-server-name has no effect alone: give --broker-tls on as well",
         ),
-        ({"broker_tls_cert": "c"}, "--broker-tls-cert does nothing alone: give --broker-tls on as well"),
+        ({"broker_tls_cert": "c"}, "--broker-tls-cert has no effect alone: give --broker-tls on as well"),
         (
             {"broker_tls": "on", "broker_tls_key": "k"},
-            "--broker-tls-key does nothing alone: give --broker-tls-cert FILE as well",
+            "--broker-tls-key has no effect alone: give --broker-tls-cert FILE as well",
         ),
     ],
 )
@@ -109,18 +109,18 @@ def test_an_endpoint_can_be_off() -> None:
         ("bootstrap", "", "--bootstrap: it is empty; name at least one broker, as in kafka:9092"),
         ("bootstrap", "kafka", "--bootstrap: 'kafka' has no port; write HOST:PORT"),
         ("listen", "1:2:3", "--listen: '1:2:3' is ambiguous; write an IPv6 address as [1:2]:3"),
-        ("sessions", "yes", "--sessions: 'yes' is none of on, off"),
-        ("max_sessions", "-1", "--max-sessions: '-1' is no whole number from 0 upwards"),
-        ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' is no whole number from 1 upwards"),
-        ("drain_timeout", "soon", "--drain-timeout: 'soon' is no number of seconds"),
-        ("drain_timeout", "inf", "--drain-timeout: 'inf' is no number of seconds"),
-        ("log_format", "xml", "--log-format: 'xml' is none of console, json"),
+        ("sessions", "yes", "--sessions: 'yes' is not one of on, off"),
+        ("max_sessions", "-1", "--max-sessions: '-1' must be an integer >= 0"),
+        ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' must be an integer >= 1"),
+        ("drain_timeout", "soon", "--drain-timeout: 'soon' is not a number of seconds"),
+        ("drain_timeout", "inf", "--drain-timeout: 'inf' is not a number of seconds"),
+        ("log_format", "xml", "--log-format: 'xml' is not one of console, json"),
         (
             "advertise",
             "gate:9092",
             (
-                "--advertise: 'gate:9092' is no host; give a host name or IP alone, "
-                "ports follow from --broker-ports"
+                "--advertise: 'gate:9092' is not a host; give a host name or IP without a port; "
+                "--broker-ports sets the ports"
             ),
         ),
     ],
@@ -133,10 +133,8 @@ def test_a_value_from_elsewhere_names_where_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text('max_sessions = "many"\n')
 
-    assert _error(NEEDED, {"FETCHGATE_SESSIONS": "1"}) == "FETCHGATE_SESSIONS: '1' is none of on, off"
-    assert _error(NEEDED, {}, str(file)) == (
-        f"max_sessions in {file}: 'many' is no whole number from 0 upwards"
-    )
+    assert _error(NEEDED, {"FETCHGATE_SESSIONS": "1"}) == "FETCHGATE_SESSIONS: '1' is not one of on, off"
+    assert _error(NEEDED, {}, str(file)) == (f"max_sessions in {file}: 'many' must be an integer >= 0")
 
 
 def test_without_a_bootstrap_it_says_the_three_ways_to_give_one() -> None:
@@ -155,7 +153,7 @@ def test_two_listeners_at_one_address_are_seen_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("listen = \n", "--config {file} is no TOML: Invalid value (at line 1, column 10)"),
+        ("listen = \n", "--config {file} is not TOML: Invalid value (at line 1, column 10)"),
         ("max-sesions = 1\n", "max-sesions in {file}: no such option; is it max_sessions?"),
         ("zzz = 1\n", "zzz in {file}: no such option"),
         (
@@ -179,7 +177,7 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     )
     (tmp_path / "latin.toml").write_bytes(b'listen = "\xe9"')
     assert _error(NEEDED, {}, str(tmp_path / "latin.toml")).startswith(
-        f"--config {tmp_path / 'latin.toml'} is no TOML: 'utf-8' codec can't decode"
+        f"--config {tmp_path / 'latin.toml'} is not TOML: 'utf-8' codec can't decode"
     )
 
 
@@ -200,9 +198,9 @@ def test_variables_that_are_almost_an_option_are_told_and_others_left_alone() ->
             "MAX_SESIONS": "5",
         }
     ) == [
-        "FETCHGATE_ADMN is no option and counts for nothing; is it FETCHGATE_ADMIN?",
-        "FETCHGATE_CONFG is no option and counts for nothing; is it FETCHGATE_CONFIG?",
-        "FETCHGATE_MAX_SESIONS is no option and counts for nothing; is it FETCHGATE_MAX_SESSIONS?",
+        "FETCHGATE_ADMN is not an option and is ignored; is it FETCHGATE_ADMIN?",
+        "FETCHGATE_CONFG is not an option and is ignored; is it FETCHGATE_CONFIG?",
+        "FETCHGATE_MAX_SESIONS is not an option and is ignored; is it FETCHGATE_MAX_SESSIONS?",
     ]
 
 

@@ -1,8 +1,8 @@
-"""The dashboard of a running gateway: a pure view of a snapshot, and the loop that keeps it live.
+"""The dashboard of a running gateway (``fetchgate top``): a pure view of a snapshot, and the loop around it.
 
-- **snapshot** (sans-IO): the JSON of ``/state``, in types; what is missing in it counts as nothing.
-- **figures** (sans-IO): numbers in few characters.
-- **choice** (sans-IO): what the person at the keys has chosen, and what a key makes of it.
-- **view** (sans-IO): snapshot, choice and size in; what rich prints out.
-- **top**: asks ``/state`` again and again, reads keys, draws.
+- **snapshot** (sans-IO): the JSON of ``/state`` as dataclasses; missing fields count as empty.
+- **figures** (sans-IO): short formats of numbers.
+- **choice** (sans-IO): what the user has selected, and how keys change it.
+- **view** (sans-IO): snapshot, selection and size in; what rich prints out.
+- **top**: polls ``/state``, reads keys, draws.
 """

@@ -1,4 +1,4 @@
-"""What the person at the keys has chosen, and what each key makes of it. Sans-IO."""
+"""What the user has selected, and how each key changes it. Sans-IO."""
 
 import re
 from collections.abc import Callable
@@ -33,27 +33,27 @@ _SEQUENCE: Final = re.compile(r"\x1b[\[O][0-?]*[ -/]*[@-~]|(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """How the picture is to look."""
+    """How the screen should look."""
 
     sort: str = "saved"
     reverse: bool = False
-    """The other way round than is usual for that column."""
+    """The opposite of the column's usual order."""
     filter: str = ""
-    """Clients whose id, software, address or broker has this in it."""
+    """Only clients whose id, software, address or broker contains this."""
     typing: bool = False
-    """Keys are letters of the filter now."""
+    """Keys are now letters of the filter."""
     paused: bool = False
     help: bool = False
     quit: bool = False
 
     @property
     def descending(self) -> bool:
-        """Tell whether large values come first."""
+        """Whether large values come first."""
         return (self.sort not in _ASCENDING) != self.reverse
 
 
 def press(choice: Selection, key: str) -> Selection:
-    """Tell what becomes of a choice by a key; one that means nothing changes nothing."""
+    """Return the selection after a key; a key without a meaning changes nothing."""
     if key == CONTROL_C:
         return replace(choice, quit=True)
     if choice.typing:
@@ -65,12 +65,12 @@ def press(choice: Selection, key: str) -> Selection:
 
 
 def split_keys(text: str) -> list[str]:
-    """Part what a terminal sends into keys; arrows and their like come as sequences and mean nothing here."""
+    """Split a terminal's input into keys; arrows and the like are sequences without a meaning here."""
     return [key for key in _SEQUENCE.split(text) if key]
 
 
 def picked(clients: tuple[Client, ...], choice: Selection) -> list[Client]:
-    """Give the clients that the filter lets through, sorted; equal ones by id and address."""
+    """Return the clients that match the filter, sorted; equal ones by id and address."""
     wanted = choice.filter.casefold()
     found = [
         client
@@ -114,4 +114,4 @@ _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "q": lambda choice: replace(choice, quit=True),
     **{str(place): partial(replace, sort=name, reverse=False) for place, name in enumerate(SORTS, 1)},
 }
-"""What keys do outside the filter; `proxy.dashboard.view` has them in words."""
+"""What keys do outside the filter; `proxy.dashboard.view` explains them to the user."""

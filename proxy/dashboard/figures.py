@@ -1,4 +1,4 @@
-"""Numbers in few characters, for people. Sans-IO."""
+"""Short formats of numbers. Sans-IO."""
 
 from collections.abc import Sequence
 from math import floor
@@ -14,7 +14,7 @@ NOTHING: Final = "-"
 
 
 def scaled(value: float, unit: str = "") -> str:
-    """Write a number with three digits and a decimal prefix, as `3.31 MB`; 0 to 999 as they are."""
+    """Format a number with three digits and a decimal prefix, as `3.31 MB`; 0 to 999 as they are."""
     size = abs(value)
     power = 0
     while size >= 999.5 and power < len(_UNITS) - 1:
@@ -27,12 +27,12 @@ def scaled(value: float, unit: str = "") -> str:
 
 
 def volume(value: float) -> str:
-    """Write a number of bytes."""
+    """Format a number of bytes."""
     return scaled(value, "B")
 
 
 def share(part: float, whole: float) -> str:
-    """Write a part in per cent, cut rather than rounded up: 100 % is all of it."""
+    """Format a part in per cent, rounded down: 100 % means all of it."""
     if not whole:
         return NOTHING
     percent = 100 * part / whole
@@ -41,7 +41,7 @@ def share(part: float, whole: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Write a length of time in its two largest units."""
+    """Format a duration in its two largest units."""
     whole = int(seconds)
     if whole < _MINUTE:
         return f"{whole} s"
@@ -53,7 +53,7 @@ def span(seconds: float) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """Write a short time; None: there is none."""
+    """Format a short duration; None: there is none."""
     if seconds is None:
         return NOTHING
     if seconds >= 0.9995:
@@ -63,12 +63,12 @@ def moment(seconds: float | None) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, plain: bool = False) -> str:
-    """Draw the last values as bars between nothing and the largest of them; less than nothing is nothing.
+    """Draw the last values as bars from 0 to the largest of them; negative values count as 0.
 
     Args:
         values: the latest last.
-        width: how many there is room for.
-        plain: for a terminal that has only ASCII.
+        width: how many bars fit.
+        plain: only ASCII characters.
     """
     bars = _PLAIN_BARS if plain else _BARS
     shown = [max(0.0, value) for value in values[-width:]] if width > 0 else []

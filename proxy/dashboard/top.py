@@ -1,6 +1,6 @@
-"""`fetchgate top`: asks a gateway for its state again and again, reads keys, draws.
+"""`fetchgate top`: polls the state of a gateway, reads keys, draws.
 
-One event loop, one picture at a time: a gateway that does not answer never makes a key wait.
+All runs in one event loop: a gateway that does not respond never delays a key.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.view import Size, Unreachable, frame
 from proxy.reasons import reason_of
 
-ANSWER_SECONDS: Final = 3.0
-"""Within this time a gateway answers, or it is not reachable."""
+RESPONSE_SECONDS: Final = 3.0
+"""A gateway that does not respond within this time is not reachable."""
 MAX_CONNECTIONS: Final = 500
-"""How many are asked for; those that moved most."""
-MAX_ANSWER_BYTES: Final = 1 << 24
+"""How many connections are requested: those that moved most bytes."""
+MAX_RESPONSE_BYTES: Final = 1 << 24
 _REQUEST: Final = (
     "GET /state?connections={most} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
     "Accept: application/json\r\nConnection: close\r\n\r\n"
@@ -37,39 +37,39 @@ _REQUEST: Final = (
 
 
 class UnreachableError(Exception):
-    """No state could be had: why, in a few words."""
+    """The state could not be read; the text says why, in a few words."""
 
 
 async def ask(address: Address) -> Snapshot:
     """Ask a gateway for its state.
 
     Raises:
-        UnreachableError: there is none, it does not answer in time, or what answers is no gateway.
+        UnreachableError: nothing listens there, it does not respond in time, or it is not a gateway.
     """
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(RESPONSE_SECONDS):
             return parse(await _get(address))
     except TimeoutError:
-        raise UnreachableError(f"no response within {ANSWER_SECONDS:g} s") from None
-    except (OSError, UnicodeEncodeError) as error:  # a name can be no name at all
+        raise UnreachableError(f"no response within {RESPONSE_SECONDS:g} s") from None
+    except (OSError, UnicodeEncodeError) as error:  # UnicodeEncodeError: not a host name
         raise UnreachableError(reason_of(error)) from None
-    except Exception:  # noqa: BLE001 - whatever a stranger sends, it ends no picture
-        raise UnreachableError("what answers there is no fetchgate") from None
+    except Exception:  # noqa: BLE001 - no response, whatever it is, may end the dashboard
+        raise UnreachableError("what responds there is not fetchgate") from None
 
 
 async def _get(address: Address) -> object:
     host = LOOPBACK_OF.get(address.host, address.host)
-    reader, writer = await asyncio.open_connection(host, address.port, limit=MAX_ANSWER_BYTES)
+    reader, writer = await asyncio.open_connection(host, address.port, limit=MAX_RESPONSE_BYTES)
     try:
         writer.write(_REQUEST.format(most=MAX_CONNECTIONS, address=address).encode())
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1:2] != [b"200"]:
             raise NotAGatewayError(head[:64])
         body = bytearray()
-        while chunk := await reader.read(MAX_ANSWER_BYTES):
+        while chunk := await reader.read(MAX_RESPONSE_BYTES):
             body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
-                raise NotAGatewayError("its response has no end")
+            if len(body) > MAX_RESPONSE_BYTES:
+                raise NotAGatewayError("its response is too large")
     finally:
         writer.transport.abort()
     document: object = json.loads(body)
@@ -77,27 +77,27 @@ async def _get(address: Address) -> object:
 
 
 def once(address: Address) -> int:
-    """Print one picture and give the exit code: 0, or 1 where there is no gateway."""
+    """Print one screen; the exit code is 0, or 1 where there is no gateway."""
     console = Console(highlight=False)
     try:
-        seen = asyncio.run(ask(address))
+        snapshot = asyncio.run(ask(address))
     except UnreachableError as error:
         sys.stderr.write(f"fetchgate top: no gateway at {address}: {error}; see --admin\n")
         return 1
-    console.print(frame(seen, Selection(), Size(width=console.width, plain=_plain(console)), keys=False))
+    console.print(frame(snapshot, Selection(), Size(width=console.width, plain=_plain(console)), keys=False))
     return 0
 
 
 def watch(address: Address, interval: float) -> int:
-    """Draw until somebody quits; give the exit code: 0, or 2 where there is nothing to draw on.
+    """Draw until the user quits; the exit code is 0, or 2 where there is no terminal.
 
     Args:
         address: the admin endpoint.
-        interval: seconds from one picture to the next.
+        interval: seconds from one screen to the next.
     """
     console = Console(highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
-        sys.stderr.write("fetchgate top: this is no terminal to draw on; give --once\n")
+        sys.stderr.write("fetchgate top: this is not a terminal; give --once\n")
         return 2
     with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         asyncio.run(_Top(address, interval, live).run())
@@ -110,7 +110,7 @@ def _plain(console: Console) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Have each key at once, unseen, none of them a signal."""
+    """Read each key at once, without echo, and none as a signal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -128,20 +128,20 @@ def _keys() -> Iterator[None]:
 
 
 class _Top:
-    """The live picture."""
+    """The live dashboard."""
 
     def __init__(self, address: Address, interval: float, live: Live) -> None:
         self._address = address
         self._interval = interval
         self._live = live
         self._choice = Selection()
-        self._seen: Snapshot | Unreachable | None = None
+        self._state: Snapshot | Unreachable | None = None
         self._reached_at = monotonic()
         self._quit = asyncio.Event()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
 
     async def run(self) -> None:
-        """Draw until it is told to quit."""
+        """Draw until the user or a signal ends it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._quit.set)
@@ -149,7 +149,7 @@ class _Top:
         if sys.stdin.isatty():
             loop.add_reader(sys.stdin.fileno(), self._pressed)
         asking = loop.create_task(self._ask())
-        asking.add_done_callback(lambda _: self._quit.set())  # a defect of ours: no picture that stands still
+        asking.add_done_callback(lambda _: self._quit.set())  # a defect in it must not leave a frozen screen
         await self._quit.wait()
         asking.cancel()
         with suppress(asyncio.CancelledError):
@@ -158,17 +158,17 @@ class _Top:
     async def _ask(self) -> None:
         while True:
             if not self._choice.paused:
-                await self._look()
+                await self._update()
                 self._draw()
             await asyncio.sleep(self._interval)
 
-    async def _look(self) -> None:
+    async def _update(self) -> None:
         try:
-            self._seen = await ask(self._address)
+            self._state = await ask(self._address)
         except UnreachableError as error:
-            last = self._seen.last if isinstance(self._seen, Unreachable) else self._seen
+            last = self._state.last if isinstance(self._state, Unreachable) else self._state
             since = monotonic() - self._reached_at
-            self._seen = Unreachable(address=str(self._address), reason=str(error), seconds=since, last=last)
+            self._state = Unreachable(address=str(self._address), reason=str(error), seconds=since, last=last)
         else:
             self._reached_at = monotonic()
 
@@ -177,7 +177,7 @@ class _Top:
             data = os.read(sys.stdin.fileno(), 1024)
         except OSError:
             data = b""
-        if not data:  # the terminal is gone
+        if not data:  # the terminal was closed
             self._quit.set()
             return
         for key in split_keys(self._decoder.decode(data)):
@@ -187,8 +187,8 @@ class _Top:
         self._draw()
 
     def _draw(self) -> None:
-        if self._seen is None:
+        if self._state is None:
             return
         console = self._live.console
         size = Size(width=console.width, height=console.height, plain=_plain(console))
-        self._live.update(frame(self._seen, self._choice, size), refresh=True)
+        self._live.update(frame(self._state, self._choice, size), refresh=True)

@@ -1,7 +1,7 @@
-"""One picture of a gateway: a snapshot, a choice and a size in; what rich prints out. Pure.
+"""One screen of the dashboard: a snapshot, a selection and a size in; what rich prints out. Pure.
 
-Colours are the sixteen of the terminal, so that they suit a light and a dark one; nothing is told by colour
-alone.
+It uses the sixteen colours of the terminal, which suit a light and a dark one. Colour alone never carries
+information.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,14 @@ from rich.text import Text
 
 from proxy.dashboard.choice import SORTS, Selection, picked
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, sparkline, volume
-from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures, Client, Happened, Recent, Snapshot
+from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures, Client, PastEvent, Recent, Snapshot
 
 WIDE: Final = 160
-"""From this width on tables have more columns."""
+"""At this width or more, tables have more columns."""
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
 _HEAD_LINES: Final = 6
-"""Title, the table of bytes, fetches, connections."""
+"""The lines of the title, the table of bytes, the fetches and the connections."""
 _SPARKLINE_WIDTH: Final = 60
 _STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
 _SHORT: Final = {"incremental": "incr"}
@@ -33,51 +33,51 @@ _KEYS: Final = "s sort  r reverse  / filter  p pause  h help  q quit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much room there is."""
+    """The size of the screen."""
 
     width: int
     height: int | None = None
-    """None: as much as it takes."""
+    """None: unlimited."""
     plain: bool = False
     """The terminal has only ASCII."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreachable:
-    """No snapshot could be had."""
+    """The gateway is not reachable."""
 
     address: str
     reason: str
     seconds: float
-    """Since when."""
+    """For how long."""
     last: Snapshot | None
-    """The last one before that."""
+    """The last snapshot before that."""
 
 
 def frame(
-    seen: Snapshot | Unreachable, choice: Selection, size: Size, *, keys: bool = True
+    snapshot: Snapshot | Unreachable, choice: Selection, size: Size, *, keys: bool = True
 ) -> RenderableType:
-    """Draw a picture.
+    """Draw one screen.
 
     Args:
-        seen: what there is to show.
-        choice: how it is to look.
-        size: how much room there is.
-        keys: somebody is there to press some.
+        snapshot: what is shown.
+        choice: how it is shown.
+        size: the size of the screen.
+        keys: show the line of keys.
     """
     if choice.help:
         lines: list[RenderableType] = [*_help()]
-    elif isinstance(seen, Unreachable):
-        lines = [*_unreachable(seen)]
+    elif isinstance(snapshot, Unreachable):
+        lines = [*_unreachable(snapshot)]
     else:
-        lines = _picture(seen, choice, size, room=_room(size, keys=keys))
+        lines = _screen(snapshot, choice, size, room=_room(size, keys=keys))
     if keys:
         lines.append(_footer(choice, size))
     return _Plain(Group(*lines)) if size.plain else Group(*lines)
 
 
 class _Plain:
-    """Something drawn in ASCII: rich marks what it cuts off with a letter that such a terminal has not."""
+    """A drawing in ASCII: rich marks what it cuts off with a character that such a terminal lacks."""
 
     def __init__(self, drawn: RenderableType) -> None:
         self._drawn = drawn
@@ -91,23 +91,25 @@ def _room(size: Size, *, keys: bool) -> int | None:
     return None if size.height is None else size.height - int(keys)
 
 
-def _picture(seen: Snapshot, choice: Selection, size: Size, *, room: int | None) -> list[RenderableType]:
-    reasons = _reasons(seen, whole=room is None)
-    clients = picked(seen.clients, choice)
+def _screen(snapshot: Snapshot, choice: Selection, size: Size, *, room: int | None) -> list[RenderableType]:
+    reasons = _reasons(snapshot, whole=room is None)
+    clients = picked(snapshot.clients, choice)
     fixed = _HEAD_LINES + len(reasons) + 4  # two tables with a title and their columns' names each
-    rows = _share_out(None if room is None else room - fixed, seen, len(clients))
-    brokers = sorted(seen.brokers, key=lambda broker: not broker.problem and rows.brokers < len(seen.brokers))
+    rows = _share_out(None if room is None else room - fixed, snapshot, len(clients))
+    brokers = sorted(
+        snapshot.brokers, key=lambda broker: not broker.problem and rows.brokers < len(snapshot.brokers)
+    )
     return [
-        _title(seen, choice),
+        _title(snapshot, choice),
         *reasons,
-        _bytes(seen, size),
-        _fetches(seen.recent),
-        _connections(seen),
-        _clients_title(seen, choice, len(clients), min(rows.clients, len(clients)), size),
+        _bytes(snapshot, size),
+        _fetches(snapshot.recent),
+        _connections(snapshot),
+        _clients_title(snapshot, choice, len(clients), min(rows.clients, len(clients)), size),
         _clients(clients[: rows.clients], choice, size),
-        _brokers_title(seen, rows.brokers),
+        _brokers_title(snapshot, rows.brokers),
         _brokers(brokers[: rows.brokers], size),
-        *_events(seen.happened, rows.events),
+        *_events(snapshot.events, rows.events),
     ]
 
 
@@ -118,15 +120,15 @@ class _Rows:
     events: int
 
 
-def _share_out(room: int | None, seen: Snapshot, clients: int) -> _Rows:
-    """Share out lines: brokers get up to a third, events one and what is left over in the end."""
+def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _Rows:
+    """Divide the lines: brokers get up to a third, events one and what is left over."""
     if room is None:
-        return _Rows(clients=clients, brokers=len(seen.brokers), events=_MAX_EVENTS)
-    events = int(bool(seen.happened) and room > 0)
-    brokers = min(len(seen.brokers), max(room - events, 0) // 3)
+        return _Rows(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS)
+    events = int(bool(snapshot.events) and room > 0)
+    brokers = min(len(snapshot.brokers), max(room - events, 0) // 3)
     rows = min(clients, max(room - events - brokers, 0))
     left = max(room - events - brokers - rows, 0)
-    more = min(left, len(seen.brokers) - brokers)
+    more = min(left, len(snapshot.brokers) - brokers)
     return _Rows(clients=rows, brokers=brokers + more, events=min(events + left - more, _MAX_EVENTS))
 
 
@@ -137,29 +139,29 @@ def _line(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis", end="\n")
 
 
-def _title(seen: Snapshot, choice: Selection) -> Text:
+def _title(snapshot: Snapshot, choice: Selection) -> Text:
     paused = ("  PAUSED, p goes on ", "bold reverse") if choice.paused else ""
     return _line(
-        (f"fetchgate {seen.version}", _LABEL),
-        f" at {seen.listen}  ",
-        (seen.state, _STATE_STYLES.get(seen.state, _WARNING)),
-        f"  up {span(seen.uptime)}",
-        "" if seen.sessions_on else ("  sessions are off: a plain wire", _WARNING),
+        (f"fetchgate {snapshot.version}", _LABEL),
+        f" at {snapshot.listen}  ",
+        (snapshot.state, _STATE_STYLES.get(snapshot.state, _WARNING)),
+        f"  up {span(snapshot.uptime)}",
+        "" if snapshot.sessions_on else ("  sessions are off: a plain wire", _WARNING),
         paused,
     )
 
 
-def _reasons(seen: Snapshot, *, whole: bool) -> list[Text]:
-    if whole:  # one picture, to be kept or sent on: each reason has as many lines as it takes
-        return [Text.assemble(("! ", _WARNING), reason) for reason in seen.reasons]
-    lines = [_line(("! ", _WARNING), reason) for reason in seen.reasons[:_MAX_REASONS]]
-    if (more := len(seen.reasons) - _MAX_REASONS) > 0:
+def _reasons(snapshot: Snapshot, *, whole: bool) -> list[Text]:
+    if whole:  # one screen, to be kept or sent: each reason has as many lines as it needs
+        return [Text.assemble(("! ", _WARNING), reason) for reason in snapshot.reasons]
+    lines = [_line(("! ", _WARNING), reason) for reason in snapshot.reasons[:_MAX_REASONS]]
+    if (more := len(snapshot.reasons) - _MAX_REASONS) > 0:
         lines[-1].append(f" (and {more} more)")
     return lines
 
 
-def _bytes(seen: Snapshot, size: Size) -> Table:
-    recent, client, broker = seen.recent, seen.client, seen.broker
+def _bytes(snapshot: Snapshot, size: Size) -> Table:
+    recent, client, broker = snapshot.recent, snapshot.client, snapshot.broker
     table = _table()
     table.add_column("", width=11)
     for name in ("client side", "broker side", "saved", ""):
@@ -179,8 +181,8 @@ def _bytes(seen: Snapshot, size: Size) -> Table:
         "since start",
         volume(client.fetch_bytes),
         volume(broker.fetch_bytes),
-        Text(volume(seen.saved), style=_saved_style(seen.saved)),
-        share(seen.saved, client.fetch_bytes),
+        Text(volume(snapshot.saved), style=_saved_style(snapshot.saved)),
+        share(snapshot.saved, client.fetch_bytes),
         f"peak {volume(max(recent.saved, default=0.0))}/s",
     )
     return table
@@ -191,7 +193,7 @@ def _saved_style(saved: float) -> str:
 
 
 def _fetches(recent: Recent) -> Text:
-    """Draw the last line of the table of bytes, where kinds of fetches have the room of the other columns."""
+    """Draw the last line of the table of bytes, with the kinds of fetches in place of the other columns."""
     to_broker = sum(recent.now(column) for column in recent.broker_fetches.values())
     rates = f"{_rate(recent.now(recent.client_fetches)):>11} {_rate(to_broker):>11}"
     kinds = _kinds(recent)
@@ -204,24 +206,24 @@ def _rate(value: float) -> str:
 
 
 def _kinds(recent: Recent) -> str:
-    """Name the kinds of fetches that go to the broker, the commonest first."""
+    """Return the rates of the kinds of fetches to the broker, the most common first."""
     rates = sorted(
         ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
     )
     return " ".join(f"{_rate(rate)} {_SHORT.get(kind, kind)}" for rate, kind in rates if rate)
 
 
-def _connections(seen: Snapshot) -> Text:
-    slots = f"{seen.slots_held} of {seen.slots}" if seen.slots else str(seen.slots_held)
-    full = 0 < seen.slots <= seen.slots_held
+def _connections(snapshot: Snapshot) -> Text:
+    slots = f"{snapshot.slots_used} of {snapshot.slots}" if snapshot.slots else str(snapshot.slots_used)
+    full = 0 < snapshot.slots <= snapshot.slots_used
     return _line(
-        (str(seen.connections), _LABEL),
-        f" connections of {scaled(seen.accepted)}  ",
+        (str(snapshot.connections), _LABEL),
+        f" connections of {scaled(snapshot.accepted)}  ",
         (slots, _WARNING if full else _LABEL),
-        " broker slots  ",
-        (volume(seen.held_bytes), _LABEL),
-        " held  adds ",
-        (f"{moment(seen.added_request)} + {moment(seen.added_response)}", _LABEL),
+        " slots  ",
+        (volume(snapshot.buffered_bytes), _LABEL),
+        " buffered  adds ",
+        (f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}", _LABEL),
     )
 
 
@@ -236,13 +238,13 @@ def _section(name: str, *parts: str | tuple[str, str]) -> Text:
     return _line((name, "bold reverse"), "  ", *parts)
 
 
-def _clients_title(seen: Snapshot, choice: Selection, found: int, shown: int, size: Size) -> Text:
+def _clients_title(snapshot: Snapshot, choice: Selection, found: int, shown: int, size: Size) -> Text:
     arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
     parts: list[str | tuple[str, str]] = [f"{shown} of {found}, by {choice.sort} {arrow}"]
     if choice.filter or choice.typing:
         parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", _LABEL))
-    if (unlisted := seen.connections - len(seen.clients)) > 0:
-        parts.append(f"  {unlisted} that moved least are not told")
+    if (unlisted := snapshot.connections - len(snapshot.clients)) > 0:
+        parts.append(f"  {unlisted} that moved least are not listed")
     return _section(" Clients ", *parts)
 
 
@@ -295,9 +297,9 @@ def _client(client: Client, *, wide: bool) -> Iterable[Text]:
         yield from (Text(cell) for cell in (client.broker, scaled(client.fetches), client.address))
 
 
-def _brokers_title(seen: Snapshot, shown: int) -> Text:
-    more = f"{shown} of {len(seen.brokers)}  " if shown < len(seen.brokers) else ""
-    return _section(" Brokers ", f"{more}time to answer: of late, in the mean; a fetch's own wait included")
+def _brokers_title(snapshot: Snapshot, shown: int) -> Text:
+    more = f"{shown} of {len(snapshot.brokers)}  " if shown < len(snapshot.brokers) else ""
+    return _section(" Brokers ", f"{more}response time: recent mean; includes a fetch's own wait")
 
 
 def _brokers(brokers: Sequence[BrokerFigures], size: Size) -> Table:
@@ -333,8 +335,8 @@ def _broker(broker: BrokerFigures, *, wide: bool) -> Iterable[Text]:
     yield Text(broker.address)
     yield Text(scaled(broker.connections))
     yield Text(scaled(broker.sessions))
-    for trouble in (broker.refusals, broker.evictions):
-        yield Text(scaled(trouble), style="red" if trouble else "")
+    for count in (broker.refusals, broker.evictions):
+        yield Text(scaled(count), style="red" if count else "")
     yield Text(moment(broker.fetch_seconds))
     yield Text(moment(broker.other_seconds))
     if wide:
@@ -342,10 +344,10 @@ def _broker(broker: BrokerFigures, *, wide: bool) -> Iterable[Text]:
         yield Text(volume(broker.saved))
 
 
-def _events(happened: Sequence[Happened], rows: int) -> list[Text]:
+def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
     """Draw the latest events, the newest first."""
     lines = []
-    for event in list(reversed(happened))[:rows]:
+    for event in list(reversed(events))[:rows]:
         times = f" ({event.count} times)" if event.count > 1 else ""
         style = "red" if event.warning else ""
         lines.append(_line(f"{span(event.ago):>12} ago  ", (f"{event.text}{times}", style)))
@@ -355,17 +357,17 @@ def _events(happened: Sequence[Happened], rows: int) -> list[Text]:
 # -- the rest ----------------------------------------------------------------------------------------------
 
 
-def _unreachable(seen: Unreachable) -> Iterable[Text]:
-    yield _line(("fetchgate", _LABEL), "  ", ("not reachable", _WARNING), f"  for {span(seen.seconds)}")
+def _unreachable(snapshot: Unreachable) -> Iterable[Text]:
+    yield _line(("fetchgate", _LABEL), "  ", ("not reachable", _WARNING), f"  for {span(snapshot.seconds)}")
     yield _line("")
-    yield Text.assemble((f"No response from {seen.address}: {seen.reason}.", _LABEL))
-    yield Text("It is asked again and again; this picture comes back by itself.")
+    yield Text.assemble((f"No response from {snapshot.address}: {snapshot.reason}.", _LABEL))
+    yield Text("It is polled; this screen comes back when it responds.")
     yield Text("Does `fetchgate proxy` run there, and is --admin what its --admin says?")
-    if seen.last is not None:
+    if snapshot.last is not None:
         yield _line("")
         yield _line(
-            f"The last that was seen: {seen.last.state}, {seen.last.connections} connections,"
-            f" {volume(seen.last.saved)} saved in {span(seen.last.uptime)}."
+            f"The last state: {snapshot.last.state}, {snapshot.last.connections} connections,"
+            f" {volume(snapshot.last.saved)} saved in {span(snapshot.last.uptime)}."
         )
 
 
@@ -381,24 +383,24 @@ def _footer(choice: Selection, size: Size) -> Text:
 
 _HELP: Final = (
     ("Keys", ""),
-    ("s  S  1-9", "sort clients by the next column, by the one before, by that column"),
-    ("r", "turn the order round"),
+    ("s  S  1-9", "sort clients by the next column, the previous one, or that column"),
+    ("r", "reverse the order"),
     ("/", "only clients with these letters in id, software, address, broker"),
-    ("p", "pause: the picture stands still, the gateway does not"),
+    ("p", "pause: freezes the screen, not the gateway"),
     ("q", "quit"),
     ("Clients, a line for each connection", ""),
     ("v", "version of its last fetch"),
     ("parts, epoch", "partitions and next epoch of its fetch session at the broker"),
-    ("incr", "share of its fetches that went to the broker as incremental ones"),
+    ("incr", "share of its fetches that the broker got as incremental ones"),
     ("left out", "partition entries that the broker's side was spared, both ways"),
     ("saved", "bytes of fetches on the client's side less those on the broker's"),
     ("Brokers", ""),
-    ("refused", "requests for a session that found no free slot"),
-    ("evicted", "sessions the broker gave to others (error 70); clients saw nothing"),
-    ("fetch, other", "seconds until responses began, in the mean over two minutes"),
+    ("refused", "requests for a session for which there was no free slot"),
+    ("evicted", "sessions evicted by the broker (error 70); clients notice nothing"),
+    ("fetch, other", "mean time until responses began, over two minutes"),
     ("Head", ""),
-    ("held", "responses in memory until they are whole (--max-inflight-bytes)"),
-    ("adds", "what the gateway adds to a request + to a response, in the mean"),
+    ("buffered", "incomplete responses in memory (--max-inflight-bytes)"),
+    ("adds", "mean time that the gateway adds to a request + to a response"),
 )
 
 

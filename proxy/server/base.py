@@ -87,7 +87,7 @@ class Service(ABC):
             counts=counts,
             uptime_seconds=monotonic() - self.started_at,
             history=self.totals.history,
-            answer_seconds=self.totals.all_answer_seconds(),
+            response_seconds=self.totals.all_response_seconds(),
         )
 
     async def keep_history(self) -> None:

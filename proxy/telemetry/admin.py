@@ -1,8 +1,8 @@
 """The admin endpoint: ``/livez``, ``/readyz``, ``/metrics``, ``/state``; GET, one response each.
 
-It is small on purpose. What a peer can take is bounded: the size of a request, the time it may need, and how
-many peers there are at once; a peer that only waits makes room for the next. It binds loopback by default and
-responses nothing but what stands here.
+It is small on purpose. What a peer can use is limited: the size of a request, the time that it may take, and
+the number of peers at once; the oldest connection is closed for a new one. It binds loopback by default and
+serves nothing but these four paths.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from proxy.telemetry.status import health_of
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
-"""For a request to come, and again for its response to be taken."""
+"""The longest time to receive a request, and again to send its response."""
 _MAX_DIGITS: Final = 18
-"""Of a number that is asked for."""
+"""The longest number in a query."""
 
 Response = tuple[HTTPStatus, str, bytes]
 
 
 class Admin:
-    """Responses for one gateway."""
+    """The admin endpoint of one gateway."""
 
     def __init__(self, gateway: Describable) -> None:
         self._gateway = gateway
@@ -51,13 +51,13 @@ class Admin:
             self._servers.append(server)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         for server in self._servers:
             server.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= MAX_CONNECTIONS:
-            # Who opened it first has had most time: peers that send nothing must not keep out a probe.
+            # The oldest connection has had most time: peers that send nothing must not keep out a probe.
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.transport.abort()
@@ -69,7 +69,7 @@ class Admin:
                 writer.write(_http(*response))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # it left, or it is too slow (TimeoutError is an OSError)
+            pass  # the peer left, or it is too slow (TimeoutError is an OSError)
         finally:
             self._open.pop(writer, None)
             writer.close()
@@ -90,12 +90,12 @@ class Admin:
             return _text(HTTPStatus.NOT_FOUND)
         try:
             return await route(query)
-        except Exception as error:  # noqa: BLE001 - a defect of ours costs one response
+        except Exception as error:  # noqa: BLE001 - a defect of the gateway costs one response
             logs.logger().error("admin endpoint broken by a defect", exc_info=error)
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _live(self, _query: str) -> Response:
-        """Say that the event loops turn: this one, and that of each worker."""
+        """Respond with 200 if the event loops run: this one, and that of each worker."""
         if (await self._gateway.collect_status()).silent:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE)
         return HTTPStatus.OK, "text/plain", b"alive\n"
@@ -109,7 +109,7 @@ class Admin:
         return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.collect_account())
 
     async def _state(self, query: str) -> Response:
-        """Give the state; ``?connections=N`` lists no more than N of them."""
+        """Respond with the state; ``?connections=N`` lists at most N connections."""
         wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
         if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
             return _text(HTTPStatus.BAD_REQUEST)

@@ -1,4 +1,4 @@
-"""What happened of late: sums by interval for a picture of now, and the rare events in words. Sans-IO."""
+"""The recent past: how much totals grew in each interval, and the rare events in words. Sans-IO."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,18 +19,18 @@ from proxy.logger import Logger
 from proxy.protocol.api import ErrorCode
 
 INTERVAL_SECONDS: Final = 2.0
-"""How often sums are taken."""
+"""How often the totals are sampled."""
 INTERVALS: Final = 60
-"""How many of them are kept: two minutes."""
-HAPPENINGS: Final = 50
+"""How many intervals are kept: two minutes."""
+MAX_EVENTS: Final = 50
 """Events that are kept."""
 TOGETHER_SECONDS: Final = 10.0
-"""Events of one kind that follow each other within this time are told as one, with their number."""
+"""Events of one kind that follow each other within this time count as one, with their number."""
 _MAX_TEXT: Final = 300
 
 
 class History:
-    """How much some sums grew in each of the last intervals."""
+    """How much some totals grew in each of the last intervals."""
 
     __slots__ = ("_before", "_rows")
 
@@ -39,7 +39,7 @@ class History:
         self._rows: deque[tuple[float, list[float]]] = deque(maxlen=INTERVALS)
 
     def note(self, now: float, sums: Sequence[float]) -> None:
-        """Take the sums as they are now (seconds); the first time there is nothing to compare them with."""
+        """Add the totals as they are at `now` (seconds); the first call only sets the start."""
         if self._before is not None:
             then, before = self._before
             grown = [after - earlier for after, earlier in zip(sums, before, strict=True)]
@@ -48,55 +48,55 @@ class History:
 
     @property
     def seconds(self) -> list[float]:
-        """Give the length of each interval, the latest last."""
+        """The length of each interval, the latest last."""
         return [seconds for seconds, _ in self._rows]
 
     def column(self, which: int) -> list[float]:
-        """Give how much one of the sums grew in each interval."""
+        """Return how much one of the totals grew in each interval."""
         return [grown[which] for _, grown in self._rows]
 
 
 @dataclass(slots=True, kw_only=True)
 class RecentEvent:
-    """Something that happened, once or several times."""
+    """An event that happened once or several times."""
 
     at: float
-    """The last time, in seconds since 1970."""
+    """When it last happened, in seconds since 1970."""
     kind: str
     text: str
-    """The last of them in words."""
+    """The last of these events, in words."""
     warning: bool
     count: int = 1
 
 
 class RecentEvents:
-    """The last that happened, in words."""
+    """The last events, in words."""
 
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: deque[RecentEvent] = deque(maxlen=HAPPENINGS)
+        self._kept: deque[RecentEvent] = deque(maxlen=MAX_EVENTS)
 
     def __iter__(self) -> Iterator[RecentEvent]:
         return iter(self._kept)
 
     def note(self, at: float, kind: str, text: str, *, warning: bool = False) -> None:
-        """Keep one; a thousand of a kind at once take the place of one.
+        """Add an event; events of one kind that follow each other closely are counted as one.
 
         Args:
             at: when, in seconds since 1970.
-            kind: what sort it is.
-            text: what happened.
-            warning: it is something to look at.
+            kind: its kind.
+            text: the event in words.
+            warning: an operator should look at it.
         """
         self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
 
     def add(self, other: "RecentEvents") -> None:
-        """Put in what happened elsewhere, in the order of time."""
-        both = sorted((*self._kept, *other), key=lambda happening: happening.at)
+        """Merge the events of another process, in the order of time."""
+        both = sorted((*self._kept, *other), key=lambda event: event.at)
         self._kept.clear()
-        for happening in both:
-            self._keep(happening)
+        for event in both:
+            self._keep(event)
 
     def _keep(self, last: RecentEvent) -> None:
         alike = (
@@ -109,22 +109,22 @@ class RecentEvents:
 
 
 class Note(Protocol):
-    """Keeps something that happened, in words."""
+    """Adds a recent event."""
 
     def __call__(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Keep it."""
+        """Add it: its kind, and the event in words."""
 
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:
-    """Say in words what a connection reports.
+    """Describe an event of a connection in words.
 
     Args:
-        event: what it reports.
-        client: what the client is called.
-        broker: what its broker is called.
+        event: the event.
+        client: the name of the client.
+        broker: the name of its broker.
 
     Returns:
-        The kind, the text, and whether it is something to look at; None where it is nothing to tell.
+        The kind, the text, and whether it is a warning; None for an event that is not shown.
     """
     kind = _KINDS.get(type(event))
     return (kind, _words(event, client, broker), kind in _WARNINGS) if kind is not None else None
@@ -144,17 +144,17 @@ _WARNINGS: Final = frozenset({"session refused", "session lost", "fault"})
 def _words(event: Event, client: str, broker: str) -> str:
     match event:
         case ClientNamed():
-            words = f"{client} said what it is"
+            words = f"{client} sent its name"
         case SessionMade():
             words = f"{broker} gave {client} a session of {event.partitions:,} partitions"
         case SessionRefused():
-            words = f"{broker} has no slot for {client}, which goes on in full"
+            words = f"{broker} has no slot for {client}, which continues with full fetches"
         case SessionLost():
             words = _lost(event, client, broker)
         case SessionClosed():
             words = f"{client}'s session at {broker} was closed: {event.reason}"
         case Passthrough():
-            words = f"{client} passes as it comes: {event.reason}"
+            words = f"{client} is forwarded unchanged: {event.reason}"
         case Fault():
             words = f"{client} at {broker} was cut off, fault of the {event.side}: {event.reason}"
         case _:
@@ -164,22 +164,22 @@ def _words(event: Event, client: str, broker: str) -> str:
 
 def _lost(event: SessionLost, client: str, broker: str) -> str:
     if event.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-        return f"{broker} evicted {client}'s session (70); the fetch was sent again"
+        return f"{broker} evicted {client}'s session (70); the fetch was resent"
     if event.error_code and event.error_code in set(ErrorCode):
         named = ErrorCode(event.error_code).name.lower().replace("_", " ")
         reason = f"{named} ({event.error_code})"
     else:
         reason = event.reason
-    return f"{client} lost its session at {broker}: {reason}; the fetch was sent again"
+    return f"{client} lost its session at {broker}: {reason}; the fetch was resent"
 
 
 def write_event(log: Logger, event: Event, **who: object) -> None:
-    """Write what a connection reports.
+    """Log an event of a connection.
 
     Args:
-        log: where to.
-        event: what happened.
-        who: the connection, in the words of the other lines.
+        log: takes the line.
+        event: the event.
+        who: the fields that identify the connection.
     """
     match event:
         case ClientNamed():
@@ -188,7 +188,7 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
         case SessionMade():
             log.debug("session made", **who, session_id=event.session_id, partitions=event.partitions)
         case SessionRefused():
-            log.warning("session refused", **who, remedy="the broker has no free slot; fetches go on in full")
+            log.warning("session refused", **who, remedy="the broker has no free slot; full fetches continue")
         case SessionLost():
             log.info(
                 "session lost", **who, session_id=event.session_id, code=event.error_code, reason=event.reason

@@ -1,6 +1,7 @@
-"""Log lines: structlog on stderr, for people or as JSON, and a bound on how many of a kind there are.
+"""Log lines: structlog on stderr, for people or as JSON, with a limit on repeated lines.
 
-What connections report becomes lines here. No record, key or value of a client is ever in one.
+Also the handlers for exceptions that nobody catches. No log line contains a record, a key or a value of a
+client. The lines for events of connections are in `proxy.telemetry.history`.
 """
 
 import logging
@@ -14,15 +15,15 @@ from typing import Any, TextIO
 from proxy.logger import Logger, structlog
 
 BURST = 20
-"""Lines of one event that may follow each other ..."""
+"""So many lines of one event are written ..."""
 WINDOW = 10.0
-"""... in so many seconds; what goes beyond is counted and told by the next line."""
+"""... in so many seconds; further ones are counted, and the next line gives their number."""
 
 
 class Throttle:
-    """Drop lines of an event that comes too often; a thousand faulting peers must not fill a disk.
+    """Drops lines of an event that comes too often: a thousand faulty peers must not fill a disk.
 
-    Debug lines pass: who turns them on wants to see each.
+    Debug lines are never dropped: whoever enables them wants to see each.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +33,7 @@ class Throttle:
     def __call__(
         self, _logger: structlog.typing.WrappedLogger, method: str, line: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """Pass the line on, with what was suppressed before it, or drop it."""
+        """Return the line, with the number of lines that were dropped before it, or drop it."""
         if method == "debug":
             return line
         event, now = str(line["event"]), self._clock()
@@ -49,12 +50,12 @@ class Throttle:
 
 
 def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
-    """Set how lines look and which are written; can be called again at run time.
+    """Set the format of lines and which are written; can be called again at run time.
 
     Args:
         style: ``console`` or ``json``.
-        level: the lowest that is written.
-        stream: where to; stderr by default.
+        level: the lowest level that is written.
+        stream: the output; stderr by default.
     """
     out = stream or sys.stderr
     renderer: Any = (
@@ -72,33 +73,33 @@ def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(out),
-        cache_logger_on_first_use=False,  # so that a changed level is seen by those who have a logger
+        cache_logger_on_first_use=False,  # so that a changed level applies to loggers in use
     )
 
 
 def logger() -> Logger:
-    """Give the logger that `configure` set up."""
+    """Return the logger that `configure` set up."""
     log: Logger = structlog.get_logger()
     return log
 
 
 def silent() -> Logger:
-    """Give a logger that writes nothing but what is critical, which nothing is."""
+    """Return a logger that writes nothing: only critical lines, and there are none."""
     wrapper = structlog.make_filtering_bound_logger(logging.CRITICAL)
     log: Logger = structlog.wrap_logger(structlog.PrintLogger(), wrapper_class=wrapper)
     return log
 
 
 def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Write what the event loop could not handle (`asyncio.loop.set_exception_handler`)."""
+    """Log what the event loop could not handle (`asyncio.loop.set_exception_handler`)."""
     error = context.get("exception")
     if isinstance(error, gaierror) and not isinstance(context.get("future"), Task):
-        return  # uvloop looks for a name after who asked for it has given up: that was told
+        return  # uvloop still resolves a name after its caller gave up, which was reported
     logger().error("event loop", reason=str(context.get("message")), exc_info=error)
 
 
-def ignored(told: "sys.UnraisableHookArgs") -> None:
-    """Write an exception that nobody can catch (`sys.unraisablehook`)."""
-    if isinstance(told.exc_value, UnicodeDecodeError) and isinstance(told.object, bytes):
-        return  # ssl could not read the name that a client asks for: its handshake fails, which is told
-    logger().error("exception ignored", reason=f"in {told.object!r}", exc_info=told.exc_value)
+def ignored(raised: "sys.UnraisableHookArgs") -> None:
+    """Log an exception that nobody can catch (`sys.unraisablehook`)."""
+    if isinstance(raised.exc_value, UnicodeDecodeError) and isinstance(raised.object, bytes):
+        return  # ssl could not read the server name of a client: the handshake fails, which is reported
+    logger().error("exception ignored", reason=f"in {raised.object!r}", exc_info=raised.exc_value)

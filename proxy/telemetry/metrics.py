@@ -1,7 +1,7 @@
-"""The gateway as Prometheus sees it: computed when it is asked for, from the tallies; nothing per frame.
+"""The metrics for Prometheus: computed from the tallies when they are requested; nothing is done per frame.
 
-Label values are bounded: two sides, four kinds, Kafka's error codes, `MAX_REASONS` reasons and `MAX_BROKERS`
-brokers. No client id is one: it is the client's to choose; `/state` has them.
+The number of label values is limited: two sides, four kinds, Kafka's error codes, `MAX_REASONS` reasons and
+`MAX_BROKERS` brokers. Client ids are no labels, because clients choose them; `/state` has them.
 """
 
 from collections import Counter
@@ -21,27 +21,27 @@ from proxy.telemetry.totals import NodeId, add, saved_bytes
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
-"""Values of a label that come from the wire; the rest is `other`."""
+"""How many values a label has that come from the wire; the rest is `other`."""
 MAX_BROKERS: Final = 100
-"""Brokers that are told apart, those with the lowest ids; the rest is `other`."""
+"""How many brokers have a label value: those with the lowest ids; the rest is `other`."""
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""Told from the start, so that a rate shows the first of them."""
+"""Exported from the start with 0, so that a rate shows the first error."""
 
 Sides = tuple[tuple[str, SideTally], tuple[str, SideTally]]
 
 
-class _Told(Collector):
-    """An account as Prometheus' collectors give it."""
+class _AccountCollector(Collector):
+    """A collector of Prometheus' client that reads an account."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
     def collect(self) -> Iterator[Metric]:
-        """Give all metrics of the gateway."""
+        """Return all metrics of the gateway."""
         account = self._account
         counts, status = account.counts, account.status
         tally = counts.total()
@@ -69,23 +69,25 @@ def _connections(counts: Counts) -> Iterator[Metric]:
     status.add_metric(["broker"], sum(each.reached for each in links))
     yield status
     yield CounterMetricFamily(
-        "fetchgate_connections_accepted", "Connections taken from clients.", value=counts.accepted
+        "fetchgate_connections_accepted", "Client connections accepted.", value=counts.accepted
     )
     turned = CounterMetricFamily(
         "fetchgate_connections_turned_away",
-        "Connections that the gateway itself closed: at a limit, leaving, without a request, idle.",
+        "Client connections closed by the gateway: at a limit, draining, no request, idle, not reading.",
         labels=["reason"],
     )
     for reason, count in counts.turned_away.items():
         turned.add_metric([reason], count)
     yield turned
-    faults = CounterMetricFamily("fetchgate_faults", "Connections ended by a peer's fault.", labels=["side"])
+    faults = CounterMetricFamily(
+        "fetchgate_faults", "Connections closed because of a peer's fault.", labels=["side"]
+    )
     for side, count in counts.faults.items():
         faults.add_metric([side], count)
     yield faults
     paused = GaugeMetricFamily(
         "fetchgate_paused_connections",
-        "Connections of which this side is not read.",
+        "Connections of which this side is currently not read.",
         labels=["side", "reason"],
     )
     for (side, reason), count in counts.paused.items():
@@ -112,29 +114,31 @@ def _sessions(counts: Counts) -> Iterator[Metric]:
 def _health(account: Account) -> Iterator[Metric]:
     health = account.health
     yield GaugeMetricFamily("fetchgate_ready", "Whether clients can be served.", value=int(health.ready))
-    states = GaugeMetricFamily("fetchgate_state", "1 for the state that it is in.", labels=["state"])
+    states = GaugeMetricFamily(
+        "fetchgate_state", "1 for the current state, 0 for the others.", labels=["state"]
+    )
     for state in STATES:
         states.add_metric([state], int(state == health.state))
     yield states
 
 
 def _limits(status: Status) -> Iterator[Metric]:
-    """Tell what is reached of each limit."""
+    """The limits, and how much of each is used."""
     config = status.config
     for name, text, value in (
         ("sessions_enabled", "Whether --sessions is on.", int(config.sessions)),
-        ("session_slots_held", "Slots at brokers that are held or asked for.", status.slots_used),
+        ("session_slots_held", "Session slots at brokers that are used or requested.", status.slots_used),
         ("session_slots_limit", "--max-sessions.", config.max_sessions),
-        ("inflight_bytes", "Bytes held until a response is complete.", status.buffered_bytes),
+        ("inflight_bytes", "Bytes of incomplete responses in memory.", status.buffered_bytes),
         ("inflight_limit_bytes", "--max-inflight-bytes.", config.max_inflight_bytes),
         ("connections_limit", "--max-connections.", config.max_connections),
-        ("capture_stopped", "1 once --capture has stopped by itself.", int(status.capture_stopped)),
+        ("capture_stopped", "1 once --capture has stopped because of an error.", int(status.capture_stopped)),
     ):
         yield GaugeMetricFamily(f"fetchgate_{name}", text, value=value)
 
 
 def _brokers(account: Account) -> Iterator[Metric]:
-    """Tell brokers apart: who refuses, who evicts, who can't be reached."""
+    """Metrics by broker: which one refuses, evicts or can't be reached."""
     tallies, unreachable_brokers = account.counts.tallies, account.status.unreachable_brokers
     ids = sorted(id_ for id_ in {*tallies, *account.status.brokers} if id_ is not None)
     names: dict[NodeId, str] = {id_: account.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]}
@@ -149,15 +153,15 @@ def _brokers(account: Account) -> Iterator[Metric]:
         name = names.get(id_, "other")
         reached[name] = reached.get(name, 0) + links.reached
     yield _by_broker("connections", "Open connections to the broker.", reached)
-    yield _by_broker("unreachable", "Brokers to which the last try failed, of late.", unreachable)
+    yield _by_broker("unreachable", "1 if the last attempt to connect failed recently.", unreachable)
     saved = {name: saved_bytes(tally) for name, tally in together.items()}
     yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
     refusals = {name: tally.refusals for name, tally in together.items()}
-    yield _counted_by_broker("session_refusals", "Asked for a session, got none.", refusals)
+    yield _counted_by_broker("session_refusals", "Requests for a session that got none.", refusals)
     evictions = {
         name: tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND] for name, tally in together.items()
     }
-    yield _counted_by_broker("session_evictions", "Sessions given to others (error 70).", evictions)
+    yield _counted_by_broker("session_evictions", "Sessions that the broker evicted (error 70).", evictions)
 
 
 def _by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
@@ -176,9 +180,9 @@ def _counted_by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
 
 def _bytes(sides: Sides) -> Iterator[Metric]:
     families = (
-        ("fetchgate_fetch_request_bytes", "Fetch requests, whole frames.", "fetch_request_bytes"),
-        ("fetchgate_fetch_response_bytes", "Fetch responses, whole frames.", "fetch_response_bytes"),
-        ("fetchgate_fetch_record_bytes", "Records in fetch responses.", "fetch_record_bytes"),
+        ("fetchgate_fetch_request_bytes", "Bytes of fetch requests, whole frames.", "fetch_request_bytes"),
+        ("fetchgate_fetch_response_bytes", "Bytes of fetch responses, whole frames.", "fetch_response_bytes"),
+        ("fetchgate_fetch_record_bytes", "Bytes of records in fetch responses.", "fetch_record_bytes"),
     )
     for name, text, field in families:
         family = CounterMetricFamily(name, text, labels=["side"])
@@ -199,7 +203,9 @@ def _bytes(sides: Sides) -> Iterator[Metric]:
 def _fetches(sides: Sides) -> Iterator[Metric]:
     fetches = CounterMetricFamily("fetchgate_fetches", "Fetch requests.", labels=["side", "kind"])
     partitions = CounterMetricFamily(
-        "fetchgate_fetch_partitions", "Partition entries of fetches.", labels=["side", "direction"]
+        "fetchgate_fetch_partitions",
+        "Partition entries in fetch requests and responses.",
+        labels=["side", "direction"],
     )
     for side, counted in sides:
         for kind in FetchKind:
@@ -221,7 +227,7 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
         errors.add_metric([code], count)
     yield errors
     passed = CounterMetricFamily(
-        "fetchgate_passthrough", "Fetches and connections passed on as they came.", labels=["reason"]
+        "fetchgate_passthrough", "Fetches and connections forwarded unchanged, by reason.", labels=["reason"]
     )
     for reason, count in bounded(tally.passthrough):
         passed.add_metric([reason], count)
@@ -231,7 +237,7 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
 def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metric]:
     added = HistogramMetricFamily(
         "fetchgate_added_seconds",
-        "What the gateway adds: from bytes read until what they called for was written; a fetch sent again.",
+        "Time the gateway adds, from bytes read to the resulting bytes written; repeat: a resent fetch.",
         labels=["part"],
     )
     _fill(added, "request", measured.added_request)
@@ -240,7 +246,7 @@ def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metri
     yield added
     broker = HistogramMetricFamily(
         "fetchgate_broker_seconds",
-        "From a request's last byte to its response's first; a fetch's max_wait_ms included.",
+        "Time from a request's last byte to its response's first byte; includes a fetch's max_wait_ms.",
         labels=["api"],
     )
     _fill(broker, "fetch", measured.broker_fetch)
@@ -259,7 +265,7 @@ def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metri
     _fill(partitions, "broker", measured.partitions_broker)
     yield partitions
     lag = HistogramMetricFamily(
-        "fetchgate_loop_lag_seconds", "By how much the event loop was late, looked at every two seconds."
+        "fetchgate_loop_lag_seconds", "Delay of the event loop, measured every two seconds."
     )
     _fill(lag, None, loop_lag)
     yield lag
@@ -267,17 +273,17 @@ def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metri
 
 def _fill(family: HistogramMetricFamily, label: str | None, distribution: Distribution) -> None:
     bounds = (*(str(bound) for bound in distribution.bounds), "+Inf")
-    seen = zip(bounds, accumulate(distribution.counts), strict=True)
-    family.add_metric([label] if label else [], list(seen), distribution.total)
+    buckets = zip(bounds, accumulate(distribution.counts), strict=True)
+    family.add_metric([label] if label else [], list(buckets), distribution.total)
 
 
 def _workers(processes: Sequence[Process]) -> Iterator[Metric]:
-    """Tell the processes that serve clients apart; there is one without --workers."""
+    """Metrics by process that serves clients; without --workers there is one."""
     connections = GaugeMetricFamily(
         "fetchgate_worker_connections", "Open connections of clients.", labels=["worker"]
     )
-    cpu = CounterMetricFamily("fetchgate_worker_cpu_seconds", "CPU time taken.", labels=["worker"])
-    resident = GaugeMetricFamily("fetchgate_worker_resident_bytes", "Memory taken.", labels=["worker"])
+    cpu = CounterMetricFamily("fetchgate_worker_cpu_seconds", "CPU time used.", labels=["worker"])
+    resident = GaugeMetricFamily("fetchgate_worker_resident_bytes", "Resident memory.", labels=["worker"])
     fds = GaugeMetricFamily("fetchgate_worker_open_fds", "Open file descriptors.", labels=["worker"])
     for process in processes:
         worker = [str(process.number)]
@@ -289,7 +295,7 @@ def _workers(processes: Sequence[Process]) -> Iterator[Metric]:
 
 
 def _client_facing_half() -> Iterator[Metric]:
-    """KIP-227's own metrics; clients' native sessions pass through, so the gateway keeps none for clients."""
+    """KIP-227's own metrics. The gateway keeps no sessions for clients; native sessions are forwarded."""
     yield GaugeMetricFamily(
         "fetchgate_num_incremental_fetch_sessions", "Sessions that the gateway keeps for clients.", value=0
     )
@@ -299,7 +305,9 @@ def _client_facing_half() -> Iterator[Metric]:
         value=0,
     )
     evictions = CounterMetricFamily(
-        "fetchgate_incremental_fetch_session_evictions", "Sessions of clients evicted.", labels=["privileged"]
+        "fetchgate_incremental_fetch_session_evictions",
+        "Sessions kept for clients that were evicted.",
+        labels=["privileged"],
     )
     evictions.add_metric(["false"], 0)
     evictions.add_metric(["true"], 0)
@@ -307,16 +315,16 @@ def _client_facing_half() -> Iterator[Metric]:
 
 
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Give at most `MAX_REASONS` values of a label, the commonest by name and the others together."""
+    """Return at most `MAX_REASONS` values of a label: the most common by name, the others together."""
     common = counts.most_common(MAX_REASONS)
     rest = counts.total() - sum(count for _, count in common)
     return [*common, ("other", rest)] if rest else common
 
 
 def exposition(account: Account) -> bytes:
-    """Write all metrics in Prometheus' text format: the gateway, this process, its garbage collector."""
+    """Return all metrics in Prometheus' text format: the gateway, this process, its garbage collector."""
     collectors = CollectorRegistry()
-    collectors.register(_Told(account))
+    collectors.register(_AccountCollector(account))
     ProcessCollector(registry=collectors)
     GCCollector(registry=collectors)
     return generate_latest(collectors)

@@ -1,4 +1,4 @@
-"""A gateway as `/state` tells it: one JSON document for scripts and for `fetchgate top` alike."""
+"""The document of `/state`: a gateway as JSON, for scripts and for `fetchgate top`."""
 
 import asyncio
 import json
@@ -26,33 +26,33 @@ from proxy.telemetry.totals import (
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
-"""Connections in one document; those that moved most bytes are listed."""
+"""How many connections a document lists: those that moved most bytes."""
 _AT_ONCE: Final = 50
-"""Connections that are described before others may have the event loop."""
+"""How many connections are described before other tasks run."""
 
 
 Described: TypeAlias = tuple[int, str]
-"""A connection: the bytes that went to its client, and all that is told of it, as JSON."""
+"""A connection: the bytes that were sent to its client, and its description as JSON."""
 
 
 class Describable(Protocol):
-    """A gateway as its admin endpoint asks it: one process, or several together."""
+    """A gateway as its admin endpoint sees it: one process, or several together."""
 
     async def collect_status(self) -> Status:
-        """Tell how it stands."""
+        """Describe the status."""
 
     async def collect_account(self) -> Account:
-        """Tell everything but the connections one by one."""
+        """Describe everything but the single connections."""
 
     async def collect_connections(self, most: int) -> list[Described]:
-        """Describe the connections that moved most bytes, that which moved most first."""
+        """Describe the connections that moved most bytes, the largest first."""
 
 
 async def document(gateway: Describable, most: int = MAX_LISTED) -> bytes:
     """Describe a gateway as JSON.
 
     Args:
-        gateway: whose state it is.
+        gateway: the gateway.
         most: how many connections are listed.
     """
     head = json.dumps(overview(await gateway.collect_account()))
@@ -62,9 +62,9 @@ async def document(gateway: Describable, most: int = MAX_LISTED) -> bytes:
 
 
 async def connections(links: Collection[Link], most: int) -> list[Described]:
-    """Describe the connections that moved most bytes, that which moved most first.
+    """Describe the connections that moved most bytes, the largest first.
 
-    Others are served while a long list is written.
+    Other tasks run while a long list is made.
     """
     described: list[Described] = []
     listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:most]
@@ -100,7 +100,7 @@ def overview(account: Account) -> dict[str, Any]:
         "totals": _tally(counts.total()),
         "added": _added(counts.all_measured()),
         "recent": _recent(account.history),
-        "events": [_event(happening) for happening in counts.recent_events],
+        "events": [_event(event) for event in counts.recent_events],
         "bootstrap": {
             "addresses": [str(address) for address in status.bootstrap],
             "listener": str(status.listen),
@@ -124,13 +124,13 @@ def overview(account: Account) -> dict[str, Any]:
     }
 
 
-def _event(happening: RecentEvent) -> dict[str, Any]:
+def _event(event: RecentEvent) -> dict[str, Any]:
     return {
-        "at": round(happening.at, 3),
-        "kind": happening.kind,
-        "text": happening.text,
-        "count": happening.count,
-        "warning": happening.warning,
+        "at": round(event.at, 3),
+        "kind": event.kind,
+        "text": event.text,
+        "count": event.count,
+        "warning": event.warning,
     }
 
 
@@ -159,7 +159,7 @@ def _side(side: SideTally) -> dict[str, Any]:
 
 
 def _added(measured: Measured) -> dict[str, Any]:
-    """Tell what the gateway adds to a request and to a response."""
+    """Describe the time that the gateway adds to a request and to a response."""
     return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
 
 
@@ -173,7 +173,7 @@ def _seconds(distribution: Distribution) -> dict[str, Any]:
 
 
 def _recent(history: History) -> dict[str, Any]:
-    """Tell what crossed the gateway in each of the last intervals, the latest last."""
+    """Describe the traffic of each of the last intervals, the latest last."""
     return {
         "seconds": [round(seconds, 3) for seconds in history.seconds],
         "client_bytes": history.column(CLIENT_BYTES),
@@ -186,10 +186,10 @@ def _recent(history: History) -> dict[str, Any]:
 
 
 def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
-    """Tell what goes on with one broker, or with the bootstrap."""
+    """Describe the connections to one broker, or to the bootstrap, and what they counted."""
     links = account.counts.links.get(node_id, WithBroker())
     tally = account.counts.tallies.get(node_id, Tally())
-    fetch, other = account.answer_seconds.get(node_id, (None, None))
+    fetch, other = account.response_seconds.get(node_id, (None, None))
     return {
         "connections": links.connections,
         "sessions": links.sessions,

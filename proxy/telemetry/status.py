@@ -1,6 +1,7 @@
-"""What a gateway tells of itself, as plain data: health, metrics and state are read from it. Sans-IO.
+"""What a gateway reports about itself, as plain data: health, metrics and state are made from it. Sans-IO.
 
-With ``--workers`` each process gives its own account; added up they are the gateway's.
+An `Account` has a `Status` (how the gateway is) and `Counts` (what it counted). With ``--workers`` each
+process has its own; added up they are the gateway's.
 """
 
 from collections import Counter
@@ -19,92 +20,92 @@ STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
 class Unreachable:
-    """Which brokers can't be reached, and why; the latest word counts, whichever process had it."""
+    """Which brokers can't be reached, and why; the latest attempt counts, whichever process made it."""
 
-    __slots__ = ("words",)
+    __slots__ = ("attempts",)
 
     def __init__(self) -> None:
-        self.words: dict[NodeId, tuple[float, str]] = {}
-        """By broker: when it was last tried, in seconds, and why it was not reached, or nothing."""
+        self.attempts: dict[NodeId, tuple[float, str]] = {}
+        """By broker: the time of the last attempt, in seconds, and why it failed, or nothing."""
 
     def __repr__(self) -> str:
-        return f"<Troubles {self.now()}>"
+        return f"<Unreachable {self.now()}>"
 
     def failed(self, node_id: NodeId, reason: str, now: float) -> bool:
-        """Take note that a broker was not reached; tell whether that, or why, is new."""
+        """Record that a broker was not reached; tell whether that, or the reason, is new."""
         before = self.of(node_id)
-        self.words[node_id] = (now, reason)
+        self.attempts[node_id] = (now, reason)
         return before != reason
 
     def reached(self, node_id: NodeId, now: float) -> bool:
-        """Take note that a broker was reached; tell whether that is new."""
+        """Record that a broker was reached; tell whether that is new."""
         before = self.of(node_id)
-        self.words[node_id] = (now, "")
+        self.attempts[node_id] = (now, "")
         return before != ""
 
     def forget(self, before: float) -> list[NodeId]:
-        """Forget brokers that were not reached when they were last tried, before this time; give which.
+        """Forget the unreachable brokers whose last attempt was before this time; return which.
 
-        The bootstrap stays: the gateway itself tries it for ever.
+        The bootstrap is never forgotten: the gateway itself tries it for ever.
         """
         old: list[NodeId] = [
             node_id
-            for node_id, (at, reason) in self.words.items()
+            for node_id, (at, reason) in self.attempts.items()
             if reason and at < before and node_id is not None
         ]
         for node_id in old:
-            del self.words[node_id]
+            del self.attempts[node_id]
         return old
 
     def of(self, node_id: NodeId) -> str:
-        """Say why a broker can't be reached; nothing when it can."""
-        return self.words.get(node_id, (0.0, ""))[1]
+        """Return why a broker can't be reached; empty when it can."""
+        return self.attempts.get(node_id, (0.0, ""))[1]
 
     def now(self) -> dict[NodeId, str]:
-        """Give the brokers that can't be reached, the bootstrap first, with the reasons."""
-        ids = sorted(self.words, key=lambda node_id: (node_id is not None, node_id or 0))
-        return {node_id: reason for node_id in ids if (reason := self.words[node_id][1])}
+        """Return the brokers that can't be reached, the bootstrap first, with the reasons."""
+        ids = sorted(self.attempts, key=lambda node_id: (node_id is not None, node_id or 0))
+        return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
     def add(self, other: "Unreachable") -> None:
-        """Take over what another process knows later."""
-        for node_id, word in other.words.items():
-            if node_id not in self.words or word[0] > self.words[node_id][0]:
-                self.words[node_id] = word
+        """Merge what another process knows; the later attempt counts."""
+        for node_id, attempt in other.attempts.items():
+            if node_id not in self.attempts or attempt[0] > self.attempts[node_id][0]:
+                self.attempts[node_id] = attempt
 
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """How a gateway stands: its options as they count now, the brokers, what is reached of its limits."""
+    """The status of a gateway: its options as they apply now, the brokers, how much of its limits is used."""
 
     config: Config
     listen: Address
     """With the port that was bound."""
     bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
-    """Those that are known, by number."""
+    """The known brokers, by number."""
     unreachable_brokers: Unreachable
     bootstrap_answered: bool
     draining: bool
     problems: list[str]
-    """What is amiss beside brokers out of reach and limits."""
+    """What is wrong, except unreachable brokers and limits."""
     silent: bool = False
-    """A worker does not answer."""
+    """A worker does not respond."""
     slots_used: int
     connections: int
     buffered_bytes: int = 0
-    """Of responses, until they are whole."""
+    """Bytes of incomplete responses."""
     over: bool = False
-    """More is held than may be."""
+    """The buffered bytes exceed their limit."""
     capture_stopped: bool = False
-    """What ``--capture`` began has stopped by itself."""
+    """``--capture`` has stopped because of an error."""
 
     @property
     def transparent(self) -> bool:
-        """Tell whether netfilter brings the clients."""
+        """Whether netfilter leads the clients here."""
         return self.config.transparent != "off"
 
     def add(self, other: "Status") -> None:
-        """Add how a worker stands; what all workers share counts as it is here."""
+        """Add the status of a worker; what all workers share stays as it is here."""
         self.unreachable_brokers.add(other.unreachable_brokers)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
         self.buffered_bytes += other.buffered_bytes
@@ -114,7 +115,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What ``/readyz`` says."""
+    """What ``/readyz`` reports."""
 
     state: str
     """One of `STATES`."""
@@ -122,12 +123,12 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Tell whether clients can be served."""
+        """Whether clients can be served."""
         return self.state in {"ready", "degraded"}
 
 
 def health_of(status: Status) -> Health:
-    """Tell whether clients can be served, and what is amiss."""
+    """Tell whether clients can be served, and what is wrong."""
     known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
     reasons = [
         reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
@@ -147,16 +148,16 @@ def health_of(status: Status) -> Health:
 
 
 def _limits(status: Status) -> list[str]:
-    """Say which limits are reached."""
+    """Return which limits are reached, in words."""
     config, reached = status.config, []
     if config.sessions and 0 < config.max_sessions <= status.slots_used:
         reached.append(
-            f"all {config.max_sessions} session slots are taken, other clients pass as they come;"
-            " see --max-sessions"
+            f"all {config.max_sessions} session slots are used, other clients' fetches are forwarded"
+            " unchanged; see --max-sessions"
         )
     if status.over:
         reached.append(
-            f"{status.buffered_bytes} bytes of responses are held, brokers wait; see --max-inflight-bytes"
+            f"{status.buffered_bytes} bytes of responses are buffered, brokers wait; see --max-inflight-bytes"
         )
     if status.connections >= config.max_connections:
         reached.append(limit_reached(config.max_connections))
@@ -164,12 +165,12 @@ def _limits(status: Status) -> list[str]:
 
 
 def limit_reached(max_connections: int) -> str:
-    """Say that there are as many clients as there may be."""
-    return f"all {max_connections} connections are taken, others are closed at once; see --max-connections"
+    """Say that the connection limit is reached."""
+    return f"all {max_connections} connections are used, more are closed at once; see --max-connections"
 
 
 def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -> str:
-    """Name a broker for people: by its id, or by its address where none is known."""
+    """Name a broker as people read it: by its id, or by its address in transparent mode."""
     if node_id is None:
         return "the bootstrap"
     if not transparent:
@@ -180,17 +181,17 @@ def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -
 
 @dataclass(slots=True, kw_only=True)
 class WithBroker:
-    """The connections to one broker that are open."""
+    """The open connections to one broker."""
 
     connections: int = 0
-    """Of clients."""
+    """Connections of clients."""
     reached: int = 0
-    """Of these, those whose broker connection stands."""
+    """Those of them that are connected to the broker."""
     sessions: int = 0
     session_partitions: int = 0
 
     def add(self, other: "WithBroker") -> None:
-        """Add those of another process."""
+        """Add the figures of another process."""
         self.connections += other.connections
         self.reached += other.reached
         self.sessions += other.sessions
@@ -202,36 +203,36 @@ class Process:
     """A process that serves clients."""
 
     number: int
-    """From 1; a worker that takes the place of another has its number."""
+    """From 1; a worker that replaces another has its number."""
     pid: int
     connections: int
     cpu_seconds: float
     resident_bytes: int
     open_fds: int
-    """File descriptors; as `resident_bytes` 0 where there is no /proc."""
+    """Open file descriptors; 0 where there is no /proc, as `resident_bytes`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What one process has counted since it began, and what stands now."""
+    """What one process has counted since it started, and what is open now."""
 
     tallies: dict[NodeId, Tally] = field(default_factory=dict)
-    """Connections, open and closed, by broker."""
+    """By broker: what all connections counted, open and closed ones."""
     measured: dict[NodeId, Measured] = field(default_factory=dict)
     loop_lag: Distribution = field(default_factory=lambda: Distribution(ADDED_SECONDS))
     accepted: int = 0
     turned_away: Counter[str] = field(default_factory=Counter)
-    """Connections that the gateway itself closed, by reason."""
+    """The connections that the gateway itself closed, by reason."""
     faults: Counter[str] = field(default_factory=Counter)
     """By side."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Connections of which a side is not read: side and reason."""
+    """The connections of which a side is not read, by side and reason."""
     processes: list[Process] = field(default_factory=list)
 
     def add(self, other: "Counts") -> None:
-        """Add what another process has counted; only this one changes."""
+        """Add what another process has counted; `other` does not change."""
         for node_id, tally in other.tallies.items():
             add(self.tallies.setdefault(node_id, Tally()), tally)
         for node_id, measured in other.measured.items():
@@ -261,7 +262,7 @@ class Counts:
         return total
 
     def drop_current(self) -> None:
-        """Forget what stood: the process is gone, what it counted stays."""
+        """Drop what was open: the process has ended, but what it counted stays."""
         self.links.clear()
         self.paused.clear()
         self.processes.clear()
@@ -269,20 +270,20 @@ class Counts:
 
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """All that a gateway tells of itself but its connections one by one."""
+    """All that a gateway reports about itself, except its single connections."""
 
     status: Status
     counts: Counts
     uptime_seconds: float
     history: History
-    answer_seconds: dict[NodeId, tuple[float | None, float | None]]
-    """How long each broker took of late, see `proxy.telemetry.totals.Books.answer_seconds`."""
+    response_seconds: dict[NodeId, tuple[float | None, float | None]]
+    """How long each broker took recently, see `proxy.telemetry.totals.Totals.response_seconds`."""
 
     @property
     def health(self) -> Health:
-        """Tell whether clients can be served, and what is amiss."""
+        """Tell whether clients can be served, and what is wrong."""
         return health_of(self.status)
 
     def called(self, node_id: NodeId) -> str:
-        """Name a broker for people."""
+        """Name a broker as people read it."""
         return called(node_id, self.status.brokers, transparent=self.status.transparent)

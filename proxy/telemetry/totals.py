@@ -1,6 +1,6 @@
-"""What a gateway has counted, by broker, and what of it is recent. Sans-IO.
+"""What a gateway has counted: by broker, and in the recent past. Sans-IO.
 
-Brokers are named by their id; None is the bootstrap, of which it is not known which broker it is.
+Brokers are identified by their id; None is the bootstrap, which may be any broker.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,63 +13,63 @@ from proxy.telemetry.history import History, RecentEvents
 
 NodeId: TypeAlias = int | None
 Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
-"""The connections that are open, with what each counted so far."""
+"""The open connections: the broker of each, and what it counted so far."""
 
 CLIENT_BYTES: Final = 0
-"""Columns of `Totals.history`: bytes of fetches and their responses on each side, ..."""
+"""Columns of `Totals.history`: bytes of fetch requests and responses on each side, ..."""
 BROKER_BYTES: Final = 1
 CLIENT_FETCHES: Final = 2
-"""... and from here on fetches by kind, the client's, then the broker's."""
+"""... and from here on fetches by kind: the client's, then the broker's."""
 BROKER_FETCHES: Final = CLIENT_FETCHES + len(FetchKind)
 
 
 class Totals:
-    """The books of one gateway."""
+    """The totals of one process."""
 
     def __init__(self) -> None:
-        self.gone: dict[NodeId, Tally] = {}
-        """What connections counted that are closed now."""
+        self.closed_tallies: dict[NodeId, Tally] = {}
+        """By broker: what closed connections counted."""
         self.history = History()
         self.recent_events = RecentEvents()
         self.loop_lag = Distribution(ADDED_SECONDS)
-        """Seconds by which the event loop was late, looked at now and then."""
+        """Seconds by which the event loop was late, measured at intervals."""
         self._measured: dict[NodeId, Measured] = {}
         self._responses: dict[NodeId, History] = {}
 
     def measured(self, node_id: NodeId) -> Measured:
-        """Give what all connections to one broker add their measurements to."""
+        """Return what all connections to one broker add their measurements to."""
         if node_id not in self._measured:
             self._measured[node_id] = Measured()
         return self._measured[node_id]
 
     def closed(self, node_id: NodeId, tally: Tally) -> None:
-        """Keep what a connection had counted."""
-        add(self.gone.setdefault(node_id, Tally()), tally)
+        """Keep what a closed connection counted."""
+        add(self.closed_tallies.setdefault(node_id, Tally()), tally)
 
     def by_broker(self, opened: Open) -> dict[NodeId, Tally]:
         """Add up connections, open and closed, by broker."""
         totals: dict[NodeId, Tally] = {}
-        for part in (self.gone.items(), opened):
+        for part in (self.closed_tallies.items(), opened):
             for node_id, tally in part:
                 add(totals.setdefault(node_id, Tally()), tally)
         return totals
 
     def all_measured(self) -> dict[NodeId, Measured]:
-        """Give what was measured with each broker, all of it counted."""
+        """Return what was measured with each broker, complete."""
         for measured in self._measured.values():
             measured.settle()
         return self._measured
 
     def sample(self, now: float, opened: Open, measured: Mapping[NodeId, Measured] | None = None) -> None:
-        """Take the sums of which the history is made.
+        """Add the totals as they are now to the history.
 
         Args:
             now: in seconds.
-            opened: the connections that are open.
-            measured: what was measured with each broker; by default what these books have.
+            opened: the open connections.
+            measured: what was measured with each broker; by default what this object has.
         """
         sums = [0] * (BROKER_FETCHES + len(FetchKind))
-        for part in (self.gone.items(), opened):
+        for part in (self.closed_tallies.items(), opened):
             for _, tally in part:
                 _sum(sums, tally)
         self.history.note(now, sums)
@@ -78,12 +78,12 @@ class Totals:
             responses = self._responses.setdefault(node_id, History())
             responses.note(now, (fetch.count, fetch.total, other.count, other.total))
 
-    def all_answer_seconds(self) -> dict[NodeId, tuple[float | None, float | None]]:
-        """Tell `answer_seconds` of all brokers."""
-        return {node_id: self.answer_seconds(node_id) for node_id in self._responses}
+    def all_response_seconds(self) -> dict[NodeId, tuple[float | None, float | None]]:
+        """Return `response_seconds` of all brokers."""
+        return {node_id: self.response_seconds(node_id) for node_id in self._responses}
 
-    def answer_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
-        """Tell how long a broker took of late, in the mean: for fetches, and for others; None: none came."""
+    def response_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
+        """Return a broker's recent mean response times: of fetches and of other requests; None: none came."""
         responses = self._responses.get(node_id)
         if responses is None:
             return None, None
@@ -103,12 +103,12 @@ def add(total: Tally, part: Tally) -> None:
 
 
 def saved_bytes(tally: Tally) -> int:
-    """Tell what sessions saved: bytes of fetches on the client's side less those on the broker's."""
+    """Return what sessions saved: bytes of fetches on the client's side less those on the broker's."""
     return fetch_bytes(tally.client) - fetch_bytes(tally.broker)
 
 
 def fetch_bytes(side: SideTally) -> int:
-    """Add up fetches and their responses on one side."""
+    """Add up the bytes of fetch requests and responses on one side."""
     return side.fetch_request_bytes + side.fetch_response_bytes
 
 
@@ -124,7 +124,7 @@ def _add_side(total: SideTally, part: SideTally) -> None:
 
 
 def _sum(sums: list[int], tally: Tally) -> None:
-    """Add one connection to the sums of the history; with thousands of them it is done often."""
+    """Add one connection to the totals of the history; it runs often when there are many connections."""
     client, broker = tally.client, tally.broker
     sums[CLIENT_BYTES] += fetch_bytes(client)
     sums[BROKER_BYTES] += fetch_bytes(broker)

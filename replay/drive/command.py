@@ -1,4 +1,4 @@
-"""``fetchgate replay drive``: what it takes, what it prints, and what it leaves with."""
+"""``fetchgate replay drive``: its arguments, its output and its exit codes."""
 
 import argparse
 import asyncio
@@ -37,7 +37,7 @@ from replay.drive.wire import TargetError
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
     from uvloop import new_event_loop
-except ImportError:  # no wheel for this platform: the same player, slower
+except ImportError:  # not installed: asyncio's own works, only slower
     from asyncio import new_event_loop
 
 EXIT_DONE: Final = 0
@@ -57,13 +57,13 @@ examples:
   fetchgate replay drive morning.pcap --target 127.0.0.1:19092
       as captured, against a gateway
   fetchgate replay drive morning.pcap --target 127.0.0.1:19092 --against kafka:9092
-      the same at a gateway and a broker in turns, and what the gateway saved, as measured
+      the same at a gateway and at a broker, request by request, and what the gateway saved, as measured
   fetchgate replay drive morning.pcap --target kafka:9092 --speed max --rate 2000 --max-wait 0 --csv run1.csv
       as fast as responses come, 2000 requests a second at most; the figures as a table
   fetchgate replay drive morning.pcap --target kafka:9092 --speed 10 --connections 20 --duration 60
       ten times as fast, twenty clients for each captured one, for a minute
   fetchgate replay drive morning.pcap --dry-run
-      what it would send
+      print what would be sent
 
 exit codes: 0 done; 1 the target could not be reached, can be sent nothing of it, or left requests without an
 response; 2 wrong usage; 3 done, but parts of the input could not be read
@@ -71,7 +71,7 @@ response; 2 wrong usage; 3 done, but parts of the input could not be read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``drive`` takes."""
+    """Add the arguments of ``drive``."""
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         type=values.address,
         metavar="HOST:PORT",
-        help="a broker; the same requests go to both, and --target is a gateway whose saving is measured",
+        help="a broker; it gets the same requests, and --target is a gateway whose saving is measured",
     )
     parser.add_argument(
         "--admin",
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_when(parser)
     _add_what(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="write the figures as a table, to compare runs"
@@ -105,7 +105,7 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.speed,
         default=1.0,
         metavar="N|max",
-        help="times the captured speed, or max: as fast as responses allow (default: 1)",
+        help="factor of the captured speed, or max: as fast as responses allow (default: 1)",
     )
     parser.add_argument("--rate", type=values.positive, metavar="N", help="at most so many requests a second")
     parser.add_argument(
@@ -113,16 +113,20 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.count,
         default=1,
         metavar="N",
-        help="so many for each captured one (default: 1)",
+        help="so many for each captured connection (default: 1)",
     )
     parser.add_argument(
-        "--loop", type=values.count, default=1, metavar="N", help="play it so many times, one after another"
+        "--loop",
+        type=values.count,
+        default=1,
+        metavar="N",
+        help="play the capture so many times, one after another",
     )
     parser.add_argument(
         "--limit", type=values.count, metavar="N", help="only the first N requests of the capture"
     )
     parser.add_argument(
-        "--duration", type=values.positive, metavar="SECONDS", help="send nothing after so long"
+        "--duration", type=values.positive, metavar="SECONDS", help="stop sending after so long"
     )
     parser.add_argument(
         "--longest-wait",
@@ -137,17 +141,17 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--max-wait",
         type=values.natural,
         metavar="MS",
-        help="what fetches say; 0: answered at once, idle or not",
+        help="replaces max_wait_ms in fetches; 0: the broker responds at once, with or without records",
     )
-    parser.add_argument("--min-bytes", type=values.natural, metavar="N", help="what fetches say")
+    parser.add_argument("--min-bytes", type=values.natural, metavar="N", help="replaces min_bytes in fetches")
     parser.add_argument(
         "--offsets",
         type=values.offsets,
         default=OffsetPolicy.LATEST,
         metavar="HOW",
-        help="latest (default): shifted, each partition so that the highest captured offset is the target's "
-        "latest: what was idle stays idle; earliest: so that the lowest is its earliest; clamp: as captured, "
-        "what the target lacks becomes the nearest it has; keep: as captured, errors and all",
+        help="latest (default): each partition is shifted: its highest captured offset becomes the target's "
+        "latest: an idle one stays idle; earliest: its lowest becomes the target's earliest; clamp: as "
+        "captured, but an offset that the target lacks becomes the nearest it has; keep: as captured",
     )
     parser.add_argument(
         "--include",
@@ -155,7 +159,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="API[,...]",
-        help="play these, too, by Kafka's names: Produce, OffsetCommit ...; they go as captured",
+        help="also play these, by Kafka's names: Produce, OffsetCommit ...; they are sent as captured",
     )
     parser.add_argument(
         "--topic-id",
@@ -163,18 +167,22 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ID=NAME",
-        help="name a topic id that the capture's Metadata does not (captures begun in mid-stream)",
+        help="the name of a topic id that the capture's Metadata lacks (captures that began in mid-stream)",
     )
-    parser.add_argument("--client", action="append", default=[], metavar="ID", help="only this client id's")
     parser.add_argument(
-        "--port", type=values.port, action="append", default=[], metavar="N", help="only this port's"
+        "--client", action="append", default=[], metavar="ID", help="only requests of this client id"
+    )
+    parser.add_argument(
+        "--port", type=values.port, action="append", default=[], metavar="N", help="only this broker port"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; give the exit code."""
+    """Run ``drive`` and return the exit code."""
     if args.target is None and not args.dry_run:
-        return _complain("--target HOST:PORT is missing; or --dry-run, to see what would be sent", EXIT_USAGE)
+        return _complain(
+            "--target HOST:PORT is missing; or give --dry-run, to see what would be sent", EXIT_USAGE
+        )
     wanted = Wanted(
         include=frozenset(key for keys in args.include for key in keys),
         clients=frozenset(args.client),
@@ -190,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
     script.topics |= dict(args.topic_id)
     if not script.connections:
         return _nothing(script, problems)
-    _tell_nameless(script)
+    _report_nameless(script)
     options = _options(args)
     try:
         report = _run(script, options, problems, dry=args.dry_run)
@@ -213,7 +221,7 @@ def _run(script: Script, options: Options, problems: list[str], *, dry: bool) ->
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show on a terminal how far it is."""
+    """Show the progress on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -251,7 +259,7 @@ def _versions(script: Script) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
-    """Write the table, and say how it went."""
+    """Write the table, and return the exit code."""
     if args.csv is not None and not _written(args.csv, to_csv(report)):
         return EXIT_FAILED
     if not report["planned"]:
@@ -263,7 +271,7 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
 
 
 def _nothing(script: Script, problems: list[str]) -> int:
-    """Say why there is nothing to play."""
+    """Report why there is nothing to play."""
     for problem in problems:
         _say(problem)
     left_out = script.left_out.total()
@@ -278,17 +286,17 @@ def _nothing(script: Script, problems: list[str]) -> int:
 
 
 def _most(left_out: Sequence[LeftOutRow]) -> str:
-    """Name the API and the reason of most requests that were left out; of fetches, where there are some."""
+    """Return the API and the reason of most left-out requests; of fetches, if some were left out."""
     fetches = [row for row in left_out if row["api"] == FETCH]
     most = max(fetches or left_out, key=lambda row: row["requests"])
     return f"{most['api']}: {most['reason']}"
 
 
-def _tell_nameless(script: Script) -> None:
+def _report_nameless(script: Script) -> None:
     ids = nameless(script)
     if ids:
-        told = ", ".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in ids)
-        _say(f"topic ids without a name in the capture, left out: {told}; --topic-id ID=NAME names one")
+        names = ", ".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in ids)
+        _say(f"topic ids without a name in the capture, left out: {names}; --topic-id ID=NAME names one")
 
 
 def _say(text: str) -> None:

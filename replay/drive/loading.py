@@ -1,4 +1,4 @@
-"""From capture files to a script."""
+"""Reads capture files into a script."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ _ONE_SHARE: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of a capture is to be played."""
+    """Which requests of a capture are played."""
 
     include: frozenset[int] = frozenset()
-    """API keys beside those that only read."""
+    """API keys to play in addition to those that only read."""
     clients: frozenset[str] = frozenset()
-    """Client ids; none: all."""
+    """Client ids; empty: all."""
     ports: frozenset[int] = frozenset()
-    """None: Kafka is found by what the bytes say."""
+    """Broker ports; empty: Kafka connections are recognized by their bytes."""
     longest_wait: float | None = None
     limit: int | None = None
 
@@ -35,16 +35,16 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
     """Read captures.
 
     Returns:
-        What is to be played, and what could not be read, a line each.
+        The script, and what could not be read, a line each.
 
     Raises:
-        InputError: an input that the user named and that isn't there.
+        InputError: an input that the user named does not exist.
     """
     maker = ScriptMaker(wanted.include)
     problems: list[str] = []
     for item in _items(inputs, wanted, problems):
         if isinstance(item, ConnectionEnd) or not wanted.clients or item.client_id in wanted.clients:
-            maker.take(item)
+            maker.add(item)
     return maker.finish(longest_wait=wanted.longest_wait, limit=wanted.limit), problems
 
 

@@ -1,7 +1,7 @@
-"""Captured requests in terms of what the target has: topics, offsets, leader epochs. Sans-IO.
+"""Translates captured requests to what the target has: topics, offsets, leader epochs. Sans-IO.
 
-Topics go by name; a topic id (Fetch v13 and later) is looked up in the capture's Metadata for its name, and
-by that in the target's. What the target lacks is left out of a fetch and counted.
+Topics are matched by name; for a topic id (Fetch v13 and later) the capture's Metadata gives the name, and
+the target's Metadata its own id. What the target lacks is left out of a fetch and counted.
 """
 
 from collections import Counter
@@ -31,16 +31,16 @@ _NO_EPOCH: Final = -1
 
 
 class OffsetPolicy(StrEnum):
-    """Where fetches read from."""
+    """The offsets that fetches read from."""
 
     KEEP = "keep"
     """The captured offsets, whether the target has them or not."""
     CLAMP = "clamp"
     """The captured offsets; those that the target lacks become the nearest that it has."""
     EARLIEST = "earliest"
-    """Shifted, each partition by as much as makes its lowest captured offset the target's earliest."""
+    """Each partition is shifted so that its lowest captured offset becomes the target's earliest."""
     LATEST = "latest"
-    """Shifted, each partition by as much as makes its highest captured offset the target's latest."""
+    """Each partition is shifted so that its highest captured offset becomes the target's latest."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -50,23 +50,23 @@ class Topic:
     topic_id: bytes = bytes(UUID_BYTES)
     """Zeros where the target has none (below Metadata v10)."""
     leaders: npt.NDArray[np.int32]
-    """Node id, -1: none."""
+    """Node ids; -1: none."""
     leader_epochs: npt.NDArray[np.int32]
-    """-1 where the target does not tell it."""
+    """-1 where the target does not give it."""
     earliest: Offsets
-    """-1: not told."""
+    """-1: unknown."""
     latest: Offsets
-    """-1: not told."""
+    """-1: unknown."""
 
     @property
     def partitions(self) -> int:
-        """How many it has."""
+        """The number of partitions."""
         return len(self.leaders)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What happens to a topic's offsets: `shift` is added, then they are brought between `low` and `high`."""
+    """How a topic's offsets change: `shift` is added, then they are clamped to `low` and `high`."""
 
     shift: Offsets
     low: Offsets
@@ -75,7 +75,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What fetches ask in place of what they asked; None: as captured."""
+    """Values that replace those in fetches; None: as captured."""
 
     max_wait_ms: int | None = None
     min_bytes: int | None = None
@@ -83,13 +83,13 @@ class Overrides:
 
 @dataclass(slots=True, eq=False)
 class MappedFetch:
-    """A fetch in the target's terms, with its session left open."""
+    """A fetch translated for the target, except its session."""
 
     layout: FetchLayout
     head: bytes
     """From the API key to the session id, which v4 to v6 don't have; with correlation id 0."""
     topics: list[tuple[bytes, bytes]]
-    """For each element its key and its entries, as they stand on the wire."""
+    """For each element its key and its entries, as on the wire."""
     forgotten: list[tuple[bytes, bytes]]
     """For each element its key and its partitions, 4 bytes each."""
     tail: bytes
@@ -101,9 +101,9 @@ class MappedFetch:
         """Build the whole frame.
 
         Args:
-            session_id: ignored below v7, as is the epoch.
-            session_epoch: see there.
-            listed: elements to list in place of its own, none being forgotten then.
+            session_id: ignored below v7.
+            session_epoch: ignored below v7.
+            listed: elements that replace its own; nothing is forgotten then.
         """
         layout = self.layout
         forgotten = self.forgotten if listed is None else []
@@ -126,13 +126,13 @@ def _elements(layout: FetchLayout, topics: Iterable[tuple[bytes, bytes]], size: 
 
 
 class FetchMapping:
-    """Brings the fetches of a script to one target.
+    """Translates the fetches of a script for one target.
 
     Args:
-        names: topic id -> name, of the capture.
+        names: topic id -> name, from the capture.
         topics: what the target has, by name.
-        bounds: by name, what happens to offsets; a topic that is not in it keeps them.
-        overrides: what to ask otherwise.
+        bounds: how offsets change, by topic name; those of other topics stay.
+        overrides: values that replace those in fetches.
     """
 
     def __init__(
@@ -150,18 +150,17 @@ class FetchMapping:
         self.missing: Counter[str] = Counter()
         """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
         self.elsewhere: Counter[str] = Counter()
-        """Entries left out of distinct fetches, by topic, since another broker leads their partitions."""
+        """Entries left out of distinct fetches because another broker leads their partitions, by topic."""
 
     def map(self, step: Step, node_id: int | None = None) -> MappedFetch | None:
-        """Give a fetch as the target is to get it; None: all that it lists is missing there.
+        """Return a fetch translated for the target; None: the target has nothing that it lists.
 
         Args:
             step: a fetch.
-            node_id: the broker that gets it, which can be asked for what it leads; None: for all.
-
+            node_id: the broker that gets it: only partitions that it leads; None: all partitions.
 
         Returns:
-            In a session a fetch without entries, too: it fetches what the session holds.
+            In a session also a fetch without entries: it fetches the partitions of the session.
         """
         key = step.frame, node_id
         if key not in self._mapped:
@@ -195,9 +194,9 @@ class FetchMapping:
             shifted = entries["offset"].astype(np.int64) + bounds.shift[partition]
             entries["offset"] = np.clip(shifted, bounds.low[partition], bounds.high[partition])
         if layout.version >= 9:
-            # A captured epoch means nothing to another cluster, which would answer 74 or 75.
-            told = entries["epoch"] != _NO_EPOCH
-            entries["epoch"] = np.where(told, topic.leader_epochs[partition], _NO_EPOCH)
+            # A captured epoch means nothing in another cluster, which would respond with error 74 or 75.
+            has_epoch = entries["epoch"] != _NO_EPOCH
+            entries["epoch"] = np.where(has_epoch, topic.leader_epochs[partition], _NO_EPOCH)
         if layout.version >= 12:
             entries["last_epoch"] = _NO_EPOCH
         return entries.tobytes()
@@ -205,7 +204,7 @@ class FetchMapping:
     def _here(
         self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
     ) -> npt.NDArray[Any]:
-        """Give those entries that the target has, and the broker leads; count the others."""
+        """Return the entries that the target has and the broker leads; count the others."""
         fields = FIELDS[layout.version]
         partitions = np.frombuffer(block, fields)["partition"]
         here = partitions < topic.partitions
@@ -217,7 +216,7 @@ class FetchMapping:
             if others := np.count_nonzero(here) - np.count_nonzero(led):
                 self.elsewhere[name] += int(others)
             here = led
-        # Rows of bytes: copying items of `fields` would lose what lies between the fields.
+        # Rows of bytes: copying items of `fields` would lose the bytes between the fields.
         rows = np.frombuffer(block, np.uint8).reshape(-1, layout.request_entry)[here]
         return rows.view(fields).reshape(-1)
 
@@ -231,7 +230,7 @@ class FetchMapping:
         layout, body = request.layout, request.body
         end = body + layout.request_head - (8 if layout.version >= SESSION_VERSION else 0)
         head = bytearray(request.frame[:end])
-        at = body + (4 if layout.version < 15 else 0)  # replica_id stands first up to v14
+        at = body + (4 if layout.version < 15 else 0)  # replica_id comes first up to v14
         for number, value in enumerate((self._overrides.max_wait_ms, self._overrides.min_bytes)):
             if value is not None:
                 head[at + 4 * number : at + 4 * number + 4] = value.to_bytes(4)
@@ -239,7 +238,7 @@ class FetchMapping:
 
 
 def forgotten_topics(request: FetchRequest) -> Iterable[tuple[bytes, bytes]]:
-    """Read forgotten_topics_data, which stand before `request.tail`: keys, and partitions of 4 bytes each."""
+    """Read forgotten_topics_data, which end at `request.tail`: keys, and partitions of 4 bytes each."""
     layout, frame = request.layout, request.frame
     if layout.version < SESSION_VERSION or request.session_epoch <= 0:
         return
@@ -277,9 +276,9 @@ def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
 
 
 def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | None:
-    """Tell what happens to a topic's offsets; None: they are kept.
+    """Return how a topic's offsets change; None: they stay.
 
-    A partition whose offsets the target did not tell keeps them.
+    They also stay in a partition whose offsets the target did not give.
     """
     if policy is OffsetPolicy.KEEP:
         return None
@@ -296,7 +295,7 @@ def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | N
 
 
 def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str, Topic]) -> int | None:
-    """Tell which node leads most of the partitions; None: nobody leads any."""
+    """Return the node that leads most of the partitions; None: no node leads any."""
     votes: Counter[int] = Counter()
     for name, partitions in script_topics.items():
         topic = topics.get(name)
@@ -309,9 +308,9 @@ def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str
 
 
 def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
-    """Put the target's topic ids in place of the capture's in a request other than Fetch.
+    """Replace the capture's topic ids by the target's in a request other than Fetch.
 
-    An id is 16 random bytes and its like is found nowhere else, so they are replaced wherever they stand.
+    An id is 16 random bytes that occur nowhere else, so they are replaced wherever they are.
     """
     for captured, here in ids.items():
         frame = frame.replace(captured, here)
@@ -319,11 +318,11 @@ def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
 
 
 def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
-    """Give a Metadata request that creates no topic; None: below v4 it can't be told not to.
+    """Return a Metadata request that creates no topic; None: below v4 it could create one.
 
     Args:
         step: a Metadata request.
-        topics: what the target has, and so is not created.
+        topics: the topics that the target has; they would not be created.
 
     Raises:
         ProtocolError: it does not parse.

@@ -1,7 +1,7 @@
-"""When a request may go: deadlines on the loop's clock, and a ceiling kept by asyncio-throttle.
+"""When a request may be sent: deadlines on the loop's clock, and a rate limit by asyncio-throttle.
 
 asyncio-throttle limits calls within a sliding window, and lets a whole window's calls through at once. So it
-makes a ceiling, here with windows so short that its bursts don't show, and never a clock.
+only limits the rate, with windows so short that its bursts don't show; it never gives the time.
 """
 
 import asyncio
@@ -18,26 +18,28 @@ _RETRIES_PER_WINDOW: Final = 20
 
 
 def window(rate: float) -> tuple[int, float]:
-    """Tell how many requests a window holds at `rate` requests a second, and how many seconds it lasts."""
+    """Return how many requests a window holds at `rate` requests a second, and its length in seconds."""
     share = max(int(rate * WINDOW), 1)
     return share, share / rate
 
 
 class Ceiling:
-    """Lets at most `rate` requests through in a second, whoever asks, first come first served."""
+    """A limit of `rate` requests a second for all callers, first come, first served."""
 
     def __init__(self, rate: float) -> None:
         share, seconds = window(rate)
         retry = min(seconds / _RETRIES_PER_WINDOW, _LONGEST_RETRY)
         self._throttler = Throttler(share, period=seconds, retry_interval=retry)
-        self._turn = asyncio.Lock()  # one waits on the throttler, which polls; the others wait for nothing
+        self._turn = (
+            asyncio.Lock()
+        )  # one caller waits for the throttler, which polls; the others wait for the lock
 
     def lift(self) -> None:
-        """Let everybody through from now on."""
+        """End the limit."""
         self._throttler.rate_limit = sys.maxsize
 
     async def wait(self) -> None:
-        """Return as soon as one more request may go."""
+        """Return as soon as one more request may be sent."""
         async with self._turn:
             await self._throttler.acquire()  # type: ignore[no-untyped-call]  # asyncio-throttle has no types
 
@@ -47,7 +49,7 @@ class Pace:
 
     Args:
         speed: 1.0 plays in the captured time, 2.0 in half of it; None: everything is due at once.
-        ceiling: None: there is none.
+        ceiling: the limit of the rate; None: there is none.
     """
 
     def __init__(self, speed: float | None, ceiling: Ceiling | None = None) -> None:
@@ -56,25 +58,25 @@ class Pace:
         self._stop = asyncio.Event()
         self._began = 0.0
         self.behind = 0.0
-        """The most seconds that a request went after its deadline."""
+        """The longest delay of a request after its deadline, in seconds."""
 
     @property
     def stopped(self) -> bool:
-        """Whether no further request is to go."""
+        """Whether no further request is sent."""
         return self._stop.is_set()
 
     def start(self) -> None:
-        """Begin to count the time of a round now."""
+        """Start the time of a round."""
         self._began = asyncio.get_running_loop().time()
 
     def stop(self) -> None:
-        """Let nobody wait any longer."""
+        """End all waits."""
         self._stop.set()
         if self._ceiling is not None:
             self._ceiling.lift()
 
     async def until(self, at: float) -> None:
-        """Return when a step is due that stands `at` seconds after the start of the capture, or on a stop."""
+        """Return when a step is due that was sent `at` seconds after the capture's start, or on a stop."""
         if self._speed is None:
             return
         delay = self._began + at / self._speed - asyncio.get_running_loop().time()
@@ -84,7 +86,7 @@ class Pace:
                     await self._stop.wait()
 
     async def admit(self, at: float) -> None:
-        """Return when the ceiling lets one more request go, or on a stop, and note how late it is."""
+        """Return when the rate allows one more request, or on a stop, and record how late it is."""
         if self._ceiling is not None:
             await self._ceiling.wait()
         if self._speed is not None:

@@ -1,4 +1,4 @@
-"""Plays a script: every captured connection on one of its own, in order and in time, at all sides alike."""
+"""Plays a script: each captured connection has its own, with the same requests and times at all sides."""
 
 import asyncio
 from collections import Counter
@@ -11,17 +11,17 @@ from typing import Final
 from proxy.protocol.api import ApiKey
 from replay.drive.pacing import Pace
 from replay.drive.script import CapturedConnection, LeftOut, Step
-from replay.drive.sessions import Session, SideSessions, answered
+from replay.drive.sessions import Session, SideSessions
 from replay.drive.side import EARLIER, TargetSide
 from replay.drive.tally import read_fetch
 from replay.drive.target import Place
 from replay.drive.wire import TargetConnection, TargetError, connect
 
 Route = Mapping[str, Sequence[Place]]
-"""By the name of a captured connection: where it goes at each side."""
+"""By the name of a captured connection: the broker that it goes to at each side."""
 
 _MAX_RECONNECTS: Final = 3
-"""In a row, without a response between them."""
+"""So many reconnects in a row are allowed without a response between them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,13 +31,13 @@ class _Copy:
     sessions: list[dict[str, SideSessions]]
     """For each side, by the captured broker."""
     ended: set[int] = field(default_factory=set)
-    """The places of those that were played to their end in this round."""
+    """The places of the connections that were played to their end in this round."""
     first_open: int = 0
-    """The lowest place that has not."""
+    """The lowest place of a connection that was not."""
     progress: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def end(self, place: int) -> None:
-        """Note that one was played to its end."""
+        """Record that a connection was played to its end."""
         self.ended.add(place)
         while self.first_open in self.ended:
             self.first_open += 1
@@ -45,7 +45,7 @@ class _Copy:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One connection of a copy, on its way: a live connection at each side."""
+    """One captured connection that is being played: a live connection at each side."""
 
     captured: CapturedConnection
     places: Sequence[Place]
@@ -55,15 +55,15 @@ class _Line:
 
 
 class Player:
-    """Plays connections at one side, or at two in turns.
+    """Plays connections at one side, or at two.
 
     Args:
-        connections: what to play.
-        sides: where; each gets the same requests, and the next request waits for all of them.
-        routes: where the connections go.
-        pace: when.
-        copies: how many times each connection is there at once.
-        rounds: how many times all is played, one after another.
+        connections: the connections to play.
+        sides: the targets; each gets the same requests, and the next request waits for all of them.
+        routes: the brokers that the connections go to.
+        pace: when requests are sent.
+        copies: how many times each connection is played at the same time.
+        rounds: how many times everything is played, one after another.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Player:
         self._rounds = rounds
         self.total = sum(len(connection.steps) for connection in connections) * copies * rounds
         self.sent = 0
-        """Steps that went to every side."""
+        """Steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
         """Steps that turned out not to be playable."""
         self.errors: Counter[str] = Counter()
-        """Why connections broke, in a line each, and how many times."""
+        """Why connections failed, in a line each, and how often."""
         self.seconds = 0.0
         """From the first connection to the last response."""
 
@@ -134,7 +134,7 @@ class Player:
         await self._settle(line, 0)
 
     async def _settle(self, line: _Line, most: int) -> None:
-        """Wait until no side has more unanswered requests than told; drop connections that broke."""
+        """Wait until no side has more than `most` requests in flight; drop failed connections."""
         for number, live in enumerate(line.live):
             if live is None:
                 continue
@@ -153,7 +153,7 @@ class Player:
                     )
 
     async def _send(self, line: _Line, step: Step, *, reverse: bool) -> None:
-        """Send a step to every side, or to none; who gets it first changes with every step."""
+        """Send a step to every side, or to none; the side that gets it first changes with every step."""
         each = zip(self._sides, line.places, line.sessions, strict=True)
         frames = [side.frame(step, place, sessions) for side, place, sessions in each]
         if any(frame is None for frame in frames):
@@ -174,11 +174,11 @@ class Player:
         side: TargetSide, live: TargetConnection, step: Step, frame: bytes, session: Session | None
     ) -> None:
         side.tally.sent(step.api_key, len(frame))
-        live.send(frame, partial(_take, side, step, session) if step.has_response else None)
+        live.send(frame, partial(_receive, side, step, session) if step.has_response else None)
 
 
-def _take(side: TargetSide, step: Step, session: Session | None, frame: bytes, seconds: float) -> None:
-    """Count a response, and note the session that it tells of."""
+def _receive(side: TargetSide, step: Step, session: Session | None, frame: bytes, seconds: float) -> None:
+    """Count a response, and update the session of its fetch."""
     side.tally.answered(step.api_key, len(frame), seconds)
     if step.api_key != ApiKey.FETCH:
         return
@@ -186,6 +186,6 @@ def _take(side: TargetSide, step: Step, session: Session | None, frame: bytes, s
     side.tally.fetched(response)
     if session is not None:
         if response is None:
-            answered(session, -1, 0)
+            session.responded(-1, 0)
         else:
-            answered(session, response.error_code, response.session_id)
+            session.responded(response.error_code, response.session_id)

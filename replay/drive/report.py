@@ -1,4 +1,4 @@
-"""What a run came to: one object, and its forms for a terminal and for a table of two runs' figures."""
+"""The report of a run: one object, and its forms for a terminal and as a table to compare runs."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from replay.report.wording import duration, number, percent, plural, shown, size
 
 CAPTURE: Final = "capture"
 ALL: Final = "all"
-"""In place of an API's name: all of them together."""
+"""Instead of an API's name: all APIs together."""
 FETCH: Final = "Fetch"
 
 
@@ -40,7 +40,7 @@ class Figures(TypedDict):
     """Of entries of fetch responses, by Kafka's error code."""
     unreadable: int
     latency_ms: dict[str, float]
-    """p50, p90, p99, max; of a capture from where it was taken."""
+    """p50, p90, p99, max; those of a capture as seen where it was taken."""
 
 
 Cell: TypeAlias = Callable[[Figures], str]
@@ -55,7 +55,7 @@ class LeftOutRow(TypedDict):
 
 
 class SavingFigures(TypedDict):
-    """Fetch bytes between gateway and broker, beside those of the same fetches sent directly."""
+    """Fetch bytes between gateway and broker, and those of the same fetches sent directly."""
 
     gateway_request_bytes: int
     gateway_response_bytes: int
@@ -66,11 +66,11 @@ class SavingFigures(TypedDict):
     saved_bytes: int
     saved_ratio: float
     other_clients: bool
-    """The gateway served others during the run: its figures are not this run's alone."""
+    """The gateway served other clients during the run: its figures are not this run's alone."""
 
 
 class Settings(TypedDict):
-    """How it was played."""
+    """How the capture was played."""
 
     target: str
     against: str
@@ -86,7 +86,7 @@ class Settings(TypedDict):
 
 
 class DriveReport(TypedDict):
-    """The whole object."""
+    """The report."""
 
     version: str
     """Of fetchgate."""
@@ -94,31 +94,31 @@ class DriveReport(TypedDict):
     connections: int
     """Captured connections of which something was played."""
     captured_seconds: float
-    """From the first played request of the capture to the last, waits cut as asked."""
+    """From the first played request of the capture to the last, with waits cut by --longest-wait."""
     seconds: float
     planned: int
     sent: int
-    """Requests that went to the target; without --against all that went anywhere."""
+    """Requests that were sent."""
     lost: dict[str, int]
     """Requests without a response, by side."""
     interrupted: bool
     behind_seconds: float
-    """The most by which a request went after its time."""
+    """The longest delay of a request after its time."""
     left_out: list[LeftOutRow]
     missing_topics: dict[str, int]
     """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
     led_elsewhere: dict[str, int]
-    """Entries left out of distinct fetches, by topic, since other brokers of the target lead them."""
+    """Entries left out of distinct fetches because other brokers of the target lead them, by topic."""
     connection_errors: dict[str, int]
     figures: list[Figures]
     saving: SavingFigures | None
-    """None without --against, and where no fetch was to be played."""
+    """None without --against, and if no fetch was played."""
     problems: list[str]
-    """What of the input could not be read."""
+    """The parts of the input that could not be read."""
 
 
 def figures(side: str, tally: DriveTotals) -> list[Figures]:
-    """Give a side's figures: all together, then by API."""
+    """Return a side's figures: all APIs together, then each."""
     rows = [(ALL, tally.total())]
     rows += [(name_of(key), counts) for key, counts in sorted(tally.by_key.items())]
     return [_figures(side, api, counts) for api, counts in rows]
@@ -149,7 +149,7 @@ def _by_code(errors: Mapping[int, int]) -> dict[str, int]:
 
 
 def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
-    """Give what was left out, by API and reason."""
+    """Return what was left out, by API and reason."""
     return [
         {"api": name_of(each.api_key), "reason": each.reason, "requests": count}
         for each, count in sorted(left_out.items())
@@ -157,7 +157,7 @@ def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
 
 
 def saving_figures(saving: Saving) -> SavingFigures:
-    """Give the saving as the report has it."""
+    """Return the saving as the report has it."""
     return {
         "gateway_request_bytes": saving.gateway.broker_request,
         "gateway_response_bytes": saving.gateway.broker_response,
@@ -179,7 +179,7 @@ _COLUMNS: Final = (
 
 
 def to_csv(report: DriveReport) -> str:
-    """Write the figures as a table: a row for each side and API, whose columns two runs share."""
+    """Write the figures as a table with a row for each side and API; all runs have the same columns."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -202,7 +202,7 @@ def _coded(errors: Mapping[str, int]) -> str:
 
 
 def render(report: DriveReport) -> RenderableType:
-    """Build what `drive` prints."""
+    """Render what `drive` prints."""
     lines: list[RenderableType] = [_headline(report), _sides(report)]
     if report["saving"] is not None:
         lines.append(_saving(report["saving"]))
@@ -254,7 +254,7 @@ def _latency(which: str) -> tuple[str, Cell]:
 
 
 def error_name(code: str) -> str:
-    """Write an error code with Kafka's name for it, where it is known here."""
+    """Return an error code with Kafka's name for it, if that is known here."""
     try:
         return f"{code} {ErrorCode(int(code)).name}"
     except ValueError:
@@ -298,17 +298,17 @@ def _saving(saving: SavingFigures) -> Text:
 def _notes(report: DriveReport) -> list[RenderableType]:
     lines = ["Interrupted."] if report["interrupted"] else []
     if report["settings"]["against"] and report["planned"] and report["saving"] is None:
-        lines.append("No fetch was played, so there is no saving to tell.")
+        lines.append("No fetch was played, so there is no saving to report.")
     if report["left_out"]:
         lines.append("Left out:")
     lines += [_left_out(row) for row in report["left_out"]]
     if missing := report["missing_topics"]:
         names = ", ".join(shown(name) for name in missing)
-        lines.append(f"Partitions left out of fetches, since the target lacks them, of: {names}")
+        lines.append(f"Partitions left out of fetches because the target lacks them, of: {names}")
     if elsewhere := report["led_elsewhere"]:
         names = ", ".join(shown(name) for name in elsewhere)
         lines.append(
-            f"Partitions left out of fetches, since other brokers of the target lead them, of: {names}"
+            f"Partitions left out of fetches because other brokers of the target lead them, of: {names}"
         )
     lines += [f"{count} times: {shown(error)}" for error, count in report["connection_errors"].items()]
     lines += [f"Without a response at {side}: {number(n)}" for side, n in report["lost"].items() if n]
@@ -322,7 +322,7 @@ def _notes(report: DriveReport) -> list[RenderableType]:
 
 
 LATE_SECONDS: Final = 0.1
-"""Below, nobody needs to know."""
+"""A shorter delay is not reported."""
 
 
 def _left_out(row: LeftOutRow) -> str:
@@ -330,11 +330,11 @@ def _left_out(row: LeftOutRow) -> str:
 
 
 def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[int, int]]) -> RenderableType:
-    """Build what `--dry-run` prints.
+    """Render what `--dry-run` prints.
 
     Args:
-        report: of a run that did not take place.
-        versions: by API and version, how many requests would go, and their bytes.
+        report: the report of `plan`.
+        versions: by API and version, how many requests would be sent, and their bytes.
     """
     settings = report["settings"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -349,5 +349,5 @@ def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[in
         f"{plural(report['connections'], 'connection')} of the capture, "
         f"{duration(report['captured_seconds'])} of its time" + (f", {times} times" if times > 1 else "")
     )
-    asked = "Nothing was sent, and the target was not asked what it speaks and has."
-    return Group(text, table, *_notes(report), Text(f"\n{asked}"))
+    note = "Nothing was sent, and the target was not asked which versions and topics it has."
+    return Group(text, table, *_notes(report), Text(f"\n{note}"))

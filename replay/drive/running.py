@@ -1,4 +1,4 @@
-"""One run: look at the targets, bring the script to them, play it, and put together what it came to."""
+"""One run: look at the targets, translate the script for them, play it, and make the report."""
 
 import asyncio
 import signal
@@ -36,7 +36,7 @@ AGAINST: Final = "against"
 PROGRESS_SECONDS: Final = 0.25
 
 Progress = Callable[[int, int], None]
-"""Is told how many requests went, of how many."""
+"""Called with the number of requests sent, and of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Options:
     speed: float | None = 1.0
     """None: as fast as responses allow."""
     rate: float | None = None
-    """Requests a second at each side, at most."""
+    """The highest number of requests a second at each side."""
     connections: int = 1
     """For each captured one."""
     loop: int = 1
@@ -62,7 +62,7 @@ class Options:
     min_bytes: int | None = None
 
     def settings(self) -> Settings:
-        """Give them as the report has them."""
+        """Return the settings as the report has them."""
         return {
             "target": "" if self.target is None else str(self.target),
             "against": "" if self.against is None else str(self.against),
@@ -77,7 +77,7 @@ class Options:
 
 
 def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveReport:
-    """Say what would be played, without asking anybody."""
+    """Report what would be played, without connecting to the targets."""
     return {
         "version": VERSION,
         "settings": options.settings(),
@@ -103,7 +103,7 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
     """Play a script.
 
     Raises:
-        TargetError: the target can't be reached, or is none; nothing was played then.
+        TargetError: the target can't be reached, or is not a Kafka broker; nothing was played.
     """
     sides = await _sides(script, options)
     routes = _routes(script, sides)
@@ -162,7 +162,7 @@ async def _sides(script: Script, options: Options) -> list[TargetSide]:
 
 
 def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Place]]:
-    """Say by name where connections go: those to one captured broker to one of the target's."""
+    """Return where each connection goes, by name: those to one captured broker go to one of the target's."""
     by_broker: dict[str, dict[str, set[int]]] = {}
     for each in script.connections:
         partitions = by_broker.setdefault(each.broker, {})
@@ -172,7 +172,7 @@ def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Place
 
 
 async def _play(player: Player, pace: Pace, options: Options, progress: Progress) -> bool:
-    """Play, tell how far it is, and stop in time, or on an interrupt; tell whether there was one."""
+    """Play, report the progress, and stop in time or on an interrupt; tell whether there was one."""
     loop = asyncio.get_running_loop()
     interrupts: list[None] = []
 
@@ -184,25 +184,25 @@ async def _play(player: Player, pace: Pace, options: Options, progress: Progress
         loop.add_signal_handler(signal.SIGINT, interrupt)
     if options.duration is not None:
         loop.call_later(options.duration, pace.stop)
-    telling = loop.create_task(_tell(player, progress))
+    reporting = loop.create_task(_report_progress(player, progress))
     try:
         await player.play()
     finally:
-        telling.cancel()
+        reporting.cancel()
         with suppress(NotImplementedError):
             loop.remove_signal_handler(signal.SIGINT)
     progress(player.sent, player.total)
     return bool(interrupts)
 
 
-async def _tell(player: Player, progress: Progress) -> None:
+async def _report_progress(player: Player, progress: Progress) -> None:
     while True:
         progress(player.sent, player.total)
         await asyncio.sleep(PROGRESS_SECONDS)
 
 
 class _Played(TypedDict):
-    """Those of the report's fields that playing tells."""
+    """The fields of the report that are known after playing."""
 
     connections: int
     planned: int

@@ -1,4 +1,4 @@
-"""The saving as measured: a gateway's own counters, beside the bytes of the same requests sent directly."""
+"""The measured saving: a gateway's own counters against the bytes of the same requests sent directly."""
 
 import asyncio
 import urllib.request
@@ -16,7 +16,7 @@ from replay.drive.wire import TargetError, reason_of
 
 ASK_SECONDS: Final = 5.0
 SETTLE_SECONDS: Final = 0.2
-"""So long the counters must stand still before they are taken to be final."""
+"""The counters are final when they have not changed for so long."""
 _MAX_SETTLES: Final = 25
 
 _REMEDY: Final = "--against reads the gateway's counters there: give the HOST:PORT of its --admin"
@@ -42,7 +42,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """Fetch bytes between gateway and broker, beside those of the same fetches without a gateway."""
+    """Fetch bytes between gateway and broker, and those of the same fetches without a gateway."""
 
     gateway: Counters
     """What it counted during the run."""
@@ -50,7 +50,7 @@ class Saving:
     direct_response: int
     direct_records: int
     others: bool
-    """The gateway counted other fetches on its clients' side than this run's: it served others as well."""
+    """The gateway counted more fetches from clients than this run's: it served other clients as well."""
 
     @property
     def gateway_bytes(self) -> int:
@@ -64,12 +64,12 @@ class Saving:
 
     @property
     def saved_bytes(self) -> int:
-        """Negative where the gateway cost more."""
+        """Negative if the gateway cost more."""
         return self.direct_bytes - self.gateway_bytes
 
     @property
     def saved_ratio(self) -> float:
-        """Of the direct bytes."""
+        """The saved share of the direct bytes."""
         return self.saved_bytes / self.direct_bytes if self.direct_bytes else 0.0
 
 
@@ -77,7 +77,7 @@ def read_counters(exposition: str) -> Counters:
     """Read the counters out of a gateway's /metrics.
 
     Raises:
-        ValueError: it is no gateway's.
+        ValueError: it is not a gateway's.
     """
     found: dict[tuple[str, str], int] = {}
     try:
@@ -102,12 +102,12 @@ async def scrape(admin: Address) -> Counters:
     """Ask a gateway for its counters.
 
     Raises:
-        TargetError: its admin endpoint does not answer as a gateway's does.
+        TargetError: its admin endpoint does not respond as a gateway's does.
     """
     try:
         return read_counters(await asyncio.to_thread(_get, f"http://{admin}/metrics"))
     except HTTPException:
-        reason = "does not answer as an admin endpoint does"
+        reason = "does not respond as an admin endpoint does"
     except HTTPError as error:
         reason = str(error)
     except (OSError, ValueError) as error:
@@ -122,7 +122,7 @@ def _get(url: str) -> str:
 
 
 async def settled(admin: Address) -> Counters:
-    """Ask a gateway for its counters until they stand still: it closes sessions after its clients left.
+    """Ask a gateway for its counters until they don't change: it closes sessions after its clients left.
 
     Raises:
         TargetError: as in `scrape`.
@@ -137,12 +137,12 @@ async def settled(admin: Address) -> Counters:
 
 
 def measured(counted: Counters, through: DriveTotals, direct: DriveTotals) -> Saving:
-    """Set a gateway's counters of a run beside what went directly.
+    """Compare a gateway's counters of a run with what was sent directly.
 
     Args:
         counted: what the gateway counted during the run.
         through: what this run sent to the gateway.
-        direct: what it sent to the broker.
+        direct: what this run sent to the broker.
     """
     own, other = through.of(ApiKey.FETCH), direct.of(ApiKey.FETCH)
     return Saving(

@@ -1,4 +1,4 @@
-"""From captured exchanges to what is to be played: connections of steps, in order and in time. Sans-IO."""
+"""Makes a script of captured exchanges: connections with steps, in order and with their times. Sans-IO."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -43,8 +43,8 @@ READS: Final = frozenset(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     }
 )
-"""What changes nothing at a broker; all else (records, groups, sessions of share groups, authentication) is
-left out unless it is asked for by name."""
+"""The APIs that change nothing at a broker; all others (records, groups, share sessions, authentication) are
+left out unless --include names them."""
 
 NAMES: Final[dict[int, str]] = {
     key: "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey
@@ -61,20 +61,20 @@ _NANOSECONDS: Final = 1e9
 
 
 def name_of(api_key: int) -> str:
-    """Give an API key's name, or its number where it has none here."""
+    """Return an API key's name, or its number if the name is unknown here."""
     return NAMES.get(api_key) or ("unknown" if api_key < 0 else f"ApiKey{api_key}")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a request was in the capture."""
+    """A request's sizes, time and response in the capture."""
 
     request_bytes: int
     response_bytes: int
-    """0: no response was seen."""
+    """0: the capture has no response."""
     seconds: float
     response: FetchSummary | None = None
-    """Of a fetch whose response was captured whole and parses."""
+    """The response of a fetch, if it was captured completely and parses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,20 +87,20 @@ class Step:
     version: int
     seen: Seen
     frame: bytes
-    """As captured, whole, with correlation id 0; frames that are alike are one object."""
+    """The whole frame as captured, with correlation id 0; equal frames are one object."""
     body: int
     """Offset of the body in `frame`."""
     in_flight: int
     """How many earlier requests on the connection had no response yet when the client sent it."""
     has_response: bool = True
-    """False: a broker never answers it (Produce with acks=0)."""
+    """False: a broker never responds to it (Produce with acks=0)."""
     session_id: int = 0
-    """Of a fetch, as captured."""
+    """The captured one of a fetch."""
     session_epoch: int = -1
     given: int = 0
-    """Session id that the captured response gave; 0: none, or the response was not seen."""
+    """The session id in the captured response; 0: none, or the response was not captured."""
     isolation_level: int = 0
-    """Of a fetch: it tells what an entry without news looks like."""
+    """That of a fetch: it determines what an entry without news looks like."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -112,9 +112,9 @@ class CapturedConnection:
     client_id: str
     steps: list[Step]
     place: int = 0
-    """Among the script's connections, in the order in which they ended."""
+    """Its place among the script's connections, ordered by their ends."""
     after: int = 0
-    """How many of them, in that order, had ended before it began; it waits for these."""
+    """How many connections had ended before it began; it waits for these."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -127,26 +127,26 @@ class LeftOut:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Script:
-    """All that is to be played."""
+    """All that is played."""
 
     connections: list[CapturedConnection]
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
-    """Topic id -> name, as the capture's Metadata responses tell."""
+    """Topic id -> name, from the capture's Metadata responses."""
 
     @property
     def requests(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return sum(len(connection.steps) for connection in self.connections)
 
     @property
     def seconds(self) -> float:
-        """How long they take in the captured time."""
+        """How long they took in the capture."""
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
 def captured(connections: Iterable[CapturedConnection]) -> DriveTotals:
-    """Count what steps were in the capture."""
+    """Count what the steps were in the capture."""
     tally = DriveTotals()
     for connection in connections:
         for step in connection.steps:
@@ -160,32 +160,32 @@ def captured(connections: Iterable[CapturedConnection]) -> DriveTotals:
 
 
 @dataclass(slots=True, eq=False)
-class _Taken:
-    """A request on its way to be a step."""
+class _Draft:
+    """A request whose step is being made."""
 
     step: Step
     time: int
     response_time: int
-    """0: unseen."""
+    """0: the capture has no response."""
 
 
 class ScriptMaker:
-    """Takes what a capture holds, and makes a script of it.
+    """Collects the exchanges of a capture, and makes a script of them.
 
     Args:
-        include: API keys to play beside `READS`.
+        include: API keys to play in addition to `READS`.
     """
 
     def __init__(self, include: Iterable[int] = ()) -> None:
         self._played = READS | frozenset(include)
-        self._taken: dict[str, list[tuple[int, _Taken]]] = {}
+        self._drafts: dict[str, list[tuple[int, _Draft]]] = {}
         self._who: dict[str, tuple[str, str]] = {}
         self._frames: dict[bytes, bytes] = {}
         self._left_out: Counter[LeftOut] = Counter()
         self._topics: dict[bytes, str] = {}
 
-    def take(self, item: Exchange | ConnectionEnd) -> None:
-        """Take the next thing that a capture holds, in whatever order."""
+    def add(self, item: Exchange | ConnectionEnd) -> None:
+        """Add an exchange, or the end of a connection, in any order."""
         if isinstance(item, ConnectionEnd):
             self._topics |= item.topics
         elif item.api_key < 0:
@@ -196,41 +196,41 @@ class ScriptMaker:
             self._leave(item, "a write; --include plays it")
         else:
             try:
-                taken = self._step(item)
+                draft = self._step(item)
             except ProtocolError as error:
                 self._leave(item, f"not understood: {error}")
             else:
-                if taken is not None:
-                    self._taken.setdefault(item.connection, []).append((item.number, taken))
+                if draft is not None:
+                    self._drafts.setdefault(item.connection, []).append((item.number, draft))
                     self._who[item.connection] = (item.broker, item.client_id)
 
     def finish(self, *, longest_wait: float | None = None, limit: int | None = None) -> Script:
         """Make the script.
 
         Args:
-            longest_wait: seconds; where nothing happened on any connection for longer, it becomes as much.
-            limit: so many requests at most, the first ones.
+            longest_wait: seconds; longer times in which no connection sent anything become as long as this.
+            limit: the number of requests at most; the first ones are played.
         """
         order = sorted(
             (
-                (taken.time, number, name, taken)
-                for name, all_ in self._taken.items()
-                for number, taken in all_
+                (draft.time, number, name, draft)
+                for name, all_ in self._drafts.items()
+                for number, draft in all_
             ),
             key=lambda item: item[:3],
         )[:limit]
-        found: dict[str, list[_Taken]] = {}
-        for at, (_, _, name, taken) in zip(
+        found: dict[str, list[_Draft]] = {}
+        for at, (_, _, name, draft) in zip(
             _times([item[0] for item in order], longest_wait), order, strict=True
         ):
-            taken.step = replace(taken.step, at=at)
-            found.setdefault(name, []).append(taken)
+            draft.step = replace(draft.step, at=at)
+            found.setdefault(name, []).append(draft)
         connections = self._connections(found)
         return Script(connections=connections, left_out=self._left_out, topics=self._topics)
 
-    def _connections(self, found: dict[str, list[_Taken]]) -> list[CapturedConnection]:
+    def _connections(self, found: dict[str, list[_Draft]]) -> list[CapturedConnection]:
         ends = {
-            name: max(max(taken.time, taken.response_time) for taken in all_) for name, all_ in found.items()
+            name: max(max(draft.time, draft.response_time) for draft in all_) for name, all_ in found.items()
         }
         places = {name: place for place, name in enumerate(sorted(ends, key=lambda name: (ends[name], name)))}
         return [
@@ -248,7 +248,7 @@ class ScriptMaker:
     def _leave(self, item: Exchange, reason: str) -> None:
         self._left_out[LeftOut(item.api_key, reason)] += 1
 
-    def _step(self, item: Exchange) -> _Taken | None:
+    def _step(self, item: Exchange) -> _Draft | None:
         _, version, _, _, body = request_header(item.request, 4)
         fetch = None
         if item.api_key == ApiKey.FETCH:
@@ -274,11 +274,11 @@ class ScriptMaker:
             given=_session_given(item, version) if fetch else 0,
             isolation_level=fetch.isolation_level if fetch else 0,
         )
-        return _Taken(step, item.request_time, item.response_time)
+        return _Draft(step, item.request_time, item.response_time)
 
 
 def _session_given(item: Exchange, version: int) -> int:
-    """Read the session id in a captured response; 0: none was seen."""
+    """Read the session id in a captured response; 0: there is none."""
     head = b"".join(bytes(piece[:_HEAD_BYTES]) for piece in item.response[:_HEAD_BYTES])
     if version < SESSION_VERSION or not item.response:
         return 0
@@ -300,7 +300,7 @@ def _seen(item: Exchange, fetch: FetchRequest | None) -> Seen:
 
 
 def _times(times: list[int], longest_wait: float | None) -> list[float]:
-    """Give seconds after the first for ascending times in ns, no wait between two longer than told."""
+    """Convert ascending times in ns to seconds after the first; no wait is longer than `longest_wait`."""
     found: list[float] = []
     at = 0.0
     for number, time in enumerate(times):
@@ -311,14 +311,14 @@ def _times(times: list[int], longest_wait: float | None) -> list[float]:
     return found
 
 
-def _with_in_flight(all_: list[_Taken]) -> list[Step]:
-    """Say of each step how many before it were unanswered; one whose response is unseen does not count."""
+def _with_in_flight(all_: list[_Draft]) -> list[Step]:
+    """Set how many requests were in flight before each step, not counting those without a response."""
     steps = []
     waiting: deque[int] = deque()
-    for taken in all_:
-        while waiting and waiting[0] <= taken.time:
+    for draft in all_:
+        while waiting and waiting[0] <= draft.time:
             waiting.popleft()
-        steps.append(replace(taken.step, in_flight=len(waiting)))
-        if taken.response_time and taken.step.has_response:
-            waiting.append(taken.response_time)
+        steps.append(replace(draft.step, in_flight=len(waiting)))
+        if draft.response_time and draft.step.has_response:
+            waiting.append(draft.response_time)
     return steps

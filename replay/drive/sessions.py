@@ -1,8 +1,8 @@
-"""The fetch sessions of the capture's clients, as the target gives them. Sans-IO.
+"""The fetch sessions of the capture's clients at the target. Sans-IO.
 
-A client with sessions of its own (KIP-227) asks with an id that its broker gave. The target gives another;
-epochs count up anew. A session that the target loses is made again with all that it held, as such a client
-does.
+A client with sessions of its own (KIP-227) sends the id that its broker gave. The target gives another id,
+and its epochs start again. A session that the target loses is made again with all its partitions, as such a
+client does.
 """
 
 from collections.abc import Iterable
@@ -20,16 +20,16 @@ _LAST_EPOCH: Final = 0x7FFF_FFFF
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One session: what a captured id stands for at the target."""
+    """The target's session for one captured session id."""
 
     session_id: int = 0
-    """The target's; 0: it gave none, or has lost it."""
+    """The target's id; 0: it gave none, or has lost the session."""
     next_epoch: int = 1
     listed: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
-    """(topic key, partition as on the wire) -> the entry that was last sent."""
+    """(topic key, partition as on the wire) -> the entry that was sent last."""
 
-    def take(self, fetch: MappedFetch) -> None:
-        """Note what a fetch lists and forgets."""
+    def apply(self, fetch: MappedFetch) -> None:
+        """Add what a fetch lists, and remove what it forgets."""
         size = fetch.layout.request_entry
         for key, block in fetch.topics:
             for at in range(0, len(block), size):
@@ -38,26 +38,30 @@ class Session:
             for at in range(0, len(partitions), 4):
                 self.listed.pop((key, partitions[at : at + 4]), None)
 
+    def responded(self, error_code: int, session_id: int) -> None:
+        """Apply the target's response to a fetch that makes or continues the session."""
+        self.session_id = 0 if error_code else session_id
+
     def elements(self) -> Iterable[tuple[bytes, bytes]]:
-        """Give all that it holds as elements of a request."""
+        """Return all partitions of the session as elements of a request."""
         for key, items in groupby(self.listed.items(), lambda item: item[0][0]):
             yield key, b"".join(entry for _, entry in items)
 
 
 class SideSessions:
-    """The sessions of all connections to one broker, since a client may go on in its session on another."""
+    """The sessions of all connections to one broker: a client may continue one on another connection."""
 
     def __init__(self) -> None:
         self._by_captured: dict[int, Session] = {}
         self._nameless: Session | None = None
-        """Made last, by a request whose captured response was not seen."""
+        """The last session that was made by a request without a captured response."""
 
     def frame(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session | None] | None:
         """Build the frame of a fetch.
 
         Returns:
-            The frame, and the session that it makes or goes on in; None: its session began before the
-            capture, so nobody knows what it holds.
+            The frame, and the session that it makes or continues; None: its session began before the capture,
+            so its partitions are unknown.
         """
         if step.session_epoch == FIRST:
             return self._first(step, fetch)
@@ -69,7 +73,7 @@ class SideSessions:
         if step.session_epoch == SESSIONLESS:
             del self._by_captured[step.session_id]
             return fetch.frame(session.session_id, SESSIONLESS), None
-        session.take(fetch)
+        session.apply(fetch)
         if not session.session_id:
             session.next_epoch = 1
             return fetch.frame(0, FIRST, session.elements()), session
@@ -78,10 +82,10 @@ class SideSessions:
         return fetch.frame(session.session_id, epoch), session
 
     def _first(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session]:
-        """Make a session; one that the same id stood for, or that the client gives up, is closed by it."""
+        """Make a session; this closes the earlier session of that id, or one that the client gives up."""
         before = self._by_captured.pop(step.session_id or step.given, None)
         session = Session()
-        session.take(fetch)
+        session.apply(fetch)
         if step.given:
             self._by_captured[step.given] = session
         else:
@@ -94,8 +98,3 @@ class SideSessions:
             session, self._nameless = self._nameless, None
             self._by_captured[step.session_id] = session
         return session
-
-
-def answered(session: Session, error_code: int, session_id: int) -> None:
-    """Note what the target answered to a fetch that makes a session or goes on in it."""
-    session.session_id = 0 if error_code else session_id

@@ -1,4 +1,4 @@
-"""One of those that the same requests are played at: what it has, and what each step is there. Sans-IO."""
+"""One side of a run, a target with its counts: what is sent there for each step. Sans-IO."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,15 +30,15 @@ NO_FETCH: Final = "no fetch is left that it could lead to"
 
 
 class TargetSide:
-    """A target, and what is counted there.
+    """A target, and what was counted there.
 
     Args:
         name: "target" or "against".
-        target: what it has.
-        names: topic id -> name, of the capture.
-        asked: from where the capture fetched, by topic.
-        policy: where fetches read from.
-        overrides: what fetches ask otherwise.
+        target: the versions, brokers and topics that it has.
+        names: topic id -> name, from the capture.
+        asked: the offsets that the capture fetched from, by topic.
+        policy: the offsets that fetches read from.
+        overrides: values that replace those in fetches.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class TargetSide:
         self.target = target
         self.tally = DriveTotals()
         self.lost = 0
-        """Requests that got no response, though they were due one."""
+        """Requests that should have had a response and got none."""
         found = {
             topic: bounds_of(policy, target.topics[topic], asked[topic])
             for topic in asked.keys() & target.topics.keys()
@@ -70,7 +70,7 @@ class TargetSide:
         self._plain: dict[tuple[bytes, int | None], bytes] = {}
 
     def why_not(self, step: Step, place: Place) -> str:
-        """Say why a step can't be played here; "": it can, as far as is known beforehand."""
+        """Return why a step can't be played here; empty: it can, as far as is known before the run."""
         if not self.target.speaks(step.api_key, step.version):
             return UNSPOKEN.format(step.version)
         if step.api_key == ApiKey.FETCH:
@@ -83,11 +83,11 @@ class TargetSide:
         return ""
 
     def place(self, partitions: Mapping[str, Iterable[int]]) -> Place:
-        """Say where a connection goes that fetches these partitions, by topic."""
+        """Return the broker for a connection that fetches these partitions, by topic."""
         return self.target.place(most_leading(partitions, self.target.topics))
 
     def frame(self, step: Step, place: Place, sessions: SideSessions) -> tuple[bytes, Session | None] | None:
-        """Build what is sent for a step, and tell the session that it belongs to; None: it can't be."""
+        """Return the frame of a step and the session that it belongs to; None: it can't be sent."""
         if step.api_key != ApiKey.FETCH:
             return self._other(step), None
         plain = step.session_id == 0 and step.session_epoch < 0
@@ -115,13 +115,13 @@ def playable(
     sides: Sequence[TargetSide],
     routes: Mapping[str, Sequence[Place]],
 ) -> tuple[list[CapturedConnection], Counter[LeftOut]]:
-    """Leave out what some side can't be sent, so that all get the same.
+    """Leave out the steps that some side can't get, so that all sides get the same.
 
-    Where no fetch is left for that, neither are the reads that lead to fetches: Metadata and the like alone
-    would look like a run that went well.
+    If no fetch remains, the reads that lead to fetches are left out, too: Metadata and the like alone would
+    look like a successful run.
 
     Returns:
-        The connections with what is left of them, and what was left out.
+        The connections with the remaining steps, and what was left out.
     """
     left_out: Counter[LeftOut] = Counter()
     kept: list[CapturedConnection] = []

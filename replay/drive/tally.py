@@ -1,4 +1,4 @@
-"""What was sent and what came back, counted; the same for a capture and for a run. Sans-IO."""
+"""Counts of requests and responses; the same for a capture and for a run. Sans-IO."""
 
 from array import array
 from collections import Counter
@@ -23,19 +23,19 @@ class RequestCounts:
     request_bytes: int = 0
     response_bytes: int = 0
     record_bytes: int = 0
-    """Contents of the `records` fields of fetch responses; part of `response_bytes`."""
+    """The contents of the `records` fields of fetch responses; part of `response_bytes`."""
     partitions_answered: int = 0
     errors: Counter[int] = field(default_factory=Counter)
-    """Of whole fetch responses, by error code."""
+    """Errors of whole fetch responses, by code."""
     partition_errors: Counter[int] = field(default_factory=Counter)
-    """Of entries of fetch responses, by error code."""
+    """Errors of entries in fetch responses, by code."""
     unreadable: int = 0
     """Fetch responses that do not parse."""
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
-    """What each response took."""
+    """The response times."""
 
     def add(self, other: "RequestCounts") -> None:
-        """Count what `other` counted, too."""
+        """Add the counts of `other`."""
         self.sent += other.sent
         self.answered += other.answered
         self.request_bytes += other.request_bytes
@@ -50,22 +50,22 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class FetchSummary:
-    """What a fetch response says."""
+    """The fields of a fetch response that are counted."""
 
     error_code: int
     session_id: int
     record_bytes: int
     partitions: int
     partition_errors: tuple[int, ...]
-    """Error codes of entries, those of entries without an error left out."""
+    """The error codes of entries that have one."""
 
 
 def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
     """Read a fetch response; None: it does not parse.
 
     Args:
-        version: of its request, v4 or later.
-        isolation_level: of its request.
+        version: that of its request, v4 or later.
+        isolation_level: that of its request.
         pieces: the whole frame.
     """
     walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
@@ -87,7 +87,7 @@ class DriveTotals:
         self.by_key: dict[int, RequestCounts] = {}
 
     def total(self) -> RequestCounts:
-        """Give the counts of all keys together."""
+        """Return the counts of all keys together."""
         total = RequestCounts()
         for counts in self.by_key.values():
             total.add(counts)
@@ -100,14 +100,14 @@ class DriveTotals:
         counts.request_bytes += size
 
     def answered(self, api_key: int, size: int, seconds: float) -> None:
-        """Count a response of `size` bytes that came `seconds` after its request went."""
+        """Count a response of `size` bytes that came `seconds` after its request was sent."""
         counts = self.of(api_key)
         counts.answered += 1
         counts.response_bytes += size
         counts.seconds.append(seconds)
 
     def fetched(self, response: FetchSummary | None) -> None:
-        """Count what a fetch response says; None: it did not parse."""
+        """Count the fields of a fetch response; None: it did not parse."""
         counts = self.of(ApiKey.FETCH)
         if response is None:
             counts.unreadable += 1
@@ -119,7 +119,7 @@ class DriveTotals:
         counts.partition_errors.update(response.partition_errors)
 
     def of(self, api_key: int) -> RequestCounts:
-        """Give the counts of one key."""
+        """Return the counts of one key."""
         counts = self.by_key.get(api_key)
         if counts is None:
             counts = self.by_key[api_key] = RequestCounts()
@@ -127,7 +127,7 @@ class DriveTotals:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Give the smallest value that at least `percent` of them do not exceed; 0.0 of none.
+    """Return the smallest value that at least `percent` of the values do not exceed; 0.0 if there are none.
 
     Args:
         ordered: ascending.

@@ -1,4 +1,4 @@
-"""What a target has: its versions, brokers and topics, and where their partitions begin and end."""
+"""What a target has: its versions, brokers and topics, and the first and last offsets of partitions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,12 +28,12 @@ from replay.drive.mapping import Topic
 from replay.drive.wire import TargetConnection, TargetError, connect
 
 _METADATA_VERSIONS: Final = (4, 12)
-"""From v4 on a request can say that no topic is to be made; brokers from 1.0 to 4.3 speak one of them."""
+"""From v4 on a request can forbid to create topics; brokers from 1.0 to 4.3 speak one of these versions."""
 _LIST_OFFSETS_VERSION: Final = 1
 """Brokers from 1.0 to 4.3 speak it."""
 _LATEST, _EARLIEST = -1, -2
 _CLIENT: Final = (-1).to_bytes(4, signed=True)
-"""replica_id of who is no broker."""
+"""The replica_id of a client."""
 _MAX_PARTITIONS: Final = 1_000_000
 
 Versions = dict[int, tuple[int, int]]
@@ -42,45 +42,45 @@ Versions = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a connection goes."""
+    """The address and the broker that a connection goes to."""
 
     address: Address
     node_id: int | None
-    """The broker there; None: there is only one, or nobody knows which it is."""
+    """The broker there; None: there is only one, or it is unknown which one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Target:
-    """What one address told."""
+    """The responses of one address."""
 
     address: Address
     versions: Versions
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
-    """Those that were asked for and exist."""
+    """The requested topics that exist."""
 
     def speaks(self, api_key: int, version: int) -> bool:
-        """Tell whether it takes a request."""
+        """Tell whether it speaks a version of an API."""
         lowest, highest = self.versions.get(api_key, (0, -1))
         return lowest <= version <= highest
 
     def place(self, leader: int | None) -> Place:
-        """Say where to go for what a broker leads; where it is alone, to where the target was reached."""
+        """Return where to fetch what a broker leads; a single broker is at the target's own address."""
         if len(self.brokers) <= 1 or leader is None or leader not in self.brokers:
             return Place(self.address, None)
         return Place(self.brokers[leader], leader)
 
 
 async def look(address: Address, names: Iterable[str], *, offsets: bool) -> Target:
-    """Ask a target for all that is needed of it.
+    """Ask a target for its versions, brokers, topics and offsets.
 
     Args:
-        address: where it is.
-        names: topics to ask for; none is made.
-        offsets: whether to ask where their partitions begin and end.
+        address: the address of the target.
+        names: the topics to ask for; none is created.
+        offsets: whether to ask for the earliest and the latest offsets.
 
     Raises:
-        TargetError: it can't be reached, or does not answer as a Kafka broker does.
+        TargetError: it can't be reached, or does not respond as a Kafka broker does.
     """
     connection = await connect(address)
     try:
@@ -119,13 +119,13 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         response = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
     except TargetError as error:
         raise TargetError(
-            f"{error} when asked for Metadata (does it want authentication? drive has none)"
+            f"{error} when asked for Metadata (does it require authentication? drive has none)"
         ) from None
     target.brokers, target.topics = read_metadata(response, version)
 
 
 def metadata_request(version: int, names: list[str]) -> bytes:
-    """Write a Metadata request (v4 to v12) for these topics, none of which is to be made."""
+    """Write a Metadata request (v4 to v12) for these topics that creates none of them."""
     flexible = version >= 9
     encode, tags = (encode_compact_string, b"\x00") if flexible else (encode_string, b"")
     no_id = bytes(UUID_BYTES) if version >= 10 else b""
@@ -137,7 +137,7 @@ def metadata_request(version: int, names: list[str]) -> bytes:
 
 
 class _Reader:
-    """Reads a Metadata response from front to back (MetadataResponse.json)."""
+    """Reads the fields of a Metadata response in order (MetadataResponse.json)."""
 
     def __init__(self, body: bytes, version: int) -> None:
         self.body = body
@@ -161,7 +161,7 @@ class _Reader:
         value, self.at = (read_compact_string if self.flexible else read_string)(self.body, self.at)
         return (value or b"").decode(errors="replace")
 
-    def take(self, size: int) -> bytes:
+    def bytes_(self, size: int) -> bytes:
         if self.at + size > len(self.body):
             raise Truncated("Metadata", self.at)
         self.at += size
@@ -172,14 +172,14 @@ class _Reader:
             self.at = skip_tags(self.body, self.at)[1]
 
     def int32s(self) -> None:
-        self.take(4 * self.count())
+        self.bytes_(4 * self.count())
 
 
 def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], dict[str, Topic]]:
     """Read a Metadata response (v4 to v12): brokers by node id, topics without an error by name.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: it does not parse.
     """
     reader = _Reader(body, version)
     reader.int32()  # throttle_time_ms
@@ -202,11 +202,11 @@ def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], dict[s
 
 
 def _read_topic(reader: _Reader) -> Topic:
-    topic_id = reader.take(UUID_BYTES) if reader.version >= 10 else bytes(UUID_BYTES)
-    reader.take(1)  # is_internal
+    topic_id = reader.bytes_(UUID_BYTES) if reader.version >= 10 else bytes(UUID_BYTES)
+    reader.bytes_(1)  # is_internal
     leaders: dict[int, tuple[int, int]] = {}
     for _ in range(reader.count()):
-        reader.int16()  # error_code: without a leader there is none to ask, and -1 says so
+        reader.int16()  # error_code: a partition without a leader has -1 as its leader
         partition = reader.int32()
         leader = reader.int32()
         leaders[partition] = leader, reader.int32() if reader.version >= 7 else -1
@@ -234,7 +234,7 @@ def _read_topic(reader: _Reader) -> Topic:
 
 
 async def _find_offsets(connection: TargetConnection, target: Target) -> None:
-    """Ask each leader where its partitions begin and end."""
+    """Ask each leader for the earliest and the latest offsets of its partitions."""
     leaders = {int(leader) for topic in target.topics.values() for leader in topic.leaders if leader >= 0}
     for leader in sorted(leaders):
         led = {
@@ -242,15 +242,15 @@ async def _find_offsets(connection: TargetConnection, target: Target) -> None:
             for name, topic in target.topics.items()
         }
         address = target.place(leader).address
-        asked = connection if address == connection.address else await connect(address)
+        peer = connection if address == connection.address else await connect(address)
         try:
             for timestamp in (_EARLIEST, _LATEST):
                 body = offsets_request({name: led[name] for name in led if led[name]}, timestamp)
-                response = await asked.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
-                _take_offsets(target, response, timestamp)
+                response = await peer.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
+                _read_offsets(target, response, timestamp)
         finally:
-            if asked is not connection:
-                asked.close()
+            if peer is not connection:
+                peer.close()
 
 
 def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> bytes:
@@ -265,7 +265,7 @@ def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> byte
     return _CLIENT + encode_count(len(topics)) + b"".join(topics)
 
 
-def _take_offsets(target: Target, response: bytes, timestamp: int) -> None:
+def _read_offsets(target: Target, response: bytes, timestamp: int) -> None:
     count, at = read_count(response, 0)
     for _ in range(count or 0):
         name, at = read_string(response, at)

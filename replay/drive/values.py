@@ -1,4 +1,4 @@
-"""The values of `drive`'s options, read from text.
+"""Parses the values of `drive`'s options.
 
 Each function raises `argparse.ArgumentTypeError`, which names the text and what would be right.
 """
@@ -29,7 +29,7 @@ def positive(text: str) -> float:
     try:
         found = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 < found < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
     return found
@@ -41,12 +41,12 @@ def speed(text: str) -> float | None:
 
 
 def natural(text: str) -> int:
-    """Read a whole number from 0."""
+    """Read a integer from 0."""
     return _whole(text, 0)
 
 
 def count(text: str) -> int:
-    """Read a whole number from 1."""
+    """Read a integer from 1."""
     return _whole(text, 1)
 
 
@@ -57,7 +57,7 @@ def port(text: str) -> int:
 
 def _whole(text: str, lowest: int, highest: int = _INT32) -> int:
     if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= highest:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer from {lowest} to {highest}")
     return int(text)
 
 
@@ -66,17 +66,17 @@ def offsets(text: str) -> OffsetPolicy:
     try:
         return OffsetPolicy(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(OffsetPolicy)}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(OffsetPolicy)}") from None
 
 
 def apis(text: str) -> list[int]:
-    """Read names of APIs, however they are written in capitals; give their keys."""
+    """Read names of APIs, in upper or lower case, and return their keys."""
     known = {name.lower(): key for key, name in NAMES.items()}
     found = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name.lower() not in known:
             writes = ", ".join(sorted(NAMES[key] for key in NAMES.keys() - READS))
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {writes}")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {writes}")
         found.append(known[name.lower()])
     return found
 

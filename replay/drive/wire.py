@@ -1,7 +1,7 @@
-"""A connection to what is driven: frames out, responses in, in the order of their requests.
+"""A connection to a target: frames out, responses in, in the order of their requests.
 
 Exception
-  TargetError            what is driven can't be reached, or does not answer as a Kafka broker does
+  TargetError            a target can't be reached, or does not respond as a Kafka broker does
 """
 
 import asyncio
@@ -20,38 +20,38 @@ from proxy.protocol.api import is_flexible, response_header
 from proxy.protocol.primitives import ProtocolError, encode_string
 
 CONNECT_SECONDS: Final = 10.0
-ANSWER_SECONDS: Final = 60.0
-"""Longer than any client's fetch waits; a target that takes more is given up."""
+RESPONSE_SECONDS: Final = 60.0
+"""Longer than any client's fetch waits; a target that needs longer is given up."""
 MAX_FRAME: Final = 1 << 30
-_SMALLEST_ANSWER: Final = 4
+_SMALLEST_RESPONSE: Final = 4
 _CLIENT_ID: Final = b"fetchgate-drive"
 _HEADER: Final = Struct(">hhi")
 _LENGTH: Final = Struct(">i")
 
-Responseed: TypeAlias = Callable[[bytes, float], None]
-"""Takes a whole response and the seconds that it took."""
+OnResponse: TypeAlias = Callable[[bytes, float], None]
+"""Called with a whole response and the seconds that it took."""
 
 
 class TargetError(Exception):
-    """What is driven can't be reached, or does not answer as a Kafka broker does; the text is one line."""
+    """A target can't be reached, or does not respond as a Kafka broker does; the text is one line."""
 
 
 @dataclass(slots=True)
 class _Waiting:
     correlation_id: int
     sent_at: float
-    answered: Responseed
+    on_response: OnResponse
 
 
 class TargetConnection(asyncio.Protocol):
-    """One connection; made by `connect`."""
+    """One connection; `connect` makes it."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.error: str = ""
-        """Why it is closed, when it was not closed from here."""
+        """Why it is closed, if the peer closed it or a response was wrong."""
         self.responses = 0
-        """How many came."""
+        """How many responses came."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -70,24 +70,24 @@ class TargetConnection(asyncio.Protocol):
         """Whether nothing can be sent any more."""
         return self._transport is None or self._transport.is_closing()
 
-    def send(self, frame: bytes, answered: Responseed | None) -> None:
+    def send(self, frame: bytes, on_response: OnResponse | None) -> None:
         """Send a request.
 
         Args:
             frame: whole; its correlation id is replaced.
-            answered: called with its response; None: it will have none.
+            on_response: called with its response; None: it will have none.
         """
         self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
-        if self._transport is not None:  # else it was lost a moment ago, which `until` tells
+        if self._transport is not None:  # otherwise it was just lost, which `until` reports
             self._transport.write(b"".join((frame[:8], self._correlation_id.to_bytes(4), frame[12:])))
-        if answered is not None:
-            self._waiting.append(_Waiting(self._correlation_id, perf_counter(), answered))
+        if on_response is not None:
+            self._waiting.append(_Waiting(self._correlation_id, perf_counter(), on_response))
 
-    async def until(self, most: int, seconds: float = ANSWER_SECONDS) -> None:
-        """Wait until at most so many requests are without a response.
+    async def until(self, most: int, seconds: float = RESPONSE_SECONDS) -> None:
+        """Wait until at most `most` requests have no response yet.
 
         Raises:
-            TargetError: it was closed, or too many responses did not come within so many seconds.
+            TargetError: it was closed, or not enough responses came within so many seconds.
         """
         if len(self._waiting) > most and not self.error:
             self._most = most
@@ -104,7 +104,7 @@ class TargetConnection(asyncio.Protocol):
             raise TargetError(f"{self.address}: {self.error}")
 
     async def ask(self, api_key: int, version: int, body: bytes) -> bytes:
-        """Send a request and give the body of its response.
+        """Send a request and return the body of its response.
 
         Raises:
             TargetError: as in `until`.
@@ -122,13 +122,13 @@ class TargetConnection(asyncio.Protocol):
             raise TargetError(f"{self.address}: does not respond as Kafka does: {error}") from None
 
     def close(self) -> None:
-        """Close it; requests without a response get none."""
+        """Close it; outstanding requests get no response."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are not a subclass of it
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
@@ -152,7 +152,7 @@ class TargetConnection(asyncio.Protocol):
         received, at = self._received, 0
         while len(received) - at >= 4:
             size = _LENGTH.unpack_from(received, at)[0]
-            if not _SMALLEST_ANSWER <= size <= MAX_FRAME:
+            if not _SMALLEST_RESPONSE <= size <= MAX_FRAME:
                 self._fail(f"does not respond as Kafka does: a frame of {size} bytes")
                 return
             end = at + 4 + size
@@ -165,11 +165,13 @@ class TargetConnection(asyncio.Protocol):
     def _response(self, frame: bytes) -> None:
         correlation_id = int.from_bytes(frame[4:8])
         if not self._waiting or self._waiting[0].correlation_id != correlation_id:
-            self._fail("answered what was not asked")
+            self._fail("a response that no request asked for")
             return
         waiting = self._waiting.popleft()
         self.responses += 1
-        waiting.answered(frame, perf_counter() - waiting.sent_at)  # uvloop's clock has milliseconds
+        waiting.on_response(
+            frame, perf_counter() - waiting.sent_at
+        )  # uvloop's clock counts milliseconds only
 
     def _fail(self, error: str) -> None:
         self.error = self.error or error
@@ -181,7 +183,7 @@ async def connect(address: Address) -> TargetConnection:
     """Open a connection.
 
     Raises:
-        TargetError: it can't be.
+        TargetError: it can't be opened.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -197,7 +199,7 @@ async def connect(address: Address) -> TargetConnection:
 
 
 def reason_of(error: Exception) -> str:
-    """Say in a few words why a connection failed, without Python's."""
+    """Return in a few words why a connection failed."""
     if isinstance(error, gaierror):
         return f"unknown host: {error.strerror}"
     if isinstance(error, OSError) and error.errno:

@@ -58,8 +58,8 @@ def _first_release() -> dict[str, Any]:
 
 def test_what_a_gateway_does_not_tell_is_nothing() -> None:
     snapshot = parse(_first_release())
-    assert (snapshot.saved, snapshot.slots_held, snapshot.slots) == (9, 1, 0)
-    assert (snapshot.recent.seconds, snapshot.happened) == ((), ())
+    assert (snapshot.saved, snapshot.slots_used, snapshot.slots) == (9, 1, 0)
+    assert (snapshot.recent.seconds, snapshot.events) == ((), ())
     (broker,) = snapshot.brokers
     assert (broker.name, broker.fetch_seconds, broker.evictions) == ("1", None, 0)
 
@@ -72,7 +72,7 @@ def test_what_a_later_gateway_tells_besides_is_left_alone() -> None:
 def test_what_is_no_state_is_refused(missing: str) -> None:
     document = _first_release()
     del document[missing]
-    with pytest.raises(NotAGatewayError, match="no state of fetchgate"):
+    with pytest.raises(NotAGatewayError, match="not a state of fetchgate"):
         parse(document)
 
 
@@ -90,7 +90,7 @@ def test_a_live_gateway_is_understood() -> None:
     assert snapshot.saved == document["totals"]["saved_bytes"]
     assert sum(client.saved for client in snapshot.clients) <= snapshot.saved
     in_session = [client for client in snapshot.clients if client.epoch]
-    assert len(in_session) == snapshot.slots_held
+    assert len(in_session) == snapshot.slots_used
     for client in in_session:
         assert 0.9 < client.incremental <= 1
         assert client.left_out > 0

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.dashboard.top import MAX_ANSWER_BYTES
+from proxy.dashboard.top import MAX_RESPONSE_BYTES
 from tests.dashboard.scenes import SCENES
 
 WAIT_SECONDS = 30.0
@@ -189,7 +189,7 @@ def test_keys_sort_filter_pause_help_and_quit(stub: StubGateway) -> None:
         terminal.sees("PAUSED")
         stub.scene = "draining"
         terminal.press("h")
-        terminal.sees("what the gateway adds")
+        terminal.sees("time that the gateway adds")
         terminal.press("h")
         assert "  ready  " in terminal.sees("PAUSED"), "the picture stands still"
         terminal.press("p")
@@ -207,15 +207,15 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
         stub.stop()
         shown = terminal.sees("not reachable")
         assert f"No response from 127.0.0.1:{stub.port}: Connection refused." in shown
-        assert "The last that was seen: ready, 13 connections" in shown
+        assert "The last state: ready, 13 connections" in shown
         stub.start()
         terminal.sees("  ready  ")
         stub.body = b"<html>"
-        terminal.sees("what answers there is no fetchgate")
+        terminal.sees("what responds there is not fetchgate")
         stub.body, stub.scene = None, "idle"
         terminal.sees("  ready  ")
         stub.body = json.dumps(SCENES["busy"]() | {"uptime_seconds": float("inf")}).encode()
-        terminal.sees("what answers there is no fetchgate")
+        terminal.sees("what responds there is not fetchgate")
         stub.body, stub.scene = None, "degraded"
         terminal.sees("  degraded  ")
         terminal.press("\x03")
@@ -229,7 +229,7 @@ def test_a_gateway_that_does_not_response_makes_no_key_wait(stub: StubGateway) -
         asked = len(stub.asked)
         terminal.until(lambda _: len(stub.asked) > asked, "a request that is held")
         terminal.press("h")
-        terminal.sees("what the gateway adds")
+        terminal.sees("time that the gateway adds")
         terminal.press("h/aud")
         terminal.sees("filter: aud_")
         terminal.press("\r")
@@ -243,7 +243,7 @@ def test_a_gateway_that_does_not_response_makes_no_key_wait(stub: StubGateway) -
 def test_it_waits_for_a_gateway_that_is_not_there_yet(stub: StubGateway) -> None:
     stub.stop()
     with top(stub) as terminal:
-        assert "The last that was seen" not in terminal.sees("not reachable")
+        assert "The last state" not in terminal.sees("not reachable")
         stub.scene = "starting"
         stub.start()
         terminal.sees("  starting  ")
@@ -318,7 +318,7 @@ def test_once_without_a_gateway_is_one_line_and_code_1(stub: StubGateway) -> Non
         (500, b'{"version": 1}'),
         (200, b"[" * 100_000),
         (200, json.dumps(SCENES["busy"]() | {"uptime_seconds": float("nan")}).encode()),
-        (200, json.dumps(SCENES["busy"]()).encode() + b" " * MAX_ANSWER_BYTES),
+        (200, json.dumps(SCENES["busy"]()).encode() + b" " * MAX_RESPONSE_BYTES),
     ],
     ids=["not found", "object", "array", "no text", "nothing", "failure", "deep", "no number", "endless"],
 )
@@ -327,7 +327,7 @@ def test_what_is_no_gateway_is_told_so(
 ) -> None:
     stub.status, stub.body = status, body
     assert main(["top", "--once", "--admin", f"127.0.0.1:{stub.port}"]) == 1
-    assert "what answers there is no fetchgate" in capsys.readouterr().err
+    assert "what responds there is not fetchgate" in capsys.readouterr().err
 
 
 def test_what_does_not_speak_http_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +343,7 @@ def test_what_does_not_speak_http_is_told_so(capsys: pytest.CaptureFixture[str])
         port = listener.getsockname()[1]
         assert main(["top", "--once", "--admin", f"127.0.0.1:{port}"]) == 1
         thread.join()
-    assert "what answers there is no fetchgate" in capsys.readouterr().err
+    assert "what responds there is not fetchgate" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -351,8 +351,8 @@ def test_what_does_not_speak_http_is_told_so(capsys: pytest.CaptureFixture[str])
     [
         (["--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
         (["--admin", "off"], "--admin: the gateway's admin endpoint is off"),
-        (["--interval", "0"], "--interval: '0' is no number of seconds from 0.1 to 3600"),
-        ([], "this is no terminal to draw on; give --once"),
+        (["--interval", "0"], "--interval: '0' is not a number of seconds from 0.1 to 3600"),
+        ([], "this is not a terminal; give --once"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(

@@ -522,7 +522,7 @@ def test_a_client_certificate_opens_a_listener_that_wants_one(secured: Secured) 
             consumer.close()
     with GatewayProcess(secured.to("SSL"), *secured.tls_options, ready=False) as gateway:
         reason = _reason(gateway)
-        assert "does it want a client certificate? Give one that it accepts as --broker-tls-cert" in reason
+        assert "does it require a client certificate? Give one that it accepts as --broker-tls-cert" in reason
         assert gateway.log().count(reason) == 1
 
 

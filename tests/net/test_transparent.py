@@ -45,7 +45,7 @@ def test_an_option_that_is_empty_is_none_in_transparent_mode() -> None:
 
 
 def test_there_are_two_transparent_modes() -> None:
-    with pytest.raises(ConfigError, match="--transparent: 'nat' is none of off, redirect, tproxy"):
+    with pytest.raises(ConfigError, match="--transparent: 'nat' is not one of off, redirect, tproxy"):
         config(transparent="nat")
 
 

@@ -87,7 +87,7 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
                 file.write_text("max_sessions = -\n")
                 await until(told)
                 await asyncio.sleep(0.05)
-            assert told() == [f"--config {file} is no TOML: Invalid value (at line 1, column 16)"], "once"
+            assert told() == [f"--config {file} is not TOML: Invalid value (at line 1, column 16)"], "once"
             assert gate.sessions.max_sessions == before
             (reason,) = gate.health().reasons
             assert reason == f"options not reloaded, a restart would fail: {told()[0]}"

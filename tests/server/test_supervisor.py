@@ -163,7 +163,7 @@ def test_a_client_that_left_makes_room() -> None:
                 assert await reader.read() == b""
             told = await state(gate)
             assert told["connections_turned_away"]["limit"] == 1
-            assert "all 4 connections are taken" in told["reasons"][0]
+            assert "all 4 connections are used" in told["reasons"][0]
             clients[0][1].close()
             await until(lambda: gate.status().connections == 3)
             await connected(stack, gate.listen.port, 1)

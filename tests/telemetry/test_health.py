@@ -23,13 +23,16 @@ def test_limits_that_are_reached_are_reasons() -> None:
         ):
             await until(lambda: gate.health().state == "ready")
             assert gate.sessions.reserve()
-            slots = "all 1 session slots are taken, other clients pass as they come; see --max-sessions"
+            slots = (
+                "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
+                " see --max-sessions"
+            )
             assert gate.health() == Health(state="degraded", reasons=[slots])
             gate.reconfigure(replace(gate.config, sessions=False))
             assert gate.health().state == "ready", "nobody wants one"
             gate.reconfigure(replace(gate.config, sessions=True))
             gate.budget.total = 101
-            held = "101 bytes of responses are held, brokers wait; see --max-inflight-bytes"
+            held = "101 bytes of responses are buffered, brokers wait; see --max-inflight-bytes"
             assert gate.health() == Health(state="degraded", reasons=[slots, held])
             assert gate.health().ready
             gate.budget.total = 0

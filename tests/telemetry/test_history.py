@@ -11,8 +11,8 @@ from proxy.core.events import (
     SessionRefused,
 )
 from proxy.telemetry.history import (
-    HAPPENINGS,
     INTERVALS,
+    MAX_EVENTS,
     TOGETHER_SECONDS,
     History,
     RecentEvent,
@@ -46,10 +46,10 @@ def test_what_happens_often_is_told_once_with_its_number() -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     recent_events = RecentEvents()
-    for number in range(HAPPENINGS + 10):
+    for number in range(MAX_EVENTS + 10):
         recent_events.note(0.0, f"kind {number}", "x" * 1000)
     kept = list(recent_events)
-    assert len(kept) == HAPPENINGS
+    assert len(kept) == MAX_EVENTS
     assert kept[0].kind == "kind 10"
     assert len(kept[0].text) == 300
 
@@ -62,16 +62,19 @@ def test_what_is_kept_is_bounded() -> None:
             SessionMade(session_id=7, partitions=1000),
             ("session made", "broker 1 gave c a session of 1,000 partitions", False),
         ),
-        (SessionRefused(), ("session refused", "broker 1 has no slot for c, which goes on in full", True)),
+        (
+            SessionRefused(),
+            ("session refused", "broker 1 has no slot for c, which continues with full fetches", True),
+        ),
         (
             SessionLost(session_id=7, error_code=70, reason="error 70"),
-            ("session lost", "broker 1 evicted c's session (70); the fetch was sent again", True),
+            ("session lost", "broker 1 evicted c's session (70); the fetch was resent", True),
         ),
         (
             SessionLost(session_id=7, error_code=71, reason="error 71"),
             (
                 "session lost",
-                "c lost its session at broker 1: invalid fetch session epoch (71); the fetch was sent again",
+                "c lost its session at broker 1: invalid fetch session epoch (71); the fetch was resent",
                 True,
             ),
         ),
@@ -79,7 +82,7 @@ def test_what_is_kept_is_bounded() -> None:
             SessionLost(session_id=7, error_code=0, reason="a response was not understood"),
             (
                 "session lost",
-                "c lost its session at broker 1: a response was not understood; the fetch was sent again",
+                "c lost its session at broker 1: a response was not understood; the fetch was resent",
                 True,
             ),
         ),
@@ -89,7 +92,7 @@ def test_what_is_kept_is_bounded() -> None:
         ),
         (
             Passthrough(reason="SASL handshake v0"),
-            ("passed through", "c passes as it comes: SASL handshake v0", False),
+            ("passed through", "c is forwarded unchanged: SASL handshake v0", False),
         ),
         (
             Fault(side="client", reason="a request of 3 bytes"),

@@ -151,7 +151,7 @@ def test_a_flood_of_one_event_is_bounded_and_counted() -> None:
             {
                 "event": "session refused",
                 "level": "warning",
-                "remedy": "the broker has no free slot; fetches go on in full",
+                "remedy": "the broker has no free slot; full fetches continue",
             },
         ),
         (

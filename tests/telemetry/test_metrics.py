@@ -48,7 +48,7 @@ def _fill(tally: Tally) -> None:
 def test_every_figure_is_the_tallys() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            _fill(gate.totals.gone.setdefault(None, Tally()))
+            _fill(gate.totals.closed_tallies.setdefault(None, Tally()))
             gate.faults["broker"] = 12
             samples = _scrape(gate)
 

@@ -5,7 +5,7 @@ from collections import Counter
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import SideTally, Tally
 from proxy.core.histograms import Measured
-from proxy.telemetry.history import HAPPENINGS, RecentEvents
+from proxy.telemetry.history import MAX_EVENTS, RecentEvents
 from proxy.telemetry.status import Counts, Process, Unreachable, WithBroker
 
 
@@ -75,10 +75,10 @@ def test_happenings_of_two_are_in_the_order_of_time() -> None:
     one.add(two)
     told = [(kept.at, kept.text, kept.count) for kept in one]
     assert told == [(2.0, "the same, of another", 2), (20.0, "second", 1), (30.0, "third", 1)]
-    for number in range(2 * HAPPENINGS):
+    for number in range(2 * MAX_EVENTS):
         two.note(100.0 * number, "d", str(number))
     one.add(two)
-    assert len(list(one)) == HAPPENINGS
+    assert len(list(one)) == MAX_EVENTS
 
 
 def test_slots_are_of_one_budget_whoever_takes_them() -> None:

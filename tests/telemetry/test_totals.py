@@ -65,7 +65,7 @@ def test_brokers_are_told_apart_and_closed_connections_kept() -> None:
         None: 200,
         2: 400,
     }
-    assert totals.gone[1] == tally(1), "what is open is not kept"
+    assert totals.closed_tallies[1] == tally(1), "what is open is not kept"
 
 
 def test_a_sample_is_what_was_counted_since_the_last() -> None:
@@ -91,13 +91,13 @@ def test_a_sample_is_what_was_counted_since_the_last() -> None:
 def test_how_long_a_broker_took_is_of_late() -> None:
     totals = Totals()
     measured = totals.measured(1)
-    assert totals.answer_seconds(1) == (None, None)
+    assert totals.response_seconds(1) == (None, None)
     measured.others.append(100.0)
     totals.sample(0.0, [])
-    assert totals.answer_seconds(1) == (None, None)
+    assert totals.response_seconds(1) == (None, None)
     measured.others.extend((1.0, 2.0))
     measured.fetches.extend((0.5, 1, 1, 1, 1))
     totals.sample(2.0, [])
-    assert totals.answer_seconds(1) == (0.5, 1.5)
-    assert totals.answer_seconds(2) == (None, None)
+    assert totals.response_seconds(1) == (0.5, 1.5)
+    assert totals.response_seconds(2) == (None, None)
     assert totals.all_measured()[1].broker_other.total == pytest.approx(103.0)

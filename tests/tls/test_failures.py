@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[Callable[[Keys], Pair], dict[str, str], str]] = {
     "future": (
         lambda keys: keys.ca.sign("future", days=(0.1, 0.9)),
         {},
-        "its certificate is not valid yet: see to it at the broker, or set this machine's clock",
+        "its certificate is not valid yet: replace it at the broker, or set this machine's clock",
     ),
     "wrong host": (
         lambda keys: keys.ca.sign("elsewhere", "kafka.example"),
@@ -62,8 +62,8 @@ WRONG: dict[str, tuple[Callable[[Keys], Pair], dict[str, str], str]] = {
         lambda keys: keys.stranger,
         {},
         (
-            "its certificate is of no CA known here (unable to get local issuer certificate): give the CA's "
-            "file as --broker-tls-ca"
+            "its certificate is not from a CA known here (unable to get local issuer certificate): "
+            "give the CA's file as --broker-tls-ca"
         ),
     ),
 }
@@ -212,8 +212,8 @@ def _wants_certificates(keys: Keys) -> Iterator[int]:
 
 def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
     line = (
-        "it refuses us in the TLS handshake (certificate required): does it want a client certificate? Give "
-        "one that it accepts as --broker-tls-cert and --broker-tls-key"
+        "it refuses us in the TLS handshake (certificate required): does it require a client certificate? "
+        "Give one that it accepts as --broker-tls-cert and --broker-tls-key"
     )
 
     async def scene(port: int) -> None:
@@ -325,7 +325,7 @@ def _greeting_with_a_name_that_is_not_ascii() -> bytes:
 def test_a_name_that_is_not_ascii_is_told_of_in_one_line(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
-    reason = "the server name that the client asks for (SNI) is not ASCII"
+    reason = "the server name that the client sends (SNI) is not ASCII"
 
     async def scene() -> None:
         async with (

@@ -188,7 +188,7 @@ def test_a_new_ca_is_for_asking_the_cluster_too(
             gate = make(asked, asyncio.get_running_loop(), structlog.get_logger())
             gate.open()
             try:
-                await until(lambda: "no CA known here" in gate.reach.unreachable_brokers.of(None))
+                await until(lambda: "not from a CA known here" in gate.reach.unreachable_brokers.of(None))
                 trusted.write_text(keys.ca.file.read_text())
                 gate.follow_files()
                 await until(lambda: gate.reach.answered)

@@ -38,7 +38,7 @@ def series() -> Series:
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            gate.totals.gone.clear()
+            gate.totals.closed_tallies.clear()
             (tally := gate.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1
             gate.totals.closed(1, tally)

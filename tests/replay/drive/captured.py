@@ -69,8 +69,8 @@ def script(
     maker = ScriptMaker(include)
     for capture in captures:
         for exchange in capture.exchanges:
-            maker.take(exchange)
-        maker.take(capture.end())
+            maker.add(exchange)
+        maker.add(capture.end())
     return maker.finish(longest_wait=longest_wait, limit=limit)
 
 

@@ -148,7 +148,8 @@ def test_only_some_clients_are_played(capsys: pytest.CaptureFixture[str]) -> Non
 def test_without_a_target_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert drive(LIBRDKAFKA) == 2
     assert capsys.readouterr().err == (
-        "fetchgate replay drive: --target HOST:PORT is missing; or --dry-run, to see what would be sent\n"
+        "fetchgate replay drive: --target HOST:PORT is missing; "
+        "or give --dry-run, to see what would be sent\n"
     )
 
 
@@ -216,7 +217,7 @@ def test_a_run_without_fetches_tells_no_saving(capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert code == 0
     assert "2 of 2 requests played" in out
-    assert "No fetch was played, so there is no saving to tell." in out
+    assert "No fetch was played, so there is no saving to report." in out
     assert "% of fetch bytes saved" not in out
 
 
@@ -287,13 +288,13 @@ def test_a_file_that_is_no_capture_is_told_and_the_others_are_played(
         (["--target", "nowhere"], "argument --target: 'nowhere' has no port; write HOST:PORT"),
         (["--speed", "0"], "argument --speed: '0' is not above 0"),
         (["--rate", "-1"], "argument --rate: '-1' is not above 0"),
-        (["--loop", "1.5"], "argument --loop: '1.5' is no whole number from 1 to 2147483647"),
-        (["--connections", "0"], "argument --connections: '0' is no whole number from 1 to 2147483647"),
-        (["--max-wait", "-5"], "argument --max-wait: '-5' is no whole number from 0 to 2147483647"),
+        (["--loop", "1.5"], "argument --loop: '1.5' must be an integer from 1 to 2147483647"),
+        (["--connections", "0"], "argument --connections: '0' must be an integer from 1 to 2147483647"),
+        (["--max-wait", "-5"], "argument --max-wait: '-5' must be an integer from 0 to 2147483647"),
         (["--topic-id", "events"], "argument --topic-id: 'events' is not ID=NAME"),
-        (["--include", "Fetsch"], "argument --include: 'Fetsch' is none of AddOffsetsToTxn, "),
-        (["--offsets", "newest"], "argument --offsets: 'newest' is none of keep, clamp, earliest, latest"),
-        (["--port", "70000"], "argument --port: '70000' is no whole number from 1 to 65535"),
+        (["--include", "Fetsch"], "argument --include: 'Fetsch' is not one of AddOffsetsToTxn, "),
+        (["--offsets", "newest"], "argument --offsets: 'newest' is not one of keep, clamp, earliest, latest"),
+        (["--port", "70000"], "argument --port: '70000' must be an integer from 1 to 65535"),
     ],
 )
 def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:

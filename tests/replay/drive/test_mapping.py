@@ -253,7 +253,7 @@ class TestMetadata:
     def step(version: int, body: bytes) -> Step:
         maker = ScriptMaker()
         capture = Capture()
-        maker.take(capture.say(request(3, version, body), 0))
+        maker.add(capture.say(request(3, version, body), 0))
         return maker.finish().connections[0].steps[0]
 
     @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_nothing_saves_nothing() -> None:
             "no fetchgate_fetch_request_bytes_total in its metrics",
         ),
         (b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 1}\n', "its metrics do not parse"),
-        (b"\0\0\0\4\0\0\0\0", "does not answer as an admin endpoint does"),
+        (b"\0\0\0\4\0\0\0\0", "does not respond as an admin endpoint does"),
     ],
 )
 async def test_what_is_no_admin_endpoint_is_told(response: bytes, error: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replay.drive.mapping import FetchMapping, Overrides, Topic
 from replay.drive.script import Step
-from replay.drive.sessions import Session, SideSessions, answered
+from replay.drive.sessions import Session, SideSessions
 from tests.frames import fetch
 from tests.model import wire
 from tests.model.broker import ModelBroker
@@ -54,7 +54,7 @@ class Client:
         told = self.say(frame, given)
         assert told is not None
         if told[1] is not None:
-            answered(told[1], error, gives)
+            told[1].responded(error, gives)
         return told[0]
 
 
@@ -156,7 +156,7 @@ def test_epochs_begin_anew_after_the_last() -> None:
     told = client.say(fetch(11, ("t", 0), session=(0, 0)), 55)
     assert told is not None
     assert told[1] is not None
-    answered(told[1], 0, 900)
+    told[1].responded(0, 900)
     told[1].next_epoch = 2**31 - 2
 
     asked = [client.said(fetch(11, session=(55, n)), gives=900) for n in range(1, 4)]
@@ -195,7 +195,7 @@ def test_whatever_the_target_loses_its_session_comes_to_hold_what_the_captured_o
         asked, session = told
         response = target.fetch(asked, 0.0)
         assert session is not None
-        answered(session, response.error_code, response.session_id)
+        session.responded(response.error_code, response.session_id)
         return response.error_code
 
     play(fetch(11, *((name, index, at) for (name, index), at in sorted(first.items())), session=(0, 0)), 55)
