@@ -387,6 +387,16 @@ class Config:
         live=True,
     )
 
+    @property
+    def is_transparent(self) -> bool:
+        """Whether netfilter leads the clients to the gateway."""
+        return self.transparent != "off"
+
+    @property
+    def shares_port(self) -> bool:
+        """Whether the brokers of a host template share one listener; clients name the broker in TLS (SNI)."""
+        return self.tls_cert is not None
+
 
 OPTIONS: tuple[Option, ...] = tuple(field.metadata["option"](name=field.name) for field in fields(Config))
 LIVE = frozenset(option.name for option in OPTIONS if option.live)

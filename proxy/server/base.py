@@ -1,4 +1,4 @@
-"""What each main process of a gateway has, whether it serves clients itself or assigns them to workers."""
+"""What every process of a gateway has, whether it serves clients or assigns them to workers."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ class Service(ABC):
         self.started_at = monotonic()
         self._connection_limit = ConnectionLimit(log, self.note)
         self._draining = False
-        self._transparent = config.transparent != "off"
+        self._transparent = config.is_transparent
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -225,7 +225,7 @@ def first_listener(config: Config, binding: Binding) -> tuple[Address, list[sock
         ConfigError: the right for ``tproxy`` is missing.
     """
     address, mode = config.listen, config.transparent
-    sockets = binding.bind(address) if mode == "off" else listen(address, mode, binding)
+    sockets = listen(address, mode, binding) if config.is_transparent else binding.bind(address)
     return Address(address.host, sockets[0].getsockname()[1]), sockets
 
 
@@ -279,7 +279,7 @@ class ClusterListeners:
         """
         config = self._config
         self.listen, sockets = first_listener(config, self.binding)
-        if config.transparent != "off":
+        if config.is_transparent:
             self.brokers = Destinations(config.transparent)
             self._serve(None, sockets)
             self._log.info("ready", transparent=config.transparent)
@@ -293,7 +293,7 @@ class ClusterListeners:
             stop=self._stop,
             log=self._log,
             state=config.state,
-            shares=config.tls_cert is not None,
+            shares=config.shares_port,
             binding=self.binding,
         )
         self._serve(None, sockets)
@@ -315,8 +315,8 @@ class ClusterListeners:
         wait = RETRY_SECONDS[0]
         while True:
             try:
-                shares = self._config.tls_cert is not None
-                own = [*listeners(self.listen, brokers.known.values(), shares=shares)]
+                known, shares = brokers.known.values(), self._config.shares_port
+                own = [*listeners(self.listen, known, shares=shares)]
                 cluster = await ask_any(self._reach.bootstrap, self._broker_tls, own)
             except BootstrapError as error:
                 self._reach.unreachable(None, str(error))

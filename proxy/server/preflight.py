@@ -165,7 +165,7 @@ class _Listeners:
             stop=lambda _: None,
             log=logs.silent(),
             state=None,
-            shares=config.tls_cert is not None,
+            shares=config.shares_port,
             binding=self._binding,
         )
         learned = [brokers.learn(node_id, address) for node_id, address in sorted(known.items())]
@@ -174,7 +174,7 @@ class _Listeners:
             self._say(f"broker {broker.node_id} {broker.address}: {at}")
             if broker.problem and broker.listener is not None:
                 self._say(broker.problem)
-        own = [*listeners(self._listen, learned, shares=config.tls_cert is not None)]
+        own = [*listeners(self._listen, learned, shares=config.shares_port)]
         elsewhere = [await self._leads_elsewhere(broker, own) for broker in learned]
         return [*elsewhere, *(not broker.problem for broker in learned)]
 

@@ -179,7 +179,7 @@ class Server(Service):
             OSError: nobody listens there, or the gateway itself does.
         """
         if not self._transparent:
-            known, shares = self.brokers.known.values(), self.config.tls_cert is not None
+            known, shares = self.brokers.known.values(), self.config.shares_port
             await check_not_own(address, listeners(self.listen, known, shares=shares))
             return {"host": address.host, "port": address.port}
         sock = outbound_socket(address)
@@ -377,7 +377,7 @@ class Server(Service):
         self._check_expiry()
 
     def _check_expiry(self) -> None:
-        """Tell once when the certificate that clients are sock has expired."""
+        """Log once when the gateway's certificate has expired."""
         before, self._expired = self._expired, self._client_tls.expired(datetime.now(UTC))
         if self._expired and self._expired != before:
             self.log.warning("certificate expired", side="client", reason=self._expired)

@@ -99,10 +99,10 @@ class Worker(Server):
     ) -> None:
         super().__init__(config, loop, logs.logger().bind(worker=shared.number), shared=shared)
         self.listen = listen
-        if config.transparent == "off":
-            self.brokers = AskedBrokers(listen, config.advertise, ask)
-        else:
+        if config.is_transparent:
             self.brokers = AskedDestinations(config.transparent, ask)
+        else:
+            self.brokers = AskedBrokers(listen, config.advertise, ask)
         self.reach.answered = True  # only the supervisor asks the bootstrap
         self.reach.unreachable_brokers = Unreachable()
         self._ask = ask

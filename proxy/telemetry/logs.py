@@ -20,35 +20,6 @@ WINDOW = 10.0
 """... in so many seconds; further ones are counted, and the next line gives their number."""
 
 
-class Throttle:
-    """Drops lines of an event that comes too often: a thousand faulty peers must not fill a disk.
-
-    Debug lines are never dropped: whoever enables them wants to see each.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._windows: dict[str, tuple[float, int]] = {}
-
-    def __call__(
-        self, _logger: structlog.typing.WrappedLogger, method: str, line: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        """Return the line, with the number of lines that were dropped before it, or drop it."""
-        if method == "debug":
-            return line
-        event, now = str(line["event"]), self._clock()
-        start, count = self._windows.get(event, (now, 0))
-        suppressed = 0
-        if now - start >= WINDOW:
-            suppressed, start, count = max(0, count - BURST), now, 0
-        self._windows[event] = (start, count + 1)
-        if count >= BURST:
-            raise structlog.DropEvent
-        if suppressed:
-            line["suppressed"] = suppressed
-        return line
-
-
 def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
     """Set the format of lines and which are written; can be called again at run time.
 
@@ -88,6 +59,35 @@ def silent() -> Logger:
     wrapper = structlog.make_filtering_bound_logger(logging.CRITICAL)
     log: Logger = structlog.wrap_logger(structlog.PrintLogger(), wrapper_class=wrapper)
     return log
+
+
+class Throttle:
+    """Drops lines of an event that comes too often: a thousand faulty peers must not fill a disk.
+
+    Debug lines are never dropped: whoever enables them wants to see each.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._windows: dict[str, tuple[float, int]] = {}
+
+    def __call__(
+        self, _logger: structlog.typing.WrappedLogger, method: str, line: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        """Return the line, with the number of lines that were dropped before it, or drop it."""
+        if method == "debug":
+            return line
+        event, now = str(line["event"]), self._clock()
+        start, count = self._windows.get(event, (now, 0))
+        suppressed = 0
+        if now - start >= WINDOW:
+            suppressed, start, count = max(0, count - BURST), now, 0
+        self._windows[event] = (start, count + 1)
+        if count >= BURST:
+            raise structlog.DropEvent
+        if suppressed:
+            line["suppressed"] = suppressed
+        return line
 
 
 def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:

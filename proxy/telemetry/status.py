@@ -99,11 +99,6 @@ class Status:
     capture_stopped: bool = False
     """``--capture`` has stopped because of an error."""
 
-    @property
-    def transparent(self) -> bool:
-        """Whether netfilter leads the clients here."""
-        return self.config.transparent != "off"
-
     def add(self, other: "Status") -> None:
         """Add the status of a worker; what all workers share stays as it is here."""
         self.unreachable_brokers.add(other.unreachable_brokers)
@@ -133,7 +128,7 @@ def health_of(status: Status) -> Health:
     reasons = [
         reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
     ]
-    asked = set(known) if status.transparent else {None, *known}
+    asked = set(known) if status.config.is_transparent else {None, *known}
     if asked and unreachable_brokers.keys() >= asked and status.bootstrap_answered:
         reasons.insert(0, "no broker is reachable")
     reasons += status.problems
@@ -286,4 +281,4 @@ class Account:
 
     def called(self, node_id: NodeId) -> str:
         """Name a broker as people read it."""
-        return called(node_id, self.status.brokers, transparent=self.status.transparent)
+        return called(node_id, self.status.brokers, transparent=self.status.config.is_transparent)

@@ -66,7 +66,7 @@ def name_of(api_key: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Original:
     """A request's sizes, time and response in the capture."""
 
     request_bytes: int
@@ -85,7 +85,7 @@ class Step:
     """Seconds after the first step of the script."""
     api_key: int
     version: int
-    seen: Seen
+    original: Original
     frame: bytes
     """The whole frame as captured, with correlation id 0; equal frames are one object."""
     body: int
@@ -150,12 +150,12 @@ def captured(connections: Iterable[CapturedConnection]) -> DriveTotals:
     tally = DriveTotals()
     for connection in connections:
         for step in connection.steps:
-            seen = step.seen
-            tally.sent(step.api_key, seen.request_bytes)
-            if seen.response_bytes:
-                tally.answered(step.api_key, seen.response_bytes, seen.seconds)
-            if seen.response is not None:
-                tally.fetched(seen.response)
+            original = step.original
+            tally.sent(step.api_key, original.request_bytes)
+            if original.response_bytes:
+                tally.answered(step.api_key, original.response_bytes, original.seconds)
+            if original.response is not None:
+                tally.fetched(original.response)
     return tally
 
 
@@ -262,7 +262,7 @@ class ScriptMaker:
         blank = item.request[: _CORRELATION.start] + _NO_CORRELATION + item.request[_CORRELATION.stop :]
         step = Step(
             at=0.0,
-            seen=_seen(item, fetch),
+            original=_original(item, fetch),
             api_key=item.api_key,
             version=version,
             frame=self._frames.setdefault(blank, blank),
@@ -289,14 +289,14 @@ def _session_given(item: Exchange, version: int) -> int:
     return found
 
 
-def _seen(item: Exchange, fetch: FetchRequest | None) -> Seen:
+def _original(item: Exchange, fetch: FetchRequest | None) -> Original:
     if not item.response_time:
-        return Seen(item.request_bytes, 0, 0.0)
+        return Original(item.request_bytes, 0, 0.0)
     response = None
     if fetch is not None and item.response and not item.response_missing:
         response = read_fetch(fetch.layout.version, fetch.isolation_level, item.response)
     seconds = (item.response_time - item.request_time) / _NANOSECONDS
-    return Seen(item.request_bytes, item.response_bytes, seconds, response)
+    return Original(item.request_bytes, item.response_bytes, seconds, response)
 
 
 def _times(times: list[int], longest_wait: float | None) -> list[float]:

@@ -55,7 +55,7 @@ def _degraded() -> Any:
     document["connections"][0]["last_error"] = "error 70"
     lost = {
         "kind": "session lost",
-        "text": "broker 1 evicted orders-1's session (70); the fetch was sent again",
+        "text": "broker 1 evicted orders-1's session (70); the fetch was resent",
     }
     document["events"].append(lost | {"at": document["time"] - 2, "count": 3, "warning": True})
     return document

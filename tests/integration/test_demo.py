@@ -47,7 +47,7 @@ def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
     assert len(claim) == 5
     assert all(predicted == measured for predicted, measured in claim.values())
     assert claim["incremental fetches"] > ("100", "")
-    assert "of 500 broker slots" in done.stdout
+    assert "of 500 slots" in done.stdout
     assert "Try next:" in done.stdout
 
 

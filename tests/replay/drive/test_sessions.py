@@ -34,7 +34,7 @@ class Client:
         (captured,) = script(capture).connections[0].steps
         step = Step(
             at=0.0,
-            seen=captured.seen,
+            original=captured.original,
             api_key=1,
             version=captured.version,
             frame=captured.frame,
