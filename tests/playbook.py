@@ -133,15 +133,15 @@ class Playbook:
 
     def takes_broker(self) -> bytes:
         """Give what is due to the broker, for tests that look into it."""
-        return b"".join(map(bytes, self.connection.take_broker()))
+        return b"".join(map(bytes, self.connection.drain_broker()))
 
     def takes_client(self) -> bytes:
         """Give what is due to the client."""
-        return b"".join(map(bytes, self.connection.take_client()))
+        return b"".join(map(bytes, self.connection.drain_client()))
 
     def events(self, *kinds: type[Any]) -> list[Event]:
         """Give what was told since the last call, of some kinds."""
-        return [event for event in self.connection.take_events() if not kinds or isinstance(event, kinds)]
+        return [event for event in self.connection.drain_events() if not kinds or isinstance(event, kinds)]
 
     # What begins most transcripts
 

@@ -87,7 +87,7 @@ class Wire:
     bad: bytes = b"\xff"
     tally: Tally = field(default_factory=Tally)
     reads_client: bool = True
-    held: int = 0
+    buffered: int = 0
     done: bool = False
     begun: bool = True
     busy: bool = False
@@ -137,15 +137,15 @@ class Wire:
     def ended(self) -> None:
         self.has_ended = True
 
-    def take_client(self) -> list[bytes | memoryview]:
+    def drain_client(self) -> list[bytes | memoryview]:
         due, self.to_client = self.to_client, []
         return due
 
-    def take_broker(self) -> list[bytes | memoryview]:
+    def drain_broker(self) -> list[bytes | memoryview]:
         due, self.to_broker = self.to_broker, []
         return due
 
-    def take_events(self) -> list[Event]:
+    def drain_events(self) -> list[Event]:
         events, self.events = self.events, []
         return events
 

@@ -135,7 +135,7 @@ class Connection:
         self.software_name = ""
         self.software_version = ""
         self.fault: Fault | None = None
-        """Set when the connection has to end; what `take_client` returns is still due."""
+        """Set when the connection has to end; what `drain_client` returns is still due."""
         self.stage = Stage.NEW
         self.stream = Stream.FRAMES
         self.events: list[Event] = []
@@ -227,7 +227,7 @@ class Connection:
         return bool(self._responses.owed)
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
         return self._responses.buffered
 
@@ -262,7 +262,7 @@ class Connection:
         handler = self._fetches.handler
         return handler.table.size if handler.established and handler.table is not None else 0
 
-    def take_client(self) -> list[Buffer]:
+    def drain_client(self) -> list[Buffer]:
         """Hand over the bytes that are due to the client."""
         if not self.to_client:
             return []
@@ -270,7 +270,7 @@ class Connection:
         self.tally.client.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
 
-    def take_broker(self) -> list[Buffer]:
+    def drain_broker(self) -> list[Buffer]:
         """Hand over the bytes that are due to the broker."""
         if not self.to_broker:
             return []
@@ -278,7 +278,7 @@ class Connection:
         self.tally.broker.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
 
-    def take_events(self) -> list[Event]:
+    def drain_events(self) -> list[Event]:
         """Hand over what has happened since the last call."""
         if not self.events:
             return []
@@ -633,7 +633,7 @@ class Connection:
     def _response(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the next bytes of a response."""
         request.received += len(chunk)
-        held = request.buffered
+        buffered = request.buffered
         disposition = request.disposition
         pieces: list[Buffer]
         if disposition in _FETCHED:
@@ -648,7 +648,7 @@ class Connection:
         else:
             pieces = []
             self._receive_ours(request, chunk, last=last)
-        self._responses.buffered += request.buffered - held
+        self._responses.buffered += request.buffered - buffered
         if pieces:
             self.to_client += self._responses.in_turn(request, pieces)
         if last:

@@ -307,7 +307,7 @@ class Link:
         try:
             self.core.receive_broker(data, now)
             self.pump()
-            if self.core.held or self._buffered:
+            if self.core.buffered or self._buffered:
                 self.report_buffered()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._fail(error)
@@ -340,14 +340,14 @@ class Link:
         """Write what the core has due, report its events, and act on its state."""
         core, client, broker = self.core, self.client, self.broker
         if core.to_broker and broker.transport is not None:
-            due = core.take_broker()
+            due = core.drain_broker()
             broker.transport.writelines([b"".join(due)] if broker.joins_writes else due)
         if core.to_client:
-            due = core.take_client()
+            due = core.drain_client()
             if client.transport is not None and not client.transport.is_closing():
                 client.transport.writelines([b"".join(due)] if client.joins_writes else due)
         if core.events:
-            self._report(core.take_events())
+            self._report(core.drain_events())
         if core.reads_client is self._core_holds:
             self._core_holds = not core.reads_client
             (client.hold if self._core_holds else client.release)(CORE)
@@ -488,7 +488,7 @@ class Link:
 
     def report_buffered(self) -> None:
         """Report to the budget how many bytes this link buffers now."""
-        buffered = self.core.held
+        buffered = self.core.buffered
         if self.broker.holds & PEER_FULL and self.client.transport is not None:
             # Below the high-water mark the bytes may be streamed; above it they are of expanded responses.
             buffered += max(

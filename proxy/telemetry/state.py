@@ -227,7 +227,7 @@ def _connection(link: Link) -> dict[str, Any]:
         "session_id": core.session_id,
         "session_epoch": core.session_epoch,
         "session_partitions": core.session_partitions,
-        "held_bytes": core.held,
+        "held_bytes": core.buffered,
         "not_read": {"client": list(_names(link.client_holds)), "broker": list(_names(link.broker_holds))},
         "last_event": link.last_event,
         "last_error": link.last_error,

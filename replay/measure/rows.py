@@ -79,7 +79,7 @@ class _Connection:
             self._version = exchange.api_version
         else:
             self.writer.exchange(exchange, place)
-        self._settle(self._engine.take(exchange))
+        self._settle(self._engine.add(exchange))
 
     def end(self, end: ConnectionEnd) -> None:
         """Write the rows that are left, and the row of the connection."""

@@ -37,7 +37,7 @@ class Engine:
         self._unanswered: list[CapturedFetch] = []
         self._repeated = LastSeen()
 
-    def take(self, exchange: Exchange) -> list[Outcome]:
+    def add(self, exchange: Exchange) -> list[Outcome]:
         """Take an exchange; return the outcomes of fetches that are settled by now."""
         if exchange.api_key == ApiKey.API_VERSIONS:
             with suppress(ProtocolError):
@@ -54,7 +54,7 @@ class Engine:
         settled = [self._left_out(earlier) for earlier in self._unanswered]
         self._unanswered.clear()
         share_captured(fetch)
-        return settled + self._policy.take(fetch)
+        return settled + self._policy.add(fetch)
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Ending]:
         """Take the connection's end; return the outcomes of all fetches not yet told, and the ending."""
@@ -63,7 +63,7 @@ class Engine:
         trailing = [f for f in self._unanswered if f.outcome.exchange.number >= last]
         for fetch in trailing:
             share_captured(fetch)
-            settled += self._policy.take(fetch)
+            settled += self._policy.add(fetch)
         outcomes, closing = self._policy.end(end)
         ending = Ending(end, closing, self._policy.differing)
         return settled + outcomes, ending

@@ -77,15 +77,15 @@ class GatewayPolicy:
             return []
         settled = self._settle(exchange.request_time)
         self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
-        if self._connection.take_broker():
+        if self._connection.drain_broker():
             response = b"".join(exchange.response)
             _, features = clamped(response, exchange.api_version)
             self._broker.moves_all = features is not None and not features.moves_records_only
             self._connection.receive_broker(response, exchange.response_time / _SECOND)
-        self._connection.take_client()
+        self._connection.drain_client()
         return settled
 
-    def take(self, fetch: CapturedFetch) -> list[Outcome]:
+    def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Take the next fetch; without a response it is sent and stays open."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self._settle(exchange.request_time)
@@ -115,7 +115,7 @@ class GatewayPolicy:
 
     def _forward(self, outcome: Outcome) -> None:
         """Take what the core sends, and count it for the fetch that made it send."""
-        data = b"".join(self._connection.take_broker())
+        data = b"".join(self._connection.drain_broker())
         while data:
             size = 4 + int.from_bytes(data[:4])
             frame, data = data[:size], data[size:]
@@ -129,7 +129,7 @@ class GatewayPolicy:
             self._asked.append(_Asked(frame[8:12], sent, outcome, ours=ours))
             if ours or outcome.eligible:
                 self._count(outcome, sent, kind)
-        self._response_ours()
+        self._answer_ours()
 
     def _body(self, frame: bytes) -> int:
         """Return where the body of a frame begins; the core keeps the client's header."""
@@ -163,17 +163,17 @@ class GatewayPolicy:
             response = fetch.response
             if response is None or (until is not None and fetch.outcome.exchange.response_time > until):
                 break
-            self._response(fetch, response)
+            self._answer(fetch, response)
         return settled
 
     def _is_asked(self, outcome: Outcome) -> bool:
         """Whether the broker has yet to answer a fetch."""
         return any(asked.outcome is outcome and not asked.ours for asked in self._asked)
 
-    def _response(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
+    def _answer(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
         """Answer what the broker was asked first, which is for this fetch; the core may ask once more."""
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
-        held = connection.held
+        buffered = connection.buffered
         pieces = self._modelled(fetch, self._asked.popleft().request, response)
         size = sum(map(len, pieces))
         if outcome.eligible:
@@ -182,12 +182,12 @@ class GatewayPolicy:
         for piece in joined(pieces) if response.cut else [b"".join(pieces)]:
             connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
         self._forward(outcome)
-        came = sum(map(len, connection.take_client()))
+        came = sum(map(len, connection.drain_client()))
         if self._is_asked(outcome):
             return
         outcome.session_size = connection.session_partitions
-        # What waits for an earlier response that is had again is held until then.
-        if came + connection.held - held != exchange.response_bytes and outcome.eligible:
+        # What waits for an earlier fetch that is sent again is kept until then.
+        if came + connection.buffered - buffered != exchange.response_bytes and outcome.eligible:
             self.differing += 1
 
     def _modelled(
@@ -212,7 +212,7 @@ class GatewayPolicy:
             return response.with_session(SESSION_ID)
         return list(response.pieces)
 
-    def _response_ours(self) -> None:
+    def _answer_ours(self) -> None:
         """Answer what the core asks on its own account: closes, and what the broker can."""
         while self._asked and self._asked[0].ours:
             asked = self._asked.popleft()
@@ -241,7 +241,7 @@ class AlwaysPolicy:
             self._broker.moves_all = features is not None and not features.moves_records_only
         return []
 
-    def take(self, fetch: CapturedFetch) -> list[Outcome]:
+    def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Take the next fetch; without a response it is left as it is."""
         outcome, response = fetch.outcome, fetch.response
         self.number = outcome.exchange.number
@@ -252,7 +252,7 @@ class AlwaysPolicy:
         elif response.walk.error_code:
             outcome.reason = f"error {response.walk.error_code}"
         else:
-            self._take(fetch, response)
+            self._through_session(fetch, response)
             outcome.session_size = self._handler.table.size if self._handler.table is not None else 0
         return [outcome]
 
@@ -260,13 +260,13 @@ class AlwaysPolicy:
         """Nothing is left open, and nothing closed."""
         return [], None
 
-    def _take(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
+    def _through_session(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
         outcome, handler, listing = fetch.outcome, self._handler, fetch.listing
         isolation = fetch.request.isolation_level
         outcome.eligible = True
         table = handler.table
-        held = table is not None and table.isolation_level == isolation
-        delta = handler.compare(listing) if held else None
+        known = table is not None and table.isolation_level == isolation
+        delta = handler.compare(listing) if known else None
         if delta is not None and handler.apply(listing, delta):
             self._incremental(fetch, response, delta)
             return

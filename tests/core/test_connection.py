@@ -217,10 +217,10 @@ def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
     play.to_broker(asks(16, T, (0 if code == 70 else SESSION_ID, 0), correlation=10))
     play.broker(response(11, b"brokers"), response(12, b"offsets")).nothing()
     waiting = len(response(11, b"brokers") + response(12, b"offsets"))
-    assert (play.connection.held, play.connection.reads_client) == (waiting, False)
+    assert (play.connection.buffered, play.connection.reads_client) == (waiting, False)
     play.broker(full(16, T, hw=6, session_id=78, correlation_id=10))
     play.to_client(full(16, T, hw=6, correlation_id=10), response(11, b"brokers"), response(12, b"offsets"))
-    assert (play.connection.held, play.connection.reads_client) == (0, True)
+    assert (play.connection.buffered, play.connection.reads_client) == (0, True)
     assert (play.connection.session_id, play.connection.session_epoch) == (78, 1)
 
 
@@ -294,7 +294,7 @@ def played(version: int, client_chunk: int, broker_chunk: int) -> tuple[bytes, b
         if told:
             play.broker(told, chunk=broker_chunk)
             to_client += play.takes_client()
-    assert play.connection.held == 0
+    assert play.connection.buffered == 0
     assert play.connection.fault is None
     return to_broker, to_client
 
@@ -702,7 +702,7 @@ def test_addresses_lead_through_the_gateway(chunk: int) -> None:
     asked = request(METADATA, 0, 5, b"\0\0\0\0")
     play.client(asked).to_broker(asked)
     play.broker(metadata(5, b"broker-2.example", 9092), chunk=chunk).to_client(metadata(5, b"gw", 19_094))
-    assert play.connection.held == 0
+    assert play.connection.buffered == 0
 
 
 def test_addresses_that_are_not_understood_pass_and_are_told() -> None:

@@ -175,7 +175,7 @@ def test_a_client_that_is_catching_up_goes_without_and_streams() -> None:
     told = fetch_response(16, ("t", [entry(0, 5), big]), ("u", [entry(0, 5)]), correlation_id=5)
     for at in range(0, len(told), 1 << 18):
         play.broker(told[at : at + (1 << 18)])
-        assert play.connection.held < 1000
+        assert play.connection.buffered < 1000
         play.to_client(told[at : at + (1 << 18)])
     assert play.connection.tally.passthrough["catching up"] == 1
     passes(play, 16, HOT, 6)
@@ -189,8 +189,8 @@ def test_an_expanded_response_is_held_until_it_is_whole() -> None:
     big = entry(1, 9, records=bytes(100_000))
     told = fetch_response(16, ("t", [big]), session_id=SESSION_ID, correlation_id=4)
     play.broker(told[:60_000]).nothing()
-    assert play.connection.held == 60_000
+    assert play.connection.buffered == 60_000
     play.broker(told[60_000:-1]).nothing()
     play.broker(told[-1:])
     play.to_client(fetch_response(16, ("t", [entry(0, 5), big]), ("u", [entry(0, 5)]), correlation_id=4))
-    assert play.connection.held == 0
+    assert play.connection.buffered == 0

@@ -28,11 +28,11 @@ def foreign() -> Connection:
 
 
 def broker_gets(connection: Connection) -> bytes:
-    return b"".join(map(bytes, connection.take_broker()))
+    return b"".join(map(bytes, connection.drain_broker()))
 
 
 def client_gets(connection: Connection) -> bytes:
-    return b"".join(map(bytes, connection.take_client()))
+    return b"".join(map(bytes, connection.drain_client()))
 
 
 # --- what the client says tells -------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_what_is_not_kafka_passes_both_ways_and_is_counted(said: bytes, reason: 
     assert broker_gets(connection) == b"again"
     assert connection.fault is None
     assert connection.tally.passthrough == {reason: 1}
-    assert connection.take_events() == [Passthrough(reason=reason)]
+    assert connection.drain_events() == [Passthrough(reason=reason)]
 
 
 def test_an_encrypted_postgresql_connection_begins() -> None:

@@ -71,9 +71,9 @@ def test_nothing_is_held_but_what_is_still_to_be_understood(chunk: int) -> None:
         play.broker(frame[at : at + chunk])
         passed += play.takes_client()
         assert at + chunk - len(passed) < 70 + chunk
-        assert play.connection.held < 70 + chunk
+        assert play.connection.buffered < 70 + chunk
     assert passed == frame
-    assert play.connection.held == 0
+    assert play.connection.buffered == 0
 
 
 # --- the session's id is the gateway's own --------------------------------------------------------
@@ -266,7 +266,7 @@ def test_a_response_of_the_session_that_is_not_understood_is_had_again(chunk: in
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(spoilt(fetch_response(16, session_id=SESSION_ID, correlation_id=4)), chunk=chunk)
     play.to_broker(fetch(16, *T, correlation=4))
-    assert play.connection.held == 0
+    assert play.connection.buffered == 0
     play.broker(full(16, T, hw=6, correlation_id=4)).to_client(full(16, T, hw=6, correlation_id=4))
 
 

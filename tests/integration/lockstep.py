@@ -72,10 +72,10 @@ class SansIO:
         self._socket.close()
 
     def _taken(self) -> bytes:
-        return b"".join(map(bytes, self.connection.take_client()))
+        return b"".join(map(bytes, self.connection.drain_client()))
 
     def _flush(self) -> None:
-        if due := b"".join(map(bytes, self.connection.take_broker())):
+        if due := b"".join(map(bytes, self.connection.drain_broker())):
             self._socket.sendall(due)
 
     def _pump(self) -> None:

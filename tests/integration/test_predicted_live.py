@@ -66,7 +66,7 @@ def read(directory: Path, listeners: frozenset[int]) -> Told:
         engine = engines.setdefault(event.connection, Engine("gateway"))
         if isinstance(event, Exchange):
             told.client += [event] if event.api_key == FETCH else []
-            told.outcomes += engine.take(event)
+            told.outcomes += engine.add(event)
             return
         outcomes, ending = engine.end(event)
         told.outcomes += outcomes + ([ending.closing] if ending.closing is not None else [])

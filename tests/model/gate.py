@@ -103,8 +103,8 @@ class Gate:
             out += self._taken()
         if self.connection.fault is not None:
             raise GateError(str(self.connection.fault))
-        if self.connection.held:
-            raise GateError(f"{self.connection.held} bytes held with nothing in flight")
+        if self.connection.buffered:
+            raise GateError(f"{self.connection.buffered} bytes kept with nothing in flight")
         return out
 
     def close(self, now: float) -> None:
@@ -127,10 +127,10 @@ class Gate:
                 raise GateError(f"{name} counted {theirs}, crossed {ours}")
 
     def _taken(self) -> bytes:
-        return b"".join(map(bytes, self.connection.take_client()))
+        return b"".join(map(bytes, self.connection.drain_client()))
 
     def _response(self, now: float) -> bool:
-        self._left += b"".join(map(bytes, self.connection.take_broker()))
+        self._left += b"".join(map(bytes, self.connection.drain_broker()))
         size = int.from_bytes(self._left[:4], "big")
         if len(self._left) < 4 + size or not self._left:
             return False

@@ -274,9 +274,9 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
             other_writer.write(b"b")
             await other_reader.readexactly(1)
             second = _by_port(gate, other_writer)
-            cast("Wire", first.core).held = 800
+            cast("Wire", first.core).buffered = 800
             first.report_buffered()
-            cast("Wire", second.core).held = 300
+            cast("Wire", second.core).buffered = 300
             second.report_buffered()
             assert (first.broker_holds, second.broker_holds) == (0, BUDGET)
 
@@ -287,7 +287,7 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
                 async with asyncio.timeout(0.05):
                     await other_reader.readexactly(1)
 
-            cast("Wire", first.core).held = 0
+            cast("Wire", first.core).buffered = 0
             first.report_buffered()
             assert await other_reader.readexactly(1) == b"b"
             assert gate.budget.total == 300

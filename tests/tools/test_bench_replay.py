@@ -50,7 +50,7 @@ def test_a_connection_rotates_its_list_and_alters_what_had_records(tmp_path: Pat
     engine, outcomes = Engine("always"), []
 
     for exchange in exchanges(file):
-        outcomes += engine.take(exchange)
+        outcomes += engine.add(exchange)
 
     firsts = [first_partition(outcome.exchange) for outcome in outcomes]
     assert firsts == list(range(len(outcomes)))

@@ -74,11 +74,11 @@ class TestStub:
         core, (broker, kept) = Connection(sessions=SessionLimits(max_sessions=1), resolve=None), stub()
         for request in fetches(TOPIC_ID, PARTITIONS, 0):
             core.receive_client(request, 0.0)
-            for sent in core.take_broker():
+            for sent in core.drain_broker():
                 broker.data_received(bytes(sent))
             core.receive_broker(kept.written, 0.0)
             kept.written = b""
-            response = b"".join(map(bytes, core.take_client()))
+            response = b"".join(map(bytes, core.drain_client()))
             assert walked(response).partitions == PARTITIONS
         assert core.session_id == SESSION_ID
 

@@ -106,10 +106,10 @@ def in_session(listed: Topics) -> Connection:
     core = Connection(sessions=SessionLimits(max_sessions=1), resolve=lambda _, host, port: (host, port))
     for number in range(1, 10):
         core.receive_client(fetch_request(number, rotated(listed, number)), 0.0)
-        for sent in core.take_broker():
+        for sent in core.drain_broker():
             core.receive_broker(_response(bytes(sent), number, rotated(listed, number)), 0.0)
-        core.take_client()
-        core.take_events()
+        core.drain_client()
+        core.drain_events()
         if core.session_id:
             return core
     raise RuntimeError(f"no session for {len(listed)} topics: {core!r}")
@@ -128,11 +128,11 @@ def _timed(core: Connection, request: bytes, response: bytes) -> float:
     """Send one exchange through the core as the gateway does. Return the seconds."""
     began = time.perf_counter()
     core.receive_client(request, 1.0)
-    sent = core.take_broker()
-    core.take_events()
+    sent = core.drain_broker()
+    core.drain_events()
     core.receive_broker(response, 1.0)
-    core.take_client()
-    core.take_events()
+    core.drain_client()
+    core.drain_events()
     took = time.perf_counter() - began
     if len(sent) != 1 or len(sent[0]) > 200:
         raise RuntimeError("a fetch that changed at most one partition was not sent as a small delta")

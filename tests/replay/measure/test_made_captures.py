@@ -51,7 +51,7 @@ def _played(events: Iterable[Exchange | ConnectionEnd]) -> list[Outcome]:
     for event in events:
         engine = engines.setdefault(event.connection, Engine("gateway"))
         if isinstance(event, Exchange):
-            outcomes += engine.take(event)
+            outcomes += engine.add(event)
             continue
         rest, ending = engine.end(event)
         outcomes += rest

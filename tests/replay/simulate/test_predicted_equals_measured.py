@@ -110,7 +110,7 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
     def predict(self, closed_time: int) -> list[Outcome]:
         """What the engine makes of what the client saw, its leaving included."""
         engine = Engine("gateway")
-        outcomes = [outcome for exchange in self.captured for outcome in engine.take(exchange)]
+        outcomes = [outcome for exchange in self.captured for outcome in engine.add(exchange)]
         end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
         rest, ending = engine.end(end)
         outcomes += rest
