@@ -17,6 +17,7 @@ from proxy.core.budget import RequestBudget
 from proxy.core.connection import MAX_REQUEST_BYTES, Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event
+from proxy.core.histograms import Measured
 from proxy.protocol.addresses import Resolve
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
@@ -74,10 +75,12 @@ class Playbook:
         request_budget: RequestBudget | None = None,
     ) -> None:
         self.sessions = sessions or SessionLimits(max_sessions=10)
+        self.measured = Measured()
         self.connection = Connection(
             sessions=self.sessions,
             resolve=resolve,
             max_request_bytes=max_request_bytes,
+            measured=self.measured,
             request_budget=request_budget,
         )
         self.now = 0.0

@@ -15,9 +15,8 @@ T: list[Want] = [("t", 0), ("t", 1), ("u", 0)]
 
 
 def measured_of(play: Playbook) -> Measured:
-    measured: Measured = play.connection._meter._measured
-    measured.settle()
-    return measured
+    play.measured.settle()
+    return play.measured
 
 
 def placed(distribution: Distribution) -> dict[float, int]:
@@ -139,7 +138,7 @@ def test_a_long_request_is_timed_from_its_end() -> None:
 
 def test_measurements_are_counted_by_themselves_in_the_end() -> None:
     play = Playbook().established(16, T)
-    measured: Measured = play.connection._meter._measured
+    measured = play.measured
     measured.fetches.extend([0.0, 1, 1, 1, 1] * 1023)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=4)).to_client(
