@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help check test programs demo clients soak bench clean
+.PHONY: help check test lint programs demo clients soak bench clean
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,14 +19,17 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,kafka]'
 	@touch $@
 
-check: $(STAMP)  ## format, lint, types, import rules and unit tests
+check: lint  ## format, lint, types, import rules and the quick tests: under a minute
+	$(PYTEST) -m 'not integration and not clients and not slow' --hypothesis-profile check
+
+test: programs lint  ## everything that CI runs, with real brokers and Python clients
+	$(PYTEST) -m 'not integration and not clients'
+	$(PYTEST) -m 'integration and not soak' --durations 10
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -m 'not integration and not clients'
-
-test: programs check  ## everything that CI runs, real brokers and Python clients included
-	$(PYTEST) -m 'integration and not soak' --durations 10
 
 programs: $(STAMP)
 	$(BIN)/python -m tools.debian

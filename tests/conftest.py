@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from tools import debian
 from tools.gateway import GatewayProcess
@@ -14,6 +15,11 @@ from tools.kafka.java import java_home
 os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first
 # Brokers and Spark of a test end before code compiled twice has paid: 2 of 5 s of a broker's start.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# No deadline: it would be a test of time. `make check` tries a tenth of the examples; see tests/examples.py.
+settings.register_profile("test", deadline=None)
+settings.register_profile("check", deadline=None, max_examples=10)
+settings.load_profile("test")
 
 _gateways: list[GatewayProcess] = []
 

@@ -7,6 +7,7 @@ with; nothing of it is shared with what is tested.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -42,8 +43,13 @@ def framed(content: bytes) -> bytes:
     return len(content).to_bytes(4) + content
 
 
-def live() -> list[LiveExchange]:
-    """All fetches of v4 to v18 that were captured."""
+def live(*versions: int) -> list[LiveExchange]:
+    """All fetches of these versions that were captured; of v4 to v18 where none is named."""
+    return [exchange for exchange in _live() if not versions or exchange.version in versions]
+
+
+@cache
+def _live() -> list[LiveExchange]:
     vectors = json.loads((DATA / "fetch-live.json").read_text())
     return [
         LiveExchange(

@@ -6,6 +6,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -309,6 +310,16 @@ def link_of(gate: Gateway) -> Link:
     """The only link of a gateway."""
     (link,) = gate.links
     return link
+
+
+def overdue_later(gate: Gateway) -> set[str]:
+    """Why the gateway would close its only link if nothing more came, hour by hour; empty: for no reason.
+
+    What the client took since the last look counts as life, so one hour alone proves nothing.
+    """
+    idle, handshake = gate.config.idle_timeout, gate.config.handshake_timeout
+    hours = [monotonic() + 3600 * hour for hour in range(1, 6)]
+    return {link_of(gate).overdue(now, idle=idle, handshake=handshake) for now in hours} - {""}
 
 
 def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:

@@ -242,6 +242,7 @@ def test_sigterm_drains_and_leaves_with_0() -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_a_second_signal_leaves_at_once() -> None:
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:
@@ -272,6 +273,7 @@ def test_an_unreachable_bootstrap_is_one_line_and_the_gateway_stays() -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path) -> None:
     async def scene() -> None:
         file = tmp_path / "gate.toml"
@@ -302,6 +304,7 @@ def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path
     run(scene())
 
 
+@pytest.mark.slow
 def test_more_connections_than_there_are_file_descriptors_for_are_told_of() -> None:
     async def scene() -> None:
         async with _process("--bootstrap", "127.0.0.1:1", "--max-connections", "1000000000") as gate:

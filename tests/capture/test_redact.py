@@ -64,8 +64,7 @@ def test_it_does_not_matter_how_the_bytes_come(
     assert _redacted(by_chunks, BROKER, chunks) == _redacted(redactor, BROKER, frames)
 
 
-@pytest.mark.parametrize("exchange", live(), ids=str)
-def test_live_fetches_keep_all_but_their_records(exchange: LiveExchange) -> None:
+def _keeps_all_but_its_records(exchange: LiveExchange) -> None:
     redactor = Redactor()
     correlation = exchange.request[8:12]
 
@@ -78,6 +77,12 @@ def test_live_fetches_keep_all_but_their_records(exchange: LiveExchange) -> None
             if data.records:
                 expected = expected.replace(data.records, bytes(len(data.records)))
     assert seen == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_live_fetches_keep_all_but_their_records(version: int) -> None:
+    for exchange in live(version):
+        _keeps_all_but_its_records(exchange)
 
 
 @pytest.mark.parametrize("version", [0, 3, 19])

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.budget import RequestBudget
@@ -11,6 +11,7 @@ from proxy.core.connection import MAX_IN_FLIGHT, Connection
 from proxy.core.events import ClientNamed, Fault, Passthrough, SessionClosed
 from proxy.core.requests import READ_WITHIN
 from proxy.protocol.api import ApiKey
+from tests.examples import examples
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.playbook import SESSION_ID, Playbook, api_versions, asks, full, request, response, split
 
@@ -313,7 +314,7 @@ PASSED = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(PASSED, min_size=1, max_size=8), st.integers(1, 40), st.integers(1, 40))
 def test_frames_pass_whatever_they_hold_and_however_they_come(
     frames: list[tuple[int, bytes, bytes]], client_chunk: int, broker_chunk: int

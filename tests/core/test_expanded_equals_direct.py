@@ -10,12 +10,12 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from tests.examples import examples
 from tests.model.broker import ModelBroker
 from tests.model.compare import BIG, DifferenceError, check
 from tests.model.gate import Gate, framed
@@ -382,7 +382,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
 
 TestAnyClientAnyBroker = AnyClientAnyBroker.TestCase
-TestAnyClientAnyBroker.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
+TestAnyClientAnyBroker.settings = examples(EXAMPLES, stateful_step_count=25)
 
 
 def test_endpoints_that_a_throttle_keeps_back() -> None:

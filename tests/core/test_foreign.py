@@ -11,9 +11,21 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Fault, Passthrough
 from proxy.core.histograms import Measured
+from proxy.net.link import OWN_FULL
 from proxy.server import server as serving
+from proxy.server.gateway import Gateway
 from tests.playbook import Playbook, request, response
-from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, run, socket_of
+from tests.shell import (
+    BOTH_LOOPS,
+    WireGateway,
+    client,
+    gateway,
+    link_of,
+    overdue_later,
+    run,
+    socket_of,
+    until,
+)
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -198,13 +210,20 @@ class ForeignGateway(WireGateway):
 
 
 @asynccontextmanager
+async def before_server(serve: Serve, **options: str) -> AsyncIterator[Gateway]:
+    """Run a gateway in front of a server."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, gateway(at, ForeignGateway, **options) as gate:
+        yield gate
+
+
+@asynccontextmanager
 async def through_gateway(
     serve: Serve, **options: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect a client to a server by way of the gateway."""
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, gateway(at, ForeignGateway, **options) as gate, client(gate.listen.port) as ends:
+    async with before_server(serve, **options) as gate, client(gate.listen.port) as ends:
         yield ends
 
 
@@ -261,9 +280,8 @@ def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: b
     run(scene(), plain=plain)
 
 
-def test_nobody_is_idle_once_both_have_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_idle_once_both_have_spoken() -> None:
     """Whether one of them waits for the other can't be told; who is still there, TCP finds out."""
-    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
     asked, late = asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -276,21 +294,23 @@ def test_nobody_is_idle_once_both_have_spoken(monkeypatch: pytest.MonkeyPatch) -
         writer.close()
 
     async def scene() -> None:
-        async with through_gateway(serve, idle_timeout="1") as (reader, writer):
+        async with (
+            before_server(serve, idle_timeout="1") as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
             writer.write(TLS)
             assert await reader.readexactly(5) == b"hello"
             writer.write(b"a long")
             await asked.wait()
-            await asyncio.sleep(2)
+            assert not overdue_later(gate)
             late.set()
             assert await reader.read() == b"answer"
 
     run(scene())
 
 
-def test_a_client_of_a_wire_reads_when_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_of_a_wire_reads_when_it_likes() -> None:
     """One that shows its user page after page; a client of Kafka would be closed."""
-    monkeypatch.setattr(serving, "TICK_SECONDS", 0.01)
     flood = bytes(40_000_000)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -299,10 +319,14 @@ def test_a_client_of_a_wire_reads_when_it_likes(monkeypatch: pytest.MonkeyPatch)
         writer.close()
 
     async def scene() -> None:
-        async with through_gateway(serve, idle_timeout="1") as (reader, writer):
+        async with (
+            before_server(serve, idle_timeout="1") as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
             socket_of(writer).pause_reading()
             writer.write(HTTP)
-            await asyncio.sleep(2.5)
+            await until(lambda: gate.links and link_of(gate).client_holds & OWN_FULL)
+            assert not overdue_later(gate)
             socket_of(writer).resume_reading()
             assert await reader.read() == flood
 

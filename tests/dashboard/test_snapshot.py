@@ -7,13 +7,14 @@ from operator import getitem
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dashboard.choice import SORTS, Selection
 from proxy.dashboard.snapshot import BOOTSTRAP, NotAGatewayError, Recent, parse
 from tests.dashboard.drawn import draw
 from tests.dashboard.scenes import live
+from tests.examples import examples
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -143,7 +144,7 @@ def _changed(places: list[tuple[tuple[Any, ...], Any]]) -> Any:
 
 
 @given(changes=st.lists(st.tuples(A_PLACE, ODD), min_size=1, max_size=3), sort=st.sampled_from(list(SORTS)))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_what_is_not_quite_a_state_is_refused_or_drawn(
     changes: list[tuple[tuple[Any, ...], Any]], sort: str
 ) -> None:

@@ -201,6 +201,7 @@ def test_keys_sort_filter_pause_help_and_quit(stub: StubGateway) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
     with top(stub) as terminal:
         terminal.sees("  ready  ")
@@ -222,6 +223,7 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
         assert terminal.leaves() == 0
 
 
+@pytest.mark.slow
 def test_a_gateway_that_does_not_response_makes_no_key_wait(stub: StubGateway) -> None:
     with top(stub) as terminal:
         terminal.sees("  ready  ")
@@ -240,6 +242,7 @@ def test_a_gateway_that_does_not_response_makes_no_key_wait(stub: StubGateway) -
         assert terminal.leaves() == 0
 
 
+@pytest.mark.slow
 def test_it_waits_for_a_gateway_that_is_not_there_yet(stub: StubGateway) -> None:
     stub.stop()
     with top(stub) as terminal:
@@ -253,6 +256,7 @@ def test_it_waits_for_a_gateway_that_is_not_there_yet(stub: StubGateway) -> None
         assert terminal.leaves() == 0
 
 
+@pytest.mark.slow
 def test_it_follows_the_size_of_its_terminal(stub: StubGateway) -> None:
     with top(stub) as terminal:
         assert "127.0.0.1:58070" not in terminal.sees("  ready  ")
@@ -263,6 +267,7 @@ def test_it_follows_the_size_of_its_terminal(stub: StubGateway) -> None:
         assert terminal.leaves() == 0
 
 
+@pytest.mark.slow
 def test_no_color(stub: StubGateway) -> None:
     colour = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
     with top(stub) as terminal:
@@ -273,6 +278,7 @@ def test_no_color(stub: StubGateway) -> None:
         assert not colour.search(terminal.all)
 
 
+@pytest.mark.slow
 def test_a_terminal_without_letters_of_its_own(stub: StubGateway) -> None:
     with top(stub, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as terminal:
         assert terminal.sees("by saved v").isascii()
@@ -289,6 +295,7 @@ def _once(stub: StubGateway, *more: str, **environ: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_once_into_a_pipe(stub: StubGateway) -> None:
     done = _once(stub, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -11,6 +11,7 @@ from proxy.dashboard.choice import SORTS, Selection
 from proxy.dashboard.snapshot import parse
 from tests.dashboard.drawn import FOLDER, NAMED, draw, kept
 from tests.dashboard.scenes import CHOICES, SCENES, seen
+from tests.examples import examples
 
 ALL = [*SCENES, "unreachable"]
 COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
@@ -33,7 +34,7 @@ def test_no_frame_is_kept_that_nothing_draws() -> None:
     looked_for=st.sampled_from(["", "orders", "nobody"]),
     plain=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_frame_fits_and_fills_its_terminal(
     *, scene: str, width: int, height: int, sort: str, looked_for: str, plain: bool
 ) -> None:
@@ -44,7 +45,7 @@ def test_a_frame_fits_and_fills_its_terminal(
     assert cell_len(lines[-1]) == width, "the line of keys"
 
 
-@pytest.mark.parametrize("scene", ["busy", "crowded"])
+@pytest.mark.parametrize("scene", ["busy", pytest.param("crowded", marks=pytest.mark.slow)])
 def test_no_figure_is_cut_however_wide_the_terminal_is(scene: str) -> None:
     figures = re.compile(r" v +parts +epoch +incr +left out +saved( |$)")
     for width in range(80, 241, 8):

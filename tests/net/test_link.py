@@ -325,7 +325,11 @@ def test_an_expanded_response_that_a_client_does_not_take_counts_as_held() -> No
 
 
 @BOTH_LOOPS
-def test_a_broker_that_cant_be_reached_closes_the_client_and_is_told_once(plain: bool) -> None:
+def test_a_broker_that_cant_be_reached_closes_the_client_and_is_told_once(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "UNREACHABLE_SECONDS", 0.05)
+
     async def scene() -> None:
         with capture_logs() as lines:
             async with gateway("127.0.0.1:1") as gate:
@@ -371,6 +375,7 @@ def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
 
 def test_a_broker_that_never_accepts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(transports, "UNREACHABLE_SECONDS", 0.05)
 
     async def scene() -> None:
         with socket.socket() as full:

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.net import loop_guard
+from proxy.net import link, loop_guard
 from proxy.net.loop_guard import LeadsBackError, check_not_own
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
@@ -73,11 +73,18 @@ def test_a_name_that_leads_nowhere_is_told_as_that() -> None:
     run(scene())
 
 
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close clients of unreachable brokers soon."""
+    monkeypatch.setattr(link, "UNREACHABLE_SECONDS", 0.05)
+
+
 async def _closed(port: int) -> None:
     async with client(port) as (reader, _):
         assert await asyncio.wait_for(reader.read(), WAIT_SECONDS) == b""
 
 
+@pytest.mark.usefixtures("_quick")
 def test_a_bootstrap_that_is_the_gateway_itself_opens_no_connection() -> None:
     async def scene() -> None:
         port = free_ports(2)
@@ -93,6 +100,7 @@ def test_a_bootstrap_that_is_the_gateway_itself_opens_no_connection() -> None:
     run(scene())
 
 
+@pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("behind", [0, 2], ids=["that of --listen", "its own"])
 def test_a_broker_whose_address_is_a_listener_of_the_gateway_s_is_not_connected_to(behind: int) -> None:
     async def scene() -> None:
@@ -132,6 +140,7 @@ def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None
     run(scene())
 
 
+@pytest.mark.slow
 def test_workers_know_the_listeners_that_they_don_t_have() -> None:
     async def scene() -> None:
         port = free_ports(3)

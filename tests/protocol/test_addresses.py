@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
@@ -20,6 +20,7 @@ from proxy.protocol.addresses import (
 )
 from proxy.protocol.api import response_header
 from proxy.protocol.primitives import Malformed, ProtocolError, UnknownVersion
+from tests.examples import examples
 from tests.protocol.kio_messages import (
     UNKNOWN_TAGS,
     encode,
@@ -35,7 +36,7 @@ ANSWERS = [
     for key, last in REWRITTEN.items()
     for version in range(OLDEST.get(key, 0), last + 1)
 ]
-FEW = settings(max_examples=15, deadline=None)
+FEW = examples(15)
 LIVE = json.loads((Path(__file__).parents[1] / "data" / "fetch-live.json").read_text())
 
 
@@ -110,7 +111,7 @@ def all_told(message: Any) -> bool:
 
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_a_cut_response_is_refused_and_nothing_else_is_raised(key: int, version: int) -> None:
-    @settings(max_examples=3, deadline=None)
+    @examples(3)
     @given(messages(response_class(key, version)))
     def check(message: Any) -> None:
         body = encode(message, UNKNOWN_TAGS)
@@ -129,7 +130,7 @@ def test_a_cut_response_is_refused_and_nothing_else_is_raised(key: int, version:
 
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_noise_raises_protocol_errors_only(key: int, version: int) -> None:
-    @settings(max_examples=50, deadline=None)
+    @examples(50)
     @given(st.binary(max_size=60))
     def check(body: bytes) -> None:
         with contextlib.suppress(ProtocolError):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.api import request_header, response_header
@@ -20,6 +20,7 @@ from proxy.protocol.api_versions import (
     request,
 )
 from proxy.protocol.primitives import Malformed, ProtocolError, UnknownVersion
+from tests.examples import examples
 from tests.protocol.kio_messages import (
     UNKNOWN_TAGS,
     encode,
@@ -64,7 +65,7 @@ def expected(message: Any) -> Any:
 def test_the_client_reads_the_message_it_should(version: int) -> None:
     cls = response_class(18, version)
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(messages(cls).map(with_known_keys))
     def check(message: Any) -> None:
         # Where a broker's range is upside down there is nothing to keep or to cut.
@@ -82,7 +83,7 @@ def test_the_client_reads_the_message_it_should(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cut_response_is_refused(version: int) -> None:
-    @settings(max_examples=10, deadline=None)
+    @examples(10)
     @given(messages(response_class(18, version)))
     def check(message: Any) -> None:
         body = encode(message, UNKNOWN_TAGS)

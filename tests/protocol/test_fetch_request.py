@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader
 
@@ -21,6 +21,7 @@ from proxy.protocol.fetch_request import (
     parse_fetch_request,
 )
 from proxy.protocol.primitives import Malformed, ProtocolError, Truncated
+from tests.examples import examples
 from tests.frames import (
     DATA,
     SESSION_VERSIONS,
@@ -115,8 +116,7 @@ def test_no_change_of_the_appendix() -> None:
     assert frame == framed(header(7) + bytes.fromhex(body))
 
 
-@pytest.mark.parametrize("exchange", live(), ids=str)
-def test_live_requests_are_read_and_rebuilt(exchange: LiveExchange) -> None:
+def read_and_rebuilt(exchange: LiveExchange) -> None:
     decoded = wire.decode_request(exchange.request[4:])
     view = parsed(exchange.request)
     assert (view.session_id, view.session_epoch) == (decoded.session_id, decoded.session_epoch)
@@ -129,6 +129,12 @@ def test_live_requests_are_read_and_rebuilt(exchange: LiveExchange) -> None:
     if exchange.version >= 7:
         assert rebuilt(view, decoded) == exchange.request
         assert view.with_session(view.session_id, view.session_epoch) == exchange.request
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_live_requests_are_read_and_rebuilt(version: int) -> None:
+    for exchange in live(version):
+        read_and_rebuilt(exchange)
 
 
 # --- generated ------------------------------------------------------------------------------------
@@ -204,7 +210,7 @@ def merged(request: wire.FetchRequest) -> wire.FetchRequest:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_build_then_parse_is_the_identity(version: int) -> None:
-    @settings(max_examples=15, deadline=None)
+    @examples(15)
     @given(requests(version))
     def check(request: wire.FetchRequest) -> None:
         view = parsed(framed(wire.encode_request(request)))
@@ -223,7 +229,7 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 14, 15, 18])
 def test_requests_with_tags_are_noted_and_not_taken(version: int) -> None:
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(requests(version, tags=True))
     def check(request: wire.FetchRequest) -> None:
         tagged = bool(request.tags) or any(
@@ -253,7 +259,7 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
     good = fetch(version, *((name, index) for name in "abcdefghij" for index in range(2)))
     body = len(header(version)) + 1 + 4
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(st.binary(max_size=120), st.integers(body, len(good)), st.integers(0, 8))
     def check(noise: bytes, at: int, cut: int) -> None:
         for frame in (good[:body] + noise, good[:at] + noise, good[:at] + noise + good[at + cut :]):

@@ -7,13 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import _MAX_UNIT, FetchResponseWalk, response_head, slices
 from proxy.protocol.primitives import Malformed, ProtocolError
+from tests.examples import examples
 from tests.frames import DATA, VERSIONS, LiveExchange, entry, fetch_response, framed, live, named, walked
 from tests.model import wire
 
@@ -94,9 +95,7 @@ def test_bodies_of_the_schemas(version: int) -> None:
         assert frame[walk.tags_at + start : walk.tags_at + end] == payload
 
 
-@pytest.mark.parametrize("exchange", live(), ids=str)
-def test_live_responses_at_every_cut(exchange: LiveExchange) -> None:
-    """Whole, in two chunks cut at every byte, and byte by byte: the same is found."""
+def found_at_every_cut(exchange: LiveExchange) -> None:
     frame, version = exchange.response, exchange.version
     isolation = wire.decode_request(exchange.request[4:]).isolation_level
     decoded = wire.decode_response(frame[4:], version)
@@ -116,6 +115,13 @@ def test_live_responses_at_every_cut(exchange: LiveExchange) -> None:
         assert summary(walk_chunks([frame[:cut], frame[cut:]], version, isolation), frame) == expected, cut
     bytewise = [frame[at : at + 1] for at in range(len(frame))]
     assert summary(walk_chunks(bytewise, version, isolation), frame) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_live_responses_at_every_cut(version: int) -> None:
+    """Whole, in two chunks cut at every byte, and byte by byte: the same is found."""
+    for exchange in live(version):
+        found_at_every_cut(exchange)
 
 
 # --- generated ------------------------------------------------------------------------------------
@@ -177,7 +183,7 @@ def wire_without_log_start(data: wire.PartitionData) -> wire.PartitionData:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> None:
-    @settings(max_examples=15, deadline=None)
+    @examples(15)
     @given(responses(version), st.lists(st.integers(1, 300), max_size=8), st.integers(0, 1))
     def check(message: wire.FetchResponse, sizes: list[int], isolation: int) -> None:
         frame = framed(wire.encode_response(message))
@@ -291,7 +297,7 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
         version, ("t", [entry(0, 1)] * 5 + [entry(1, error=3), entry(2, 5, records=b"abc")])
     )
 
-    @settings(max_examples=50, deadline=None)
+    @examples(50)
     @given(st.binary(max_size=150), st.integers(0, len(good)), st.integers(0, 9), st.integers(1, 80))
     def check(noise: bytes, at: int, cut: int, size: int) -> None:
         for frame in (noise, good[:at] + noise, good[:at] + noise + good[at + cut :]):

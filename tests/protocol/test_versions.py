@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import build_fetch_request
 from proxy.protocol.versions import narrow_entries, narrow_entry, raise_listing, session_layout
+from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response, framed, parsed, walked
 from tests.model import wire
 from tests.protocol.test_fetch_request import merged, requests
@@ -15,7 +16,7 @@ from tests.protocol.test_fetch_request import merged, requests
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_a_fetch_raised_to_v7_says_the_same(version: int) -> None:
-    @settings(max_examples=15, deadline=None)
+    @examples(15)
     @given(requests(version))
     def check(request: wire.FetchRequest) -> None:
         view = parsed(framed(wire.encode_request(request)))

@@ -16,9 +16,12 @@ NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap") if "no-records" not
 """tshark puts no frame together of which a part was not recorded."""
 _FIELDS = ("tcp.srcport", "tcp.dstport", "kafka.len", "kafka.correlation_id")
 
-pytestmark = pytest.mark.skipif(
-    TSHARK is None, reason="no tshark, the referee of framing: python -m tools.debian fetches it"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        TSHARK is None, reason="no tshark, the referee of framing: python -m tools.debian fetches it"
+    ),
+]
 
 
 def ports(name: str) -> list[int]:

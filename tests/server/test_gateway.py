@@ -168,12 +168,13 @@ def test_a_drain_finishes_what_is_in_flight_and_takes_nobody_new() -> None:
             stub_cluster((1, "", 0)) as cluster,
             gateway(cluster.address, Gateway) as gate,
             client(gate.listen.port) as (reader, writer),
-            client(gate.listen.port) as (idle, _),
+            client(gate.listen.port) as (idle, idle_writer),
         ):
             writer.write(request(LIST_GROUPS, 0, 1))
             await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
             draining = asyncio.create_task(gate.drain(20))
             assert await idle.read() == b""
+            idle_writer.close()
             assert gate.health().state == "draining"
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", gate.listen.port)

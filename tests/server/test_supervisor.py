@@ -132,6 +132,7 @@ def test_clients_that_come_before_the_workers_are_shared_out_as_well() -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_where_a_worker_does_not_come_up_the_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.server.supervisor.TOGETHER_SECONDS", 0.05)
     start = subprocess.Popen
@@ -155,6 +156,7 @@ def test_where_a_worker_does_not_come_up_the_others_begin(monkeypatch: pytest.Mo
     run(scene())
 
 
+@pytest.mark.slow
 def test_a_client_that_left_makes_room() -> None:
     async def scene() -> None:
         async with served(max_connections="4") as (gate, _), AsyncExitStack() as stack:
@@ -203,6 +205,7 @@ async def _still_served(ends: Ends) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_of_workers_that_end_together_each_is_told() -> None:
     async def scene() -> None:
         async with served() as (gate, _):
@@ -214,6 +217,7 @@ def test_of_workers_that_end_together_each_is_told() -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_without_a_worker_clients_wait_for_the_next() -> None:
     async def scene() -> None:
         async with served(1) as (gate, _), AsyncExitStack() as stack:
@@ -226,6 +230,7 @@ def test_without_a_worker_clients_wait_for_the_next() -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.server.supervisor.START_AGAIN_SECONDS", (0.01, 0.01))
     start, failures = subprocess.Popen, [OSError(12, "Cannot allocate memory")]
@@ -245,6 +250,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
     run(scene())
 
 
+@pytest.mark.slow
 def test_without_a_descriptor_left_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.server.supervisor.ACCEPT_AGAIN_SECONDS", 0.05)
     take, failures = socket.socket.accept, [OSError(24, "Too many open files")] * 3
@@ -263,6 +269,7 @@ def test_without_a_descriptor_left_clients_wait(monkeypatch: pytest.MonkeyPatch)
     run(scene())
 
 
+@pytest.mark.slow
 def test_more_clients_than_a_worker_can_be_given_at_once_wait_their_turn() -> None:
     async def scene() -> None:
         async with served() as (gate, _), AsyncExitStack() as stack:
@@ -279,6 +286,7 @@ def test_more_clients_than_a_worker_can_be_given_at_once_wait_their_turn() -> No
     run(scene())
 
 
+@pytest.mark.slow
 def test_a_gateway_that_leaves_while_a_worker_is_missing_ends_the_others() -> None:
     async def scene() -> None:
         async with served() as (gate, _):
@@ -291,6 +299,7 @@ def test_a_gateway_that_leaves_while_a_worker_is_missing_ends_the_others() -> No
     run(scene())
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_holds_up_nobody() -> None:
     async def scene() -> None:
         async with served() as (gate, cluster), AsyncExitStack() as stack:
@@ -309,6 +318,7 @@ def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_holds_up_nobody(
     run(scene())
 
 
+@pytest.mark.slow
 def test_a_late_response_is_none_to_a_later_question() -> None:
     async def scene() -> None:
         async with served() as (gate, _):
@@ -328,6 +338,7 @@ def test_a_late_response_is_none_to_a_later_question() -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_what_a_worker_counted_that_ends_while_it_is_asked_is_told_once() -> None:
     async def scene() -> None:
         async with served() as (gate, _), AsyncExitStack() as stack:
@@ -345,6 +356,7 @@ def test_what_a_worker_counted_that_ends_while_it_is_asked_is_told_once() -> Non
     run(scene())
 
 
+@pytest.mark.slow
 def test_workers_run_the_code_that_the_gateway_runs_wherever_it_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +397,7 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
+@pytest.mark.slow
 def test_a_certificate_that_breaks_keeps_only_new_workers_away(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,6 +420,7 @@ def test_a_certificate_that_breaks_keeps_only_new_workers_away(
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_handle, "ASK_SECONDS", 0.2)
 
@@ -425,6 +439,7 @@ def test_a_worker_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_what_applies_at_once_applies_in_every_worker() -> None:
     async def scene() -> None:
         async with served() as (gate, _):
@@ -485,6 +500,7 @@ def _kept(kept: list[bytes], message: bytes) -> bytes:
     return b""
 
 
+@pytest.mark.slow
 def test_what_takes_longer_than_the_drain_is_cut_off_and_counted() -> None:
     async def scene() -> None:
         async with served() as (gate, cluster), AsyncExitStack() as stack:
@@ -498,6 +514,7 @@ def test_what_takes_longer_than_the_drain_is_cut_off_and_counted() -> None:
     run(scene())
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_gateway_however_it_ends() -> None:
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster:
@@ -533,6 +550,7 @@ def _runs(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_tls_of_clients_ends_in_the_workers(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.sign("gate", "localhost")
@@ -558,6 +576,7 @@ def test_a_capture_takes_one_process() -> None:
         config(bootstrap="k:1", workers="2", capture="/tmp/somewhere")
 
 
+@pytest.mark.slow
 def test_nothing_listens_where_nothing_can_be_bound() -> None:
     async def scene() -> None:
         async with served(1) as (gate, _):

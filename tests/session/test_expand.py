@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.fetch_layout import LAYOUTS
@@ -17,6 +17,7 @@ from proxy.session.decision import Incremental
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import FetchSessionHandler
 from proxy.session.state import Action
+from tests.examples import examples
 from tests.frames import VERSIONS, LiveExchange, entry, fetch, fetch_response, framed, live, parsed, walked
 from tests.model import wire
 from tests.session.handling import send
@@ -268,7 +269,7 @@ LISTED = st.lists(
 
 @pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12, 13, 18])
 def test_expanded_is_direct_whatever_the_order_and_the_news(version: int) -> None:
-    @settings(max_examples=25, deadline=None)
+    @examples(25)
     @given(LISTED, st.integers(0, 1), st.data(), st.integers(1, 200))
     def check(wants: list[tuple[str, int]], isolation: int, data: st.DataObject, chunk: int) -> None:
         session = Session(version, wants, isolation).establish()

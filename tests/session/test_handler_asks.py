@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import build_fetch_request
 from proxy.session.handler import FetchSessionHandler
 from proxy.session.state import Action
+from tests.examples import examples
 from tests.frames import SESSION_VERSIONS, Want, entry, fetch, parsed, wire_key
 from tests.model import wire
 from tests.session.handling import Kept, T, again, established, give, listing, state
@@ -186,7 +187,7 @@ WANTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.sampled_from([7, 11, 12, 16]), st.lists(WANTS, min_size=2, max_size=5))
 def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
     version: int, fetches: list[list[tuple[str, int, int]]]

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -12,6 +12,7 @@ from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse
 from proxy.session.partitions import MAX_LOOKUP, PartitionTable
+from tests.examples import examples
 from tests.frames import fetch, parsed, wire_key
 
 Key: TypeAlias = tuple[str, int]
@@ -150,7 +151,7 @@ class TableAgainstDict(RuleBasedStateMachine):
 
 
 TestTableAgainstDict = TableAgainstDict.TestCase
-TestTableAgainstDict.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestTableAgainstDict.settings = examples(20, stateful_step_count=25)
 
 
 @pytest.mark.parametrize("version", range(7, 19))
@@ -242,7 +243,7 @@ def test_another_session_knows_nothing() -> None:
 
 
 @given(st.lists(KEYS, min_size=1, max_size=30))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_place_tells_repetitions(wants: list[Key]) -> None:
     table = filled(13, *dict.fromkeys(wants))
     rows = table.locate(listing(13, *wants))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from proxy.net import link
 from proxy.server import conditions, server
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
@@ -111,7 +112,11 @@ def test_that_no_descriptor_is_left_for_a_client_is_a_reason(left: int) -> None:
 
 
 @BOTH_LOOPS
-def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(plain: bool) -> None:
+def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "UNREACHABLE_SECONDS", 0.05)
+
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             gate.reach.answered = True

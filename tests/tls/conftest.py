@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from proxy.net import link
 from tests.tls.secured import Keys
 from tools.certificates import Authority
 
@@ -23,3 +24,9 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     structlog.reset_defaults()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close clients of unreachable brokers soon."""
+    monkeypatch.setattr(link, "UNREACHABLE_SECONDS", 0.05)

@@ -69,6 +69,7 @@ WRONG: dict[str, tuple[Callable[[Keys], Pair], dict[str, str], str]] = {
 }
 
 
+@pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("case", WRONG)
 def test_a_certificate_that_is_not_in_order_is_one_line(keys: Keys, case: str) -> None:
     pair, options, line = WRONG[case]

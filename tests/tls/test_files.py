@@ -151,6 +151,7 @@ def test_a_gateway_that_starts_with_an_expired_certificate_says_so(keys: Keys) -
     run(scene())
 
 
+@pytest.mark.usefixtures("_quick")
 def test_a_new_ca_is_for_new_connections_to_brokers(keys: Keys, tmp_path: Path) -> None:
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(keys.other.file.read_text())

@@ -50,6 +50,7 @@ def test_a_name_tells_the_broker(template: str, name: str, node_id: int | None) 
     assert BrokerPorts.parse(template).called(name) == node_id
 
 
+@pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("one_port", [True, False])
 def test_brokers_share_a_port_and_are_told_apart_by_name(keys: Keys, tmp_path: Path, one_port: bool) -> None:
     names = ["kafka.local", *(f"broker-{number}.kafka.local" for number in (1, 2, 9))]

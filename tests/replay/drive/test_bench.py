@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from proxy.addresses import Address
 from replay.drive.target import read_metadata
 from tools.bench.drive import PARTITIONS, TOPIC, fetches_per_second, metadata
@@ -20,6 +22,7 @@ def test_its_metadata_names_itself_and_the_captures_topic() -> None:
     assert set(topics[TOPIC].leaders) == {1}
 
 
+@pytest.mark.slow
 def test_the_capture_can_be_played_at_it() -> None:
     port = free_ports(1)
     with Proxy([sys.executable, "-m", "tools.bench.drive", f"{HOST}:{port}"], port):

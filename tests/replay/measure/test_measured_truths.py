@@ -11,12 +11,13 @@ from random import Random
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from replay.capture.kafka.exchange import Exchange, is_cut
 from replay.report.model import Report
 from replay.simulate.engine import Policy
+from tests.examples import examples
 from tests.replay.capture import crafting
 from tests.replay.capture.crafting import CAPTURES, NAMES, Frame
 from tests.replay.report.sample import assert_adds_up
@@ -88,18 +89,23 @@ def written(folder: Path, files: Sequence[bytes]) -> list[Path]:
     return paths
 
 
+FEW_FORMS = {"as it is", "reordered"}
+"""Those that `make check` tries."""
+EACH_FORM = [form if form in FEW_FORMS else pytest.param(form, marks=pytest.mark.slow) for form in FORMS]
+
+
 @cache
 def undisturbed(name: str, policy: Policy) -> Report:
     return measured(policy, CAPTURES / f"{name}.pcap")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EACH_FORM)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_truth_comes_out(name: str, form: str, tmp_path: Path) -> None:
     assert_true(measured("always", *written(tmp_path, FORMS[form](name))), name)
 
 
-@pytest.mark.parametrize("form", sorted(FORMS.keys() - {SHUFFLED}))
+@pytest.mark.parametrize("form", EACH_FORM)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gateways_policy_gives_the_same_however_it_was_captured(
     name: str, form: str, tmp_path: Path
@@ -136,7 +142,7 @@ def interior_lost(frames: Sequence[Frame], share: float, seed: int) -> list[Fram
     ]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(["librdkafka-100p", "java-100p", "many-clients-any"]),
     share=st.sampled_from([0.002, 0.02, 0.2]),
@@ -159,7 +165,9 @@ def test_with_packets_lost_the_report_still_adds_up(
     assert all(count <= whole[what] for what, count in report["fetch"]["actual"].items())  # type: ignore[literal-required]  # its own keys
 
 
-@pytest.mark.parametrize("snaplen", [40, 57, 60, 90, 400, 3000])
+@pytest.mark.parametrize(
+    "snaplen", [60, 400, *(pytest.param(size, marks=pytest.mark.slow) for size in (40, 57, 90, 3000))]
+)
 @pytest.mark.parametrize("name", ["librdkafka-midstream", "many-clients-any"])
 def test_with_packets_cut_the_report_still_adds_up(name: str, snaplen: int, tmp_path: Path) -> None:
     chance = Random(snaplen)

@@ -37,7 +37,13 @@ def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
     ]
 
 
-@pytest.mark.parametrize("choice", [RowFilter(), RowFilter(policy="always", clients=frozenset({"rdk"}))])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param(RowFilter(), marks=pytest.mark.slow),
+        RowFilter(policy="always", clients=frozenset({"rdk"})),
+    ],
+)
 def test_grouping_and_order_make_no_difference(choice: RowFilter) -> None:
     rows = table(choice, *sorted(CAPTURES.glob("*.pcap"))).to_pylist()
     made = report(single(rows), ABOUT)

@@ -113,6 +113,7 @@ def comparable(event: Exchange | ConnectionEnd) -> Exchange | ConnectionEnd:
     return dataclasses.replace(event, response=[b"".join(event.response)])
 
 
+@pytest.mark.slow
 def test_real_captures_come_back_from_their_table() -> None:
     captures = sorted(CAPTURES.glob("*.pcap"))
     made = table(RowFilter(raw=True), *captures)

@@ -10,9 +10,12 @@ from replay.report.model import Report
 from tests.replay.report import hostile, sample
 from tests.replay.report.browser import PROGRAM, Browser
 
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason="no Chromium or Chrome here: python -m tools.debian fetches it"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        PROGRAM is None, reason="no Chromium or Chrome here: python -m tools.debian fetches it"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

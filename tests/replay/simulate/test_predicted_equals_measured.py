@@ -9,7 +9,6 @@ errors 3 of Kafka 1.1 is for a topic, which for a partition.
 import os
 from typing import Any
 
-import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -18,6 +17,7 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.simulate.engine import Engine
 from replay.simulate.outcome import Outcome
 from tests.core.test_expanded_equals_direct import API_VERSIONS, PARTITIONS, RELEASES, AnyClientAnyBroker
+from tests.examples import examples
 from tests.model.gate import framed, unframed
 from tests.model.wire import FetchRequest, decode_response, encode_request
 
@@ -175,9 +175,7 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
 
 
 TestPredictedEqualsMeasured = PredictedEqualsMeasured.TestCase
-TestPredictedEqualsMeasured.settings = hypothesis.settings(
-    max_examples=EXAMPLES, stateful_step_count=25, deadline=None
-)
+TestPredictedEqualsMeasured.settings = examples(EXAMPLES, stateful_step_count=25)
 
 
 def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:

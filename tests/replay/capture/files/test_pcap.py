@@ -53,6 +53,7 @@ def test_captures_within_a_capture_mislead_nobody(tmp_path: Path) -> None:
     assert len(found) > 15
 
 
+@pytest.mark.slow
 def test_a_capture_without_a_clock_is_split_too(tmp_path: Path) -> None:
     talk = Talk(time=5_000_000_000)
     for _ in range(2000):

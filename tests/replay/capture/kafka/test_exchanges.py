@@ -7,13 +7,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange, is_cut
 from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.packets.segments import read as read_segments
+from tests.examples import examples
 from tests.replay.capture.packets_of import CAPTURES, NAMES, Row, packets, read, resized
 from tests.replay.truths import truth
 
@@ -216,7 +217,7 @@ def _check_content(one: Exchange, content: bytes) -> None:
         assert at == one.response_bytes
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     name=st.sampled_from(NAMES),
     size=st.sampled_from([536, 1448, 65536]),
@@ -234,7 +235,7 @@ def test_with_packets_lost_no_exchange_is_wrong_and_all_bytes_are_accounted_for(
     _check_nothing_wrong(name, _shuffled(rows, shuffle) if shuffle else rows)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     name=st.sampled_from(NAMES),
     snap=st.sampled_from([0, 8, 42, 200, 1000]),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from replay.capture.files import window
@@ -15,6 +15,7 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.packets import segments
 from replay.capture.packets.segments import SEGMENTS, endpoints, read
 from replay.capture.packets.tcp import EVERYTHING, Filter
+from tests.examples import examples
 from tests.replay.capture import crafting
 from tests.replay.capture.crafting import DRESSES, NAMES, Talk, capture, pcap, pcapng, relink, take_apart
 from tests.replay.capture.slow import Run, runs, told
@@ -124,7 +125,7 @@ def test_shares_of_any_size_give_the_same(reading: Reading, name: str, share: in
     assert whole.link_types.popitem()[1] == len(REAL[name])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_files_that_a_capture_was_cut_into_give_the_same(reading: Reading, data: st.DataObject) -> None:
     frames, link = relink(REAL["librdkafka-midstream"], "ethernet")
@@ -139,7 +140,7 @@ def test_files_that_a_capture_was_cut_into_give_the_same(reading: Reading, data:
     assert sum(part.packets for part in counts) == len(frames)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     snaplen=st.sampled_from([60, 400, 2000, 1 << 18]),
@@ -257,6 +258,7 @@ def test_counts_of_parts_add_up() -> None:
     assert one.problems == ["x", "y"]
 
 
+@pytest.mark.slow
 def test_problems_without_end_are_told_in_few_lines(reading: Reading) -> None:
     frames, link = relink(REAL["many-clients-any"], "ethernet")
     good = pcap(frames, link)[24:]

@@ -3,13 +3,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import FIN, RST, SYN
+from tests.examples import examples
 from tests.replay.capture.crafting import (
     DRESSES,
     ETHERNET,
@@ -277,7 +278,7 @@ def test_packets_of_an_interface_that_is_not_described(reading: Reading) -> None
     assert counts.problems == ["packets of an interface that the file does not describe"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_a_file_holds_it_is_read_to_its_end(reading: Reading, data: st.DataObject) -> None:
     frames = Talk().open().segment(b"question").segment(b"answer", broker=True).close().frames
