@@ -1,4 +1,4 @@
-"""Each case of docs/fetch-semantics.md is shown by some test, and each citation of it leads somewhere."""
+"""Tests cite each case and each trap of docs/fetch-semantics.md, and each citation leads somewhere."""
 
 from typing import Final
 
@@ -19,30 +19,40 @@ NOT_SHOWN: Final = {
 }
 """Case -> why no test shows it."""
 
+TOWARD_CLIENTS: Final = "about sessions that the gateway gives to clients, which do not exist yet"
+NOT_TESTED: Final = {
+    "15": "the broker counts it; there is nothing to do",
+    "39": TOWARD_CLIENTS,
+    "40": TOWARD_CLIENTS,
+    "41": TOWARD_CLIENTS,
+    "45": "a cost that the benchmarks measure, no behaviour",
+}
+"""Trap -> why no test shows it."""
+
 LIVE: Final = [str(number) for number in (*range(14, 30), *range(58, 66)) if number != 28]
 """Cases that a live broker shows as well. Not 28: none could be made to take its high watermark back."""
 
 
-@pytest.mark.parametrize("number", sorted(map(int, cases())))
-def test_each_case_is_cited_by_a_test_or_listed_with_a_reason(number: int) -> None:
-    assert bool(citing_tests().get(str(number))) is not (str(number) in NOT_SHOWN)
+def test_each_case_is_cited_by_a_test_or_listed_with_a_reason() -> None:
+    assert cases() - citing_tests("case").keys() == NOT_SHOWN.keys()
 
 
-def test_what_is_listed_as_not_shown_is_a_case() -> None:
-    assert cases() >= NOT_SHOWN.keys()
+def test_each_trap_is_cited_by_a_test_or_listed_with_a_reason() -> None:
+    assert traps() - citing_tests("trap").keys() == NOT_TESTED.keys()
 
 
-@pytest.mark.parametrize("case", LIVE)
-def test_a_live_broker_shows_it_too(case: str) -> None:
-    assert [test for test in citing_tests()[case] if test.startswith("tests/integration/")]
+def test_a_live_broker_shows_these_cases_too() -> None:
+    for case in LIVE:
+        assert any(test.startswith("tests/integration/") for test in citing_tests("case")[case]), case
 
 
-@pytest.mark.parametrize("path", prose())
-def test_each_citation_leads_somewhere(path: str) -> None:
+def test_each_citation_leads_somewhere() -> None:
     known = {("case", number) for number in cases()} | {("trap", number) for number in traps()}
+    astray = {path: cited(text) - known for path, text in prose().items()}
+    astray_sections = {path: cited_sections(text) - sections() for path, text in prose().items()}
 
-    assert not cited(prose()[path]) - known
-    assert not cited_sections(prose()[path]) - sections()
+    assert not {path: wrong for path, wrong in astray.items() if wrong}
+    assert not {path: wrong for path, wrong in astray_sections.items() if wrong}
 
 
 def test_the_page_has_the_numbers_that_it_always_had() -> None:

@@ -57,7 +57,7 @@ def test_what_the_client_alone_changes(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
 def test_recovered_at_the_same_high_watermark(version: int) -> None:
-    """Case 25."""
+    """Case 25. Trap 25: a high watermark of -1 is forwarded and not remembered."""
     client = Client(version).established(*all_of())
     client.part("t", 1).error = 56
     for _ in range(3):
@@ -112,7 +112,10 @@ def test_divergence_each_time(version: int) -> None:
 
 
 def test_ids_come_and_go() -> None:
-    """Case 57: a client that loses an id falls back to v12, and returns: no 106, and never two sessions."""
+    """Case 57: a client that loses an id falls back to v12, and returns: no 106, and never two sessions.
+
+    Trap 27.
+    """
     client = Client(16).established(*all_of())
     for version in (12, 16, 12):
         client.version = client.asker.version = version
@@ -138,7 +141,10 @@ def test_partitions_fill_the_response_in_order() -> None:
 
 def test_starvation_ends_by_the_sessions_own_order() -> None:
     """Case 58: whoever got records goes to the back of the session: under a limit every partition gets its
-    turn."""
+    turn.
+
+    Trap 25a.
+    """
     client = Client()
     for index in range(5):
         client.part("t", index).append(bytes(100))
@@ -273,14 +279,17 @@ def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isol
 
 
 def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
-    """Case 98: up to 2.0 read_uncommitted says -1: read_committed must not get it from there."""
+    """Case 98: up to 2.0 read_uncommitted says -1: read_committed must not get it from there. Trap 26."""
     client = Client(8, "2.0").established(*all_of())
     for isolation in (1, 1, 1, 1, 0, 0, 0, 0):
         client.same(*all_of(), isolation_level=isolation)
 
 
 def test_a_new_connection_begins_in_full() -> None:
-    """Case 72: the broker has lost nothing, but a response may have been lost: nothing is continued."""
+    """Case 72: the broker has lost nothing, but a response may have been lost: nothing is continued.
+
+    Trap 19.
+    """
     client = Client().established(*all_of())
     client.same(*all_of())
     client.connection.ended()
@@ -332,7 +341,10 @@ def test_seek_back_on_an_idle_partition(version: int) -> None:
 
 
 def test_a_thousand_pauses_and_rebalances() -> None:
-    """Case 79: the session follows the list, and no partition is left frozen at an old offset."""
+    """Case 79: the session follows the list, and no partition is left frozen at an old offset.
+
+    Traps 24 and 28.
+    """
     chance = random.Random(79)
     client = Client(16)
     everything = [(name, index) for name in ("t", "u") for index in range(5)]
@@ -359,7 +371,7 @@ def test_a_thousand_pauses_and_rebalances() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12])
 def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
-    """Case 80."""
+    """Case 80. Trap 9: a topic deleted and made again, by name."""
     client = Client(version)
     client.part("u").append(b"old", count=5)
     wants: list[Want] = [("t", 0), ("u", 0, 5)]
@@ -375,7 +387,7 @@ def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
-    """Case 80: never 103, and 100 as a broker without a session says it."""
+    """Case 80: never 103, and 100 as a broker without a session says it. Trap 8."""
     client = Client(version).established(("t", 0), ("u", 0))
     client.broker.delete_topic("u")
     for _ in range(3):
@@ -404,7 +416,7 @@ def test_access_withdrawn_and_restored(version: int) -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 16, 18])
 def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int) -> None:
-    """Case 83."""
+    """Case 83. Trap 29: a preferred read replica is forwarded."""
     client = Client(version)
     client.part().append(b"here")
     client.established(*all_of(), rack_id="r")
@@ -470,7 +482,7 @@ def test_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> No
 
 @pytest.mark.parametrize("release", ["3.7", "3.9", "4.3"])
 def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
-    """Case 95."""
+    """Case 95. Trap 22: session slots are shared, so there is a limit."""
     client = Client(16 if release != "3.7" else 12, release, slots=8)
     for shard in client.broker.cache.shards:
         for _ in range(shard.slots):
@@ -493,7 +505,10 @@ def many(count: int) -> list[CachedPartition]:
 @pytest.mark.parametrize("version", [8, 12, 16])
 def test_a_batch_that_no_quota_lets_through(version: int) -> None:
     """Case 97: empty and throttled for ever, as without the gateway; no session is lost and nothing asked
-    twice."""
+    twice.
+
+    Trap 13.
+    """
     client = Client(version).established(*all_of())
     client.broker.throttle_ms = 1000
     for _ in range(6):

@@ -131,6 +131,7 @@ PASSING = set(ApiKey) - {ApiKey.API_VERSIONS, ApiKey.CONTROLLED_SHUTDOWN}
 
 @pytest.mark.parametrize("api_key", sorted(PASSING | {93, 500, 0x7FFF}))
 def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
+    """Trap 35: share groups pass. Trap 36: telemetry passes."""
     asked = request(api_key, 99, 7, b"anything at all, whatever")
     Playbook().exchange(asked, response(7, b"as it came"))
 
@@ -153,6 +154,7 @@ def test_fetches_through_a_session_keep_theirs(version: int, correlation: int) -
 
 
 def test_responses_come_in_the_order_of_the_requests() -> None:
+    """Trap 16: one request at a time, answered in order. Trap 37: requests that wait behind a fetch."""
     play = Playbook()
     asked = [request(METADATA, 9, 5), produce(6, -1), request(12, 0, 7)]
     play.client(*asked).to_broker(*asked)
@@ -161,7 +163,7 @@ def test_responses_come_in_the_order_of_the_requests() -> None:
 
 
 def test_produce_without_acks_is_not_waited_for() -> None:
-    """Case 86."""
+    """Case 86. Trap 32: Produce with acks=0 has no response."""
     play = Playbook()
     frames = [produce(1, 0), produce(2, 1), produce(3, 0), produce(4, 0), produce(5, -1)]
     play.client(*frames).to_broker(*frames)
@@ -175,7 +177,7 @@ def test_produce_without_acks_is_not_waited_for() -> None:
 @pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 13])
 @pytest.mark.parametrize("chunk", [1, 5, 17, 1000])
 def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None:
-    """Case 86."""
+    """Case 86. Trap 32: Produce with acks=0 has no response."""
     transactional = b"" if version < 3 else b"\xff\xff" if version < 9 else b"\x00"
     tags = b"\0" if version >= 9 else b""
     frames = [
@@ -197,7 +199,7 @@ def test_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
 
 
 def test_metadata_behind_a_parked_fetch() -> None:
-    """Case 84."""
+    """Case 84. Traps 16 and 37."""
     play = Playbook().established(16, T)
     metadata = request(METADATA, 8, 11)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
@@ -209,7 +211,10 @@ def test_metadata_behind_a_parked_fetch() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
-    """Case 84; case 71, too: the responses to later requests wait for the repeated fetch, in its place."""
+    """Case 84; case 71, too: the responses to later requests wait for the repeated fetch, in its place.
+
+    Traps 6 and 17.
+    """
     play = Playbook().established(16, T)
     later = [request(METADATA, 8, 11), request(2, 3, 12)]
     play.client(fetch(16, *T, correlation=10), *later)
@@ -256,6 +261,7 @@ def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> 
 
 
 def test_a_client_with_too_much_in_flight_is_not_read() -> None:
+    """Trap 14: a throttled client is not read without limit, and quotas go by its client id."""
     play = Playbook()
     for number in range(MAX_IN_FLIGHT):
         assert play.connection.reads_client
@@ -392,6 +398,7 @@ def test_the_longest_frame_that_is_taken() -> None:
 
 
 def test_tls_on_a_plaintext_port_is_named() -> None:
+    """Trap 34: TLS on a plaintext port cannot be read and is named."""
     play = Playbook().client(bytes.fromhex("16030100f5010000f10303")).nothing()
     assert play.connection.fault == Fault(side="client", reason="TLS on a plaintext listener")
 
@@ -433,6 +440,7 @@ def test_what_a_fetch_header_lacks() -> None:
 
 
 def test_api_versions_is_cut_to_what_is_understood() -> None:
+    """Trap 5: no version is agreed on that the gateway cannot read."""
     body = bytes.fromhex("0000 00000003 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     less = bytes.fromhex("0000 00000003 0001 0004 0012 0063 0000 7fff 0012 0000 0004")
     asked = request(18, 0, 1)
@@ -441,7 +449,10 @@ def test_api_versions_is_cut_to_what_is_understood() -> None:
 
 
 def test_an_unknown_version_is_refused_as_brokers_do() -> None:
-    """Case 85: v5 is none that the gateway could cut: error 35 in v0 form, and the client asks again."""
+    """Case 85: v5 is none that the gateway could cut: error 35 in v0 form, and the client asks again.
+
+    Trap 31.
+    """
     play = Playbook()
     play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
     own = bytes.fromhex("0023 00000001 0012 0000 0004")
@@ -450,14 +461,14 @@ def test_an_unknown_version_is_refused_as_brokers_do() -> None:
 
 
 def test_a_brokers_own_refusal_passes() -> None:
-    """Case 85."""
+    """Case 85. Trap 31: ApiVersions at any version."""
     asked = request(18, 4, 1, b"\0\x02a\x02b\0")
     told = response(1, bytes.fromhex("0023 00000001 0012 0000 0003"))
     Playbook().exchange(asked, told).knows()
 
 
 def test_a_refusal_keeps_its_place() -> None:
-    """Case 85."""
+    """Case 85. Trap 31: ApiVersions at any version."""
     first = request(METADATA, 1, 1)
     play = Playbook().client(first, request(18, 9, 2, b"\0\x01\x01\0")).to_broker(first)
     play.broker(response(1, b"brokers"))
@@ -474,7 +485,10 @@ def test_the_client_names_its_software() -> None:
 
 
 def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
-    """KafkaJS asks, kafka-go's Conn may not: what the broker can is asked for once, under its client id."""
+    """KafkaJS asks, kafka-go's Conn may not: what the broker can is asked for once, under its client id.
+
+    Trap 14.
+    """
     play = Playbook()
     first = fetch(11, *T, correlation=1)
     probe = framed(b"\0\x12\0\0" + b"fgat" + b"\0\1c")
@@ -493,7 +507,10 @@ def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
 
 def test_handshake_v0_goes_opaque() -> None:
     """Case 87: tokens follow without Kafka's header, in both directions; a fetch after them passes as it
-    is."""
+    is.
+
+    Trap 33.
+    """
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN")
     play = Playbook().client(asked).to_broker(asked)
     token = framed(b"\0user\0password")
@@ -508,7 +525,7 @@ def test_handshake_v0_goes_opaque() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 50])
 def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
-    """Case 87."""
+    """Case 87. Trap 33: SASL tokens pass, framed or bare."""
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN") + framed(b"\0user\0password")
     play = Playbook().client(asked, chunk=chunk)
     assert play.takes_broker() == asked
@@ -518,7 +535,7 @@ def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
 
 
 def test_handshake_v1_keeps_its_frames() -> None:
-    """Case 87: re-authentication in mid-stream as well, with Java's reserved correlation ids."""
+    """Case 87: re-authentication in mid-stream as well, with Java's reserved correlation ids. Trap 33."""
     play = Playbook()
     for base in (1, 2**31 - 8):
         play.exchange(request(SASL_HANDSHAKE, 1, base, b"\0\x05PLAIN"), response(base, b"\0\0"))
@@ -546,7 +563,7 @@ def test_closing_without_a_session() -> None:
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_session_is_closed_at_the_broker(version: int) -> None:
-    """Case 88."""
+    """Case 88. Trap 21: what the gateway opened it closes."""
     play = Playbook().established(version, T)
     play.events()
     play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))
@@ -583,7 +600,7 @@ def test_closing_with_a_fetch_parked() -> None:
 
 
 def test_closing_while_a_session_is_asked_for() -> None:
-    """It is closed when it comes."""
+    """It is closed when it comes. Trap 21."""
     play = Playbook().knows()
     for number in (1, 2):
         play.exchange(fetch(16, *T, correlation=number), full(16, T, correlation_id=number))

@@ -23,6 +23,7 @@ NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
+    """Trap 3: v0 to v3 are never raised."""
     play = Playbook().established(version, T)
     assert play.events(SessionMade) == [SessionMade(session_id=SESSION_ID, partitions=3)]
     spoken = max(version, 7)
@@ -44,6 +45,7 @@ def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_rotated_list_is_the_same_list(version: int) -> None:
+    """Trap 47: changes are found by content, not by place."""
     play = Playbook().established(version, T)
     for number, wants in enumerate(([T[1], T[2], T[0]], [T[2], T[0], T[1]], T), 1):
         turn(
@@ -174,7 +176,7 @@ def test_added_altered_and_forgotten() -> None:
 
 
 def test_limits_rack_and_isolation_are_this_requests_own() -> None:
-    """Trap 26."""
+    """Traps 14, 26 and 30."""
     play = Playbook().established(16, T)
     fields: dict[str, Any] = {
         "max_wait_ms": 7,
@@ -235,7 +237,7 @@ def test_a_second_fetch_in_flight_goes_without_the_session() -> None:
 
 @pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56), (7, 56)])
 def test_storage_errors_in_a_session(version: int, told: int) -> None:
-    """Case 74."""
+    """Case 74. Trap 4."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=4)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=4)

@@ -58,6 +58,7 @@ def test_another_client_id_is_not_switched_off() -> None:
 
 
 def test_slots_are_shared_and_bounded() -> None:
+    """Trap 22: session slots are shared, so there is a limit."""
     sessions = SessionLimits(max_sessions=1)
     first, second = Playbook(sessions).established(16, T), Playbook(sessions).knows()
     for number in range(1, 6):
@@ -70,6 +71,7 @@ def test_slots_are_shared_and_bounded() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_a_repaired_session_holds_one_slot(code: int) -> None:
+    """Trap 22: session slots are shared, so there is a limit."""
     play = Playbook(SessionLimits(max_sessions=1)).established(16, T)
     for number in range(1, 4):
         play.client(fetch(16, *T, correlation=4)).takes_broker()

@@ -28,7 +28,7 @@ def test_no_partition_takes_no_slot() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_old_versions_pass_as_they_are(version: int) -> None:
-    """Case 75: v0 to v3 are never raised: the broker converts records down for them."""
+    """Case 75: v0 to v3 are never raised: the broker converts records down for them. Trap 3."""
     play = Playbook().knows("3.9")
     for number in range(1, 6):
         asked = fetch(version, *T, correlation=number)
@@ -41,6 +41,7 @@ def test_old_versions_pass_as_they_are(version: int) -> None:
 
 @pytest.mark.parametrize("version", [19, 99])
 def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
+    """Trap 1: only fetches of plain consumers are changed."""
     play = Playbook().knows()
     for number in range(1, 6):
         play.exchange(
@@ -51,6 +52,7 @@ def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
 @pytest.mark.parametrize("release", ["1.0"])
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_brokers_without_sessions(release: str, version: int) -> None:
+    """Trap 1: only fetches of plain consumers are changed."""
     play = Playbook().knows(release)
     for number in range(1, 6):
         passes(play, version, T, number)
@@ -88,7 +90,7 @@ REPLICA: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", REPLICA, ids=str)
 def test_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
-    """Case 90."""
+    """Case 90. Traps 1 and 2."""
     play = Playbook().knows()
     fields = dict(fields)
     version = fields.pop("version")
@@ -98,7 +100,7 @@ def test_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("tag", [(0, bytes(16)), (1, bytes(8)), (9, b"x")])
 def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
-    """Case 90: replica directory ids and high watermarks are KRaft's own."""
+    """Case 90: replica directory ids and high watermarks are KRaft's own. Trap 1."""
     part = wire.FetchPartition(partition=0, fetch_offset=1, tags=(tag,))
     other = wire.FetchPartition(partition=1, fetch_offset=1)
     topic = wire.FetchTopic(topic_id=bytes(15) + b"\1", partitions=(part, other))
@@ -110,6 +112,7 @@ def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
 
 
 def test_a_fetch_that_is_not_understood_passes() -> None:
+    """Trap 1: only fetches of plain consumers are changed."""
     play = Playbook().established(16, T)
     frame = fetch(16, *T, correlation=9)
     not_plain = (len(frame) - 4 + 3).to_bytes(4) + frame[4:] + b"odd"
@@ -118,6 +121,7 @@ def test_a_fetch_that_is_not_understood_passes() -> None:
 
 
 def test_partitions_listed_twice_pass_as_they_are() -> None:
+    """Trap 48: a topic may come in several elements."""
     play = Playbook().knows()
     for number in range(1, 5):
         passes(play, 16, [("t", 0), ("u", 0), ("t", 0)], number)
@@ -137,7 +141,7 @@ def test_a_partition_number_out_of_all_bounds_passes() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_native_sessions_pass_as_they_are(version: int) -> None:
-    """Trap 43."""
+    """Traps 20, 42 and 43."""
     play = Playbook().knows()
     steps = [
         ((0, 0), T),
@@ -166,7 +170,7 @@ def test_errors_of_native_sessions_reach_the_client(code: int) -> None:
 
 
 def test_a_connection_that_was_native_stays_so() -> None:
-    """Trap 5a: another gateway before this one mixes (id, n) with (0, -1): one session is enough."""
+    """Trap 5a: another gateway before this one mixes (id, n) with (0, -1): one session is enough. Trap 20."""
     play = Playbook().knows()
     passes(play, 16, T, 1, session=(5, 1))
     for number in range(2, 8):

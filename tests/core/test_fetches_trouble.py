@@ -12,7 +12,7 @@ from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, tur
 @pytest.mark.parametrize("version", range(4, 19))
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_session_errors_are_not_for_the_client(version: int, code: int) -> None:
-    """Case 71."""
+    """Case 71. Trap 6: 70, 71 and 106 never reach a client without sessions."""
     play = Playbook().established(version, T)
     play.events()
     spoken = max(version, 7)
@@ -58,7 +58,7 @@ def test_a_slot_is_given_back_after_a_response_that_repeats_the_last() -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_is_told_as_without_a_session(code: int) -> None:
-    """Trap 11: the fetch is repeated sessionless; whatever the broker says then is the client's."""
+    """Trap 11: the fetch is repeated sessionless; whatever the broker says then is the client's. Trap 4."""
     play = Playbook().established(11, T)
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(11, error_code=code, session_id=SESSION_ID, correlation_id=4))
@@ -79,7 +79,7 @@ def test_an_id_outside_the_shards() -> None:
 
 
 def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
-    """Case 95."""
+    """Case 95. Trap 22: session slots are shared, so there is a limit."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)
@@ -172,7 +172,7 @@ def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_throttled_below_sessions(version: int) -> None:
-    """Case 81."""
+    """Case 81. Trap 4."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=9)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=9)
@@ -182,6 +182,7 @@ def test_throttled_below_sessions(version: int) -> None:
 
 
 def test_a_throttled_request_for_a_session() -> None:
+    """Trap 13: a throttled, empty response stays throttled and empty."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)
@@ -192,7 +193,7 @@ def test_a_throttled_request_for_a_session() -> None:
 
 
 def test_a_masked_session_error() -> None:
-    """Section 2.8: error 0, id 0, throttled. The next fetch is full and names what may live on."""
+    """Section 2.8: error 0, id 0, throttled. The next fetch is full and names what may live on. Trap 10."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     told = fetch_response(16, throttle_time_ms=300, correlation_id=4)

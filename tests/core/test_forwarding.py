@@ -82,7 +82,7 @@ def test_nothing_is_held_but_what_is_still_to_be_understood(chunk: int) -> None:
 @pytest.mark.parametrize("version", range(7, 19))
 @pytest.mark.parametrize("chunk", [1, 5, 16, 100_000])
 def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk: int) -> None:
-    """Trap 12."""
+    """Traps 12 and 52."""
     play = asking_full(version)
     play.broker(told(version, session_id=SESSION_ID), chunk=chunk)
     assert play.takes_client() == told(version)
@@ -91,6 +91,7 @@ def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk:
 
 @pytest.mark.parametrize("chunk", [1, 9, 100_000])
 def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> None:
+    """Trap 12: the client's own session id stands in its responses."""
     play = asking_full(16)
     frame = fetch_response(16, error_code=71, session_id=SESSION_ID, correlation_id=4)
     play.broker(frame, chunk=chunk).to_broker(fetch(16, *T, correlation=4))
@@ -103,7 +104,7 @@ def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> Non
 
 @pytest.mark.parametrize("version", [16, 17, 18])
 def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
-    """Case 66."""
+    """Case 66. Trap 49: how a response is read."""
     play = asking(Playbook(resolve=gateway).knows(), version)
     for nodes, shown in (
         ([(2, "b2", 9092)], [(2, "gw", 19_094)]),

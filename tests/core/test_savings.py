@@ -85,6 +85,7 @@ def test_within_a_window_no_more_is_lost_than_by_one_exchange(steps: list[tuple[
 
 
 def test_slots_are_bounded() -> None:
+    """Trap 22: session slots are shared, so there is a limit."""
     sessions = SessionLimits(max_sessions=2)
     assert [sessions.reserve() for _ in range(3)] == [True, True, False]
     sessions.release()

@@ -243,6 +243,7 @@ def test_a_large_produce_streams(stage: Scene) -> None:
 
 
 def test_requests_of_a_client_that_never_reads_are_not_taken_without_end(stage: Scene) -> None:
+    """Trap 14: a throttled client is not read without limit, and quotas go by its client id."""
     with stage.unharmed():
         peer = connect(stage.gateway.address)
         peer.settimeout(2)

@@ -25,6 +25,7 @@ def live(request: pytest.FixtureRequest) -> Iterator[Live]:
 
 
 def test_a_client_cannot_tell_at_any_version(live: Live) -> None:
+    """Trap 28: no change of a partition and no forgotten one is lost."""
     first, last = live.fetch_versions
     versions = range(first, last + 1)
     incremental = 0

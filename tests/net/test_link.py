@@ -100,6 +100,8 @@ def test_a_client_that_half_closes_still_gets_its_response(plain: bool) -> None:
 
 
 def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
+    """Trap 21: what the gateway opened it closes."""
+
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, ClosingGateway) as gate:
             async with client(gate.listen.port) as (_, writer):
@@ -217,6 +219,8 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
 
 
 def test_a_broker_that_does_not_read_holds_back_its_client() -> None:
+    """Trap 14: a throttled client is not read without limit, and quotas go by its client id."""
+
     async def scene() -> None:
         async with (
             stub_broker(lambda _: b"") as broker,

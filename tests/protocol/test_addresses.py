@@ -78,6 +78,7 @@ def expected(entity: Any, resolve: Resolve, outer_id: int = -1) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_the_client_reads_the_message_it_should(key: int, version: int) -> None:
+    """Trap 35: share groups pass."""
     cls = response_class(key, version)
 
     @FEW

@@ -106,6 +106,7 @@ def test_noise_raises_protocol_errors_only(body: bytes, version: int) -> None:
 
 
 def test_v0() -> None:
+    """Trap 5: no version is agreed on that the gateway cannot read."""
     body = hexed("0000 00000004 0000 0000 000d 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     assert clamp(body, 0) == (
         hexed("0000 00000004 0000 0000 000d 0001 0004 0012 0063 0000 7fff 0012 0000 0004"),
@@ -114,6 +115,7 @@ def test_v0() -> None:
 
 
 def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
+    """Trap 31: ApiVersions at any version."""
     features = "02 00 02 6161 05 00"
     body = hexed(f"0000 03 0001 0000 0013 01 07 01 ff 0003 0000 000e 00 00000000 {features}")
     after, _ = clamp(body, 3)
@@ -121,6 +123,7 @@ def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
 
 
 def test_a_key_beyond_what_is_understood_is_left_out() -> None:
+    """Trap 5: no version is agreed on that the gateway cannot read."""
     after, features = clamp(hexed("0000 00000002 0001 0013 0014 0003 0000 000d 00000000"), 1)
     assert after == hexed("0000 00000001 0003 0000 000d 00000000")
     assert features is not None
@@ -157,6 +160,7 @@ def test_an_error_tells_no_features() -> None:
     "body", ["0023 00000000", "0023 00000001 0012 0000 0003"], ids=["before 2.4", "since 2.4"]
 )
 def test_error_35_comes_in_v0_form(version: int, body: str) -> None:
+    """Trap 31: ApiVersions at any version."""
     assert clamp(hexed(body), version) == (hexed(body), None)
 
 

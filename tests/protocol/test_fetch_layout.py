@@ -103,6 +103,7 @@ def test_an_entry_without_news_ends_as_the_layout_says(version: int, isolation: 
 @pytest.mark.parametrize("count", WIDE_COUNTS)
 @pytest.mark.parametrize("version", [4, 11, 12, 13])
 def test_prefix_at_every_width(version: int, count: int) -> None:
+    """Trap 51: lengths that take more bytes when they grow."""
     layout = LAYOUTS[version]
     for name in ("t", "n" * 13, "n" * 126, "n" * 127, "n" * 249):
         key = wire_key(version, name[:16] if version >= 13 else name)
@@ -152,7 +153,7 @@ def many(version: int, count: int) -> tuple[bytes, bytes]:
     ("version", "count"), [(11, 127), (12, 126), (12, 127), (16, 16_382), (16, 16_383), (16, 2_097_151)]
 )
 def test_partitions_where_counts_grow(version: int, count: int) -> None:
-    """Case 94."""
+    """Case 94. Trap 51: lengths that take more bytes when they grow."""
     request, response = many(version, count)
     view = parsed(request)
     assert view.listing is not None

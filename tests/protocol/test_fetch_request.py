@@ -229,6 +229,8 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 14, 15, 18])
 def test_requests_with_tags_are_noted_and_not_taken(version: int) -> None:
+    """Trap 46: how a request is read."""
+
     @examples(40)
     @given(requests(version, tags=True))
     def check(request: wire.FetchRequest) -> None:
@@ -306,6 +308,7 @@ def walk_one_by_one(view: FetchRequest) -> Listing:
 @pytest.mark.parametrize("version", [4, 7, 9, 11, 12, 13, 18])
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_uniform_topics_give_what_the_general_walk_gives(version: int, each: int) -> None:
+    """Trap 46: how a request is read."""
     wants = [(f"t{number:02}", index, number * index) for number in range(20) for index in range(each)]
     view = parsed(fetch(version, *wants))
     assert view.listing is not None
@@ -337,7 +340,7 @@ def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_topics_that_come_twice(version: int) -> None:
-    """Neighbours are one; a topic that comes back later is another element of the same key."""
+    """Neighbours are one; a topic that comes back later is another element of the same key. Trap 48."""
     layout = LAYOUTS[version]
     frame = fetch(version, *((name, 0) for name in "abcdefghija"))
     view = parsed(frame)
@@ -369,6 +372,7 @@ def test_topics_without_names(version: int) -> None:
 @pytest.mark.parametrize("version", [12, 13, 18])
 @pytest.mark.parametrize("tagged", range(10))
 def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
+    """Trap 46: how a request is read."""
     part = wire.FetchPartition(partition=0, fetch_offset=1)
     topics = tuple(
         wire.FetchTopic(
@@ -387,12 +391,14 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
 @pytest.mark.parametrize("version", range(4, 15))
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
 def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
+    """Trap 2: fetches of followers and controllers pass as they are."""
     view = parsed(fetch(version, ("a", 0), replica_id=replica_id))
     assert (view.listing, view.not_plain) == (None, "not a consumer")
 
 
 @pytest.mark.parametrize("version", range(15, 19))
 def test_replica_state_is_a_tag(version: int) -> None:
+    """Trap 2: fetches of followers and controllers pass as they are."""
     view = parsed(fetch(version, ("a", 0), tags=((1, bytes(13)),)))
     assert (view.listing, view.not_plain) == (None, "tags")
 

@@ -119,7 +119,7 @@ def found_at_every_cut(exchange: LiveExchange) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_live_responses_at_every_cut(version: int) -> None:
-    """Whole, in two chunks cut at every byte, and byte by byte: the same is found."""
+    """Whole, in two chunks cut at every byte, and byte by byte: the same is found. Trap 49."""
     for exchange in live(version):
         found_at_every_cut(exchange)
 
@@ -183,6 +183,8 @@ def wire_without_log_start(data: wire.PartitionData) -> wire.PartitionData:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> None:
+    """Trap 49: how a response is read."""
+
     @examples(15)
     @given(responses(version), st.lists(st.integers(1, 300), max_size=8), st.integers(0, 1))
     def check(message: wire.FetchResponse, sizes: list[int], isolation: int) -> None:
@@ -250,7 +252,7 @@ def test_bytes_are_skipped_only_if_all_of_them_are_records(version: int, size: i
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_records_are_skipped(version: int) -> None:
-    """Of 3 MB in chunks of 64 KB nothing is kept."""
+    """Of 3 MB in chunks of 64 KB nothing is kept. Trap 49."""
     frame = fetch_response(version, ("t", [entry(0, 9, records=bytes(3 << 20)), entry(1, 9)]))
     walk = FetchResponseWalk(LAYOUTS[version], 0, keep=True)
     for at in range(0, len(frame), 65_536):

@@ -16,6 +16,8 @@ from tests.protocol.test_fetch_request import merged, requests
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_a_fetch_raised_to_v7_says_the_same(version: int) -> None:
+    """Trap 4: v4 to v6 go to the broker as v7, and the response comes back as the client's version."""
+
     @examples(15)
     @given(requests(version))
     def check(request: wire.FetchRequest) -> None:

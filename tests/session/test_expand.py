@@ -118,6 +118,7 @@ WANTS = [("t", 0), ("t", 1), ("u", 0), ("t", 2), ("u", 7)]
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_new(version: int, isolation: int) -> None:
+    """Trap 50: how a full response is put together."""
     session = Session(version, WANTS, isolation).establish()
     for wants in (WANTS, WANTS[::-1], WANTS[2:] + WANTS[:2]):
         assert session.expanded(wants) == session.direct(wants, {})
@@ -126,6 +127,7 @@ def test_nothing_new(version: int, isolation: int) -> None:
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_watermarks_and_errors_in_place(version: int, isolation: int) -> None:
+    """Trap 50: how a full response is put together."""
     session = Session(version, WANTS, isolation).establish()
     aborted = (wire.AbortedTransaction(producer_id=9, first_offset=4),) if isolation else None
     records = entry(1, 9, records=b"r" * 300, aborted=aborted)
@@ -149,6 +151,7 @@ def test_records_in_many_chunks(version: int) -> None:
 
 
 def test_records_are_not_copied() -> None:
+    """Trap 52: entries are copied; what belongs to one response is not."""
     session = Session(16, WANTS).establish()
     request = parsed(fetch(16, *WANTS))
     listing = request.listing
@@ -178,6 +181,7 @@ def test_records_are_not_copied() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_throttle_time_and_tags_are_the_responses_own(version: int) -> None:
+    """Trap 52: entries are copied; what belongs to one response is not."""
     session = Session(version, WANTS).establish()
     endpoints = (wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)]),)
     tags = fetch_response(16, tags=endpoints)[4 + 4 + 1 + 10 + 1 :] if version >= 16 else b""
@@ -200,6 +204,7 @@ def test_storage_errors_are_told_as_the_client_knows_them(version: int, told: in
 
 @pytest.mark.parametrize("chunk", [1, 13, 1000])
 def test_v4_has_no_log_start_offset(chunk: int) -> None:
+    """Trap 4: v4 to v6 go to the broker as v7, and the response comes back as the client's version."""
     session = Session(4, WANTS, 1).establish()
     records = entry(1, 9, records=b"abc", aborted=(wire.AbortedTransaction(producer_id=1, first_offset=2),))
     frame = session.expanded(WANTS, ("t", [records]), chunk=chunk)
@@ -215,6 +220,7 @@ def test_v4_has_no_log_start_offset(chunk: int) -> None:
     [(version, code) for version in VERSIONS for code in (3, 29, 100) if version < 13 or code != 3],
 )
 def test_errors_found_before_reading_stand_last(version: int, code: int) -> None:
+    """Trap 23: the order of a full response."""
     session = Session(version, WANTS).establish()
     gone = entry(1, error=code, aborted=())
     late = {("t", 1): gone, ("t", 0): replace(gone, partition_index=0)}
@@ -237,6 +243,7 @@ def test_an_element_that_is_left_empty_is_not_there() -> None:
 @pytest.mark.parametrize("each", [1, 3])
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_topics_of_one_shape(version: int, each: int) -> None:
+    """Trap 50: how a full response is put together."""
     wants = [(f"t{number:02}", index) for number in range(12) for index in range(each)]
     session = Session(version, wants).establish()
     records = entry(0, 9, records=b"abc")
@@ -269,6 +276,8 @@ LISTED = st.lists(
 
 @pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12, 13, 18])
 def test_expanded_is_direct_whatever_the_order_and_the_news(version: int) -> None:
+    """Trap 23: the order of a full response."""
+
     @examples(25)
     @given(LISTED, st.integers(0, 1), st.data(), st.integers(1, 200))
     def check(wants: list[tuple[str, int]], isolation: int, data: st.DataObject, chunk: int) -> None:
@@ -320,7 +329,10 @@ FULL = [
 
 @pytest.mark.parametrize("exchange", FULL, ids=str)
 def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
-    """The full response of a broker, put together from its entries as if each had come in a session."""
+    """The full response of a broker, put together from its entries as if each had come in a session.
+
+    Trap 50.
+    """
     version = exchange.version
     request = parsed(exchange.request)
     assert request.listing is not None

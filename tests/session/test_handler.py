@@ -68,7 +68,7 @@ def test_a_full_response_thrown_away_by_a_quota() -> None:
 )
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_full_response_with_other_partitions(version: int, elements: Any) -> None:
-    """Case 53: it is the broker's own response and goes on; there is no session after it."""
+    """Case 53: it is the broker's own response and goes on; there is no session after it. Trap 24."""
     handler = asked(version)
     result = give(handler, version, *elements, session_id=77)
     assert (result.action, result.reason) == (Action.UNUSABLE, "other partitions than asked for")
@@ -132,7 +132,7 @@ def test_epochs_begin_with_one_and_go_round() -> None:
 
 
 def test_an_incremental_response_without_an_id() -> None:
-    """Case 54: the session is gone, but its entries are good."""
+    """Case 54: the session is gone, but its entries are good. Trap 10."""
     handler = established()
     again(handler)
     result = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
@@ -144,7 +144,7 @@ def test_an_incremental_response_without_an_id() -> None:
     "elements", [[("v", [entry(0)])], [("t", [entry(2)])], [("t", [entry(i) for i in range(9)])]]
 )
 def test_a_partition_outside_the_session(elements: Any) -> None:
-    """Case 54."""
+    """Case 54. Trap 24: no entry that the client did not ask for."""
     handler = established()
     again(handler)
     result = give(handler, 16, *elements, session_id=77)
@@ -176,7 +176,7 @@ def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_asks_without_a_session(code: int) -> None:
-    """Case 52: a sessionless fetch tells what the client would have been told."""
+    """Case 52: a sessionless fetch tells what the client would have been told. Trap 11."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -262,7 +262,10 @@ def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None
 
 
 def test_an_error_that_goes_silent_is_not_filled_in() -> None:
-    """Up to 3.9 a session forgets codes 76 and 35: what was told before them is not what is true after."""
+    """Up to 3.9 a session forgets codes 76 and 35: what was told before them is not what is true after.
+
+    Trap 7.
+    """
     handler = established()
     again(handler)
     give(handler, 16, ("t", [entry(0, error=76)]), session_id=77)

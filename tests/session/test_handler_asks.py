@@ -40,6 +40,7 @@ def test_added_first_altered_last_forgotten_named(version: int) -> None:
 
 
 def test_nothing_changed_is_nothing_sent_whatever_the_order() -> None:
+    """Trap 47: changes are found by content, not by place."""
     handler = established()
     for wants in (T, T[::-1], [T[1], T[2], T[0]]):
         delta = handler.compare(listing(16, *wants))

@@ -173,6 +173,7 @@ def test_one_topic_is_looked_up_without_its_span_being_checked_twice() -> None:
 
 
 def test_a_topic_that_comes_in_two_elements_is_one() -> None:
+    """Trap 48: a topic may come in several elements."""
     table = filled(12, ("a", 0), ("b", 0), ("a", 1))
     assert len(table.numbers) == 2
     assert table.locate(listing(12, ("a", 0), ("a", 1), ("b", 0))).tolist() == [0, 2, 1]
