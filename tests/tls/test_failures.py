@@ -199,10 +199,11 @@ def _wants_certificates(keys: Keys) -> Iterator[int]:
                 try:
                     secured.do_handshake()
                 except ssl.SSLError:
-                    socket.socket.shutdown(secured, socket.SHUT_WR)  # a reset would overtake the alert
-                    secured.settimeout(0.1)
+                    # To close a socket with bytes unread sends a reset: a client that writes then never sees
+                    # the alert. TLS reads nothing once it failed, so the bytes are read below it, to the end.
+                    socket.socket.shutdown(secured, socket.SHUT_WR)
                     with suppress(OSError):
-                        while secured.recv(4096):
+                        while socket.socket.recv(secured, 4096):
                             pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
