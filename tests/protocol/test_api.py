@@ -57,6 +57,7 @@ def test_keys_are_kafkas() -> None:
     assert set(FIRST_FLEXIBLE) == set(range(93))
 
 
+@pytest.mark.slow
 def test_names_and_flexible_versions_agree_with_kio() -> None:
     checked = 0
     for name, api_key, version, flexible, tagged in kio_flexibility():

@@ -1,3 +1,5 @@
+from functools import cache
+
 import pytest
 
 from proxy.protocol.primitives import Buffer
@@ -5,6 +7,7 @@ from replay.capture.kafka.exchange import CUT, Exchange, before_cut, cut, is_cut
 from tests.replay.capture.packets_of import packets, read
 
 
+@cache
 def _response_with_records() -> tuple[bytes, int, int, int]:
     """A fetch response v16 of a real broker, its version, and where its records lie."""
     size = 270

@@ -110,7 +110,9 @@ def test_a_binary_resolution_is_exact_to_its_unit(reading: Reading) -> None:
     assert run.time == units // 2**20 * 10**9 + units % 2**20 * 10**9 // 2**20
 
 
-@pytest.mark.parametrize("name", ["librdkafka-midstream", "many-clients-any"])
+@pytest.mark.parametrize(
+    "name", ["librdkafka-midstream", pytest.param("many-clients-any", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("share", [9_000, 70_000, 500_000])
 def test_shares_of_any_size_give_the_same(reading: Reading, name: str, share: int) -> None:
     found, counts = reading(capture(name), share=share)
