@@ -152,8 +152,7 @@ class Wire:
 
 
 class StubBroker:
-    """A TCP server, or with `tls` one inside TLS, that keeps what it receives and responses as a
-    test says."""
+    """A TCP server that keeps what it receives and answers as a test says; with `tls`, inside TLS."""
 
     def __init__(
         self, responses: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None

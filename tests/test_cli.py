@@ -209,7 +209,7 @@ async def _process(*arguments: str) -> AsyncIterator[Process]:
         await reading
 
 
-def test_ports_that_the_system_chose_are_told() -> None:
+def test_ports_that_the_system_chose_are_reported() -> None:
     async def scene() -> None:
         chosen = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         async with _process("--bootstrap", "127.0.0.1:1", *chosen) as gate:
@@ -305,7 +305,7 @@ def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_more_connections_than_there_are_file_descriptors_for_are_told_of() -> None:
+def test_more_connections_than_there_are_file_descriptors_for_are_reported() -> None:
     async def scene() -> None:
         async with _process("--bootstrap", "127.0.0.1:1", "--max-connections", "1000000000") as gate:
             await until(lambda: gate.said("too few file descriptors for --max-connections"))
@@ -405,7 +405,7 @@ def test_check_says_what_it_waits_for(
     assert complaint.startswith("fetchgate proxy: no bootstrap address responds")
 
 
-def test_misspelt_variables_are_told(
+def test_misspelt_variables_are_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FETCHGATE_LISTN", "127.0.0.1:1")
@@ -415,7 +415,7 @@ def test_misspelt_variables_are_told(
 
 
 @pytest.mark.parametrize("more", [[], ["--check"]])
-def test_a_misspelt_variable_is_told_where_its_option_is_missing(
+def test_a_misspelt_variable_is_reported_where_its_option_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
     monkeypatch.delenv("FETCHGATE_BOOTSTRAP", raising=False)

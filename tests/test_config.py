@@ -181,7 +181,7 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     )
 
 
-def test_variables_that_are_almost_an_option_are_told_and_others_left_alone() -> None:
+def test_variables_that_are_almost_an_option_are_reported_and_others_left_alone() -> None:
     assert misspelt_variables(
         {
             "FETCHGATE_MAX_SESIONS": "5",

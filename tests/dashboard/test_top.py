@@ -31,7 +31,7 @@ HOME = "\x1b[H"
 
 
 class StubGateway:
-    """Responses `/state` with a scene."""
+    """Answers `/state` with a scene."""
 
     def __init__(self) -> None:
         self.scene = "busy"
@@ -224,7 +224,7 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
 
 
 @pytest.mark.slow
-def test_a_gateway_that_does_not_response_makes_no_key_wait(stub: StubGateway) -> None:
+def test_a_gateway_that_does_not_answer_makes_no_key_wait(stub: StubGateway) -> None:
     with top(stub) as terminal:
         terminal.sees("  ready  ")
         stub.responses.clear()
@@ -329,7 +329,7 @@ def test_once_without_a_gateway_is_one_line_and_code_1(stub: StubGateway) -> Non
     ],
     ids=["not found", "object", "array", "no text", "nothing", "failure", "deep", "no number", "endless"],
 )
-def test_what_is_no_gateway_is_told_so(
+def test_what_is_no_gateway_is_reported(
     stub: StubGateway, capsys: pytest.CaptureFixture[str], status: int, body: bytes
 ) -> None:
     stub.status, stub.body = status, body
@@ -337,7 +337,7 @@ def test_what_is_no_gateway_is_told_so(
     assert "what responds there is not fetchgate" in capsys.readouterr().err
 
 
-def test_what_does_not_speak_http_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     def response() -> None:
         sock, _ = listener.accept()
         with sock:

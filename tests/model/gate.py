@@ -97,7 +97,7 @@ class Gate:
         return responses
 
     def settle(self, now: float) -> bytes:
-        """Let the broker response until it is asked no more."""
+        """Let the broker answer until no request is left."""
         out = self._taken()
         while self._response(now):
             out += self._taken()

@@ -204,7 +204,7 @@ def test_an_added_partition_throttled_at_first_is_told_next() -> None:
     assert session.names() == [("bar", 0)]
 
 
-def test_a_high_watermark_that_goes_back_is_told() -> None:
+def test_a_high_watermark_that_goes_back_is_reported() -> None:
     """Case 28."""
     broker, asker = fresh()
     broker.partition("foo").append(b"xyz")
@@ -214,7 +214,7 @@ def test_a_high_watermark_that_goes_back_is_told() -> None:
     assert [data.high_watermark for data in entries(session.fetch())] == [0]
 
 
-def test_divergence_is_told_every_time() -> None:
+def test_divergence_is_reported_every_time() -> None:
     """Case 29."""
     broker, asker = fresh(12)
     broker.partition("foo").append(b"xyz")

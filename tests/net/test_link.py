@@ -113,7 +113,7 @@ def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
     run(scene())
 
 
-def test_a_broker_that_does_not_response_the_close_is_left_after_a_while(
+def test_a_broker_that_does_not_answer_the_close_is_left_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.05)
@@ -329,7 +329,7 @@ def test_an_expanded_response_that_a_client_does_not_take_counts_as_held() -> No
 
 
 @BOTH_LOOPS
-def test_a_broker_that_cant_be_reached_closes_the_client_and_is_told_once(
+def test_a_broker_that_cant_be_reached_closes_the_client_and_is_reported_once(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transports, "UNREACHABLE_SECONDS", 0.05)

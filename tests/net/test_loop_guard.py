@@ -34,7 +34,7 @@ LEADS_BACK = (
         ("::1", "::"),
     ],
 )
-def test_an_address_of_the_gateway_s_own_is_told(host: str, listener: str) -> None:
+def test_an_address_of_the_gateway_itself_is_refused(host: str, listener: str) -> None:
     if host == "::1" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
 
@@ -56,7 +56,7 @@ def test_an_address_of_the_gateway_s_own_is_told(host: str, listener: str) -> No
         ("2001:db8::1", "::"),
     ],
 )
-def test_an_address_of_somebody_else_s_is_left_alone(host: str, listener: str) -> None:
+def test_an_address_of_another_is_left_alone(host: str, listener: str) -> None:
     run(check_not_own(Address(host, 9), [Address(listener, 9)]))
 
 
@@ -65,7 +65,7 @@ def test_no_name_is_looked_up_where_no_listener_has_the_port(monkeypatch: pytest
     run(check_not_own(Address("127.0.0.1", 9), [Address("127.0.0.1", 8)]))
 
 
-def test_a_name_that_leads_nowhere_is_told_as_that() -> None:
+def test_a_name_that_leads_nowhere_is_reported_as_such() -> None:
     async def scene() -> None:
         with pytest.raises(socket.gaierror):
             await check_not_own(Address("kafka.invalid", 9), [Address("127.0.0.1", 9)])
@@ -102,7 +102,7 @@ def test_a_bootstrap_that_is_the_gateway_itself_opens_no_connection() -> None:
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("behind", [0, 2], ids=["that of --listen", "its own"])
-def test_a_broker_whose_address_is_a_listener_of_the_gateway_s_is_not_connected_to(behind: int) -> None:
+def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to(behind: int) -> None:
     async def scene() -> None:
         port = free_ports(3)
         with capture_logs() as lines:
@@ -141,7 +141,7 @@ def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None
 
 
 @pytest.mark.slow
-def test_workers_know_the_listeners_that_they_don_t_have() -> None:
+def test_workers_know_the_listeners_that_they_do_not_have() -> None:
     async def scene() -> None:
         port = free_ports(3)
         async with (

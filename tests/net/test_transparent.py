@@ -133,7 +133,7 @@ def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unprivileged")
-def test_a_socket_of_systemd_s_that_clients_could_not_come_to_is_refused() -> None:
+def test_a_socket_of_systemd_that_clients_could_not_come_to_is_refused() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as ours,
         pytest.raises(ConfigError, match="give systemd's socket Transparent=yes"),
@@ -165,7 +165,7 @@ def test_a_transparent_socket_of_one_ip_version_is_not_taken_for_both(
 
 
 @pytest.mark.usefixtures("unprivileged")
-def test_a_transparent_socket_of_systemd_s_needs_no_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transparent_socket_of_systemd_needs_no_right(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.2", 0)) as ours:
         monkeypatch.setattr(
             "socket.socket.getsockopt",

@@ -105,7 +105,7 @@ def test_a_broker_whose_port_is_taken_degrades_until_it_is_free(monkeypatch: pyt
     run(scene())
 
 
-def test_a_client_is_told_of_a_broker_whose_listener_leads_to_it() -> None:
+def test_a_client_gets_the_address_of_a_broker_whose_listener_leads_to_it() -> None:
     async def scene() -> None:
         async with stub_cluster() as other, stub_cluster() as cluster:
             other.others = lambda _: b"from the other"

@@ -462,7 +462,7 @@ async def _activated(
 
 
 @pytest.mark.slow
-def test_a_socket_of_systemd_s_serves_one_thing(tmp_path: Path) -> None:
+def test_a_socket_of_systemd_serves_one_thing(tmp_path: Path) -> None:
     """The admin endpoint finds the socket at the address of a broker that was known before."""
 
     async def scene() -> None:
@@ -480,7 +480,7 @@ def test_a_socket_of_systemd_s_serves_one_thing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_clients_wait_while_a_gateway_of_systemd_s_sockets_is_restarted() -> None:
+def test_clients_wait_while_a_gateway_with_sockets_of_systemd_is_restarted() -> None:
     async def scene() -> None:
         first = free_ports(3)
         listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 2)]

@@ -94,7 +94,7 @@ async def connected(stack: AsyncExitStack, port: int, number: int) -> list[Ends]
     return clients
 
 
-def test_each_worker_gets_its_share_of_each_listener_and_all_is_told_as_one() -> None:
+def test_each_worker_gets_its_share_of_each_listener_and_all_is_reported_as_one() -> None:
     async def scene() -> None:
         async with served() as (gate, cluster), AsyncExitStack() as stack:
             listener = gate.listeners.brokers.known[1].listener
@@ -206,7 +206,7 @@ async def _still_served(ends: Ends) -> bool:
 
 
 @pytest.mark.slow
-def test_of_workers_that_end_together_each_is_told() -> None:
+def test_of_workers_that_end_together_each_is_reported() -> None:
     async def scene() -> None:
         async with served() as (gate, _):
             for worker in (await state(gate))["workers"]:
@@ -339,7 +339,7 @@ def test_a_late_response_is_none_to_a_later_question() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_worker_counted_that_ends_while_it_is_asked_is_told_once() -> None:
+def test_what_a_worker_counted_that_ends_while_it_is_asked_is_reported_once() -> None:
     async def scene() -> None:
         async with served() as (gate, _), AsyncExitStack() as stack:
             await connected(stack, gate.listen.port, 4)
@@ -421,8 +421,8 @@ def test_a_certificate_that_breaks_keeps_only_new_workers_away(
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_handle, "ASK_SECONDS", 0.2)
+def test_a_worker_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.server.supervisor.LISTED_SECONDS", 0.2)
 
     async def scene() -> None:
         async with served() as (gate, _):

@@ -186,7 +186,7 @@ def test_the_listing_can_be_short() -> None:
     run(scene())
 
 
-def test_a_defect_is_answered_and_told_of() -> None:
+def test_a_defect_is_answered_and_reported() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, end):
 

@@ -30,7 +30,7 @@ def test_a_history_forgets_what_is_long_ago() -> None:
     assert history.column(1) == [0] * INTERVALS
 
 
-def test_what_happens_often_is_told_once_with_its_number() -> None:
+def test_what_happens_often_is_reported_once_with_its_number() -> None:
     recent_events = RecentEvents()
     recent_events.note(100.0, "fault", "a was cut off", warning=True)
     recent_events.note(101.0, "ready", "ready")

@@ -88,7 +88,7 @@ def test_a_sample_is_what_was_counted_since_the_last() -> None:
         assert totals.history.column(BROKER_FETCHES + kind) == [broker.fetches[kind], 0]
 
 
-def test_how_long_a_broker_took_is_of_late() -> None:
+def test_how_long_a_broker_took_is_that_of_the_last_sample() -> None:
     totals = Totals()
     measured = totals.measured(1)
     assert totals.response_seconds(1) == (None, None)

@@ -288,7 +288,7 @@ def test_a_client_certificate_is_shown_to_the_broker(keys: Keys) -> None:
     run(scene())
 
 
-def test_a_client_in_plain_text_is_told_of_and_costs_no_other(keys: Keys) -> None:
+def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> None:
     async def scene() -> None:
         async with (
             stub_broker() as broker,
@@ -324,7 +324,7 @@ def _greeting_with_a_name_that_is_not_ascii() -> bytes:
 
 
 @BOTH_LOOPS
-def test_a_name_that_is_not_ascii_is_told_of_in_one_line(
+def test_a_name_that_is_not_ascii_is_reported_in_one_line(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
     reason = "the server name that the client sends (SNI) is not ASCII"
@@ -371,7 +371,7 @@ REFUSED: dict[str, tuple[Callable[[Keys], Pair], Callable[[Keys], Authority], st
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_client_that_refuses_our_certificate_is_told_of(keys: Keys, case: str) -> None:
+def test_a_client_that_refuses_our_certificate_is_reported(keys: Keys, case: str) -> None:
     own, trusted, remedy = REFUSED[case]
     pair = own(keys)
 

@@ -71,7 +71,7 @@ def test_a_new_certificate_is_for_new_connections(
     run(scene(), plain=plain)
 
 
-def test_a_bad_new_file_changes_nothing_and_is_told_of(keys: Keys, own: Pair) -> None:
+def test_a_bad_new_file_changes_nothing_and_is_reported(keys: Keys, own: Pair) -> None:
     options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
 
     async def scene() -> None:
@@ -109,7 +109,7 @@ def test_a_bad_new_file_changes_nothing_and_is_told_of(keys: Keys, own: Pair) ->
     run(scene())
 
 
-def test_a_certificate_that_has_expired_is_told_of_until_it_is_renewed(keys: Keys, own: Pair) -> None:
+def test_a_certificate_that_has_expired_is_reported_until_it_is_renewed(keys: Keys, own: Pair) -> None:
     options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
     old = keys.ca.sign("old", days=(-0.9, -0.1))
     ended = x509.load_pem_x509_certificate(old.cert.read_bytes()).not_valid_after_utc

@@ -30,7 +30,7 @@ def test_without_haproxy_the_floor_stands_in_and_the_table_says_so() -> None:
     assert "haproxy is not installed here" in table.notes[-1]
 
 
-def test_haproxy_is_told_of_tls_toward_the_broker_alone(tmp_path: Path) -> None:
+def test_haproxy_gets_tls_toward_the_broker_alone(tmp_path: Path) -> None:
     command = haproxy_command("haproxy", tmp_path, 1, 2, " ssl verify required")
 
     lines = Path(command[2]).read_text().splitlines()

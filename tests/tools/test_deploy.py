@@ -82,7 +82,7 @@ def without(option: str) -> tuple[str, ...]:
         (("down", "--mode", "redirect"), "'--mode' is no option of down"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+def test_a_mistake_is_reported_in_one_line(arguments: tuple[str, ...], said: str) -> None:
     done = transparent(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -117,7 +117,7 @@ def test_a_user_may_be_named() -> None:
 
 
 @pytest.mark.parametrize("command", ["up", "show", "down"])
-def test_what_it_lacks_is_told_in_one_line(command: str, tmp_path: Path) -> None:
+def test_what_it_lacks_is_reported_in_one_line(command: str, tmp_path: Path) -> None:
     for program in ("sh", "cat", "id", "head"):
         (tmp_path / program).symlink_to(str(shutil.which(program)))
     done = transparent(*(UP if command == "up" else (command,)), PATH=str(tmp_path))

@@ -49,7 +49,7 @@ def test_a_connection_tells_what_it_fetches_by_topic() -> None:
     assert fetched(connection, {topic_id("u"): "u"}) == {"t": {0, 2}, "u": {1}, topic_id("x").hex(): {3}}
 
 
-def test_a_topic_id_without_a_name_is_told() -> None:
+def test_a_topic_id_without_a_name_is_reported() -> None:
     found = one(fetch(13, ("t", 0), ("u", 0)), fetch(11, ("x", 0)))
     found.topics[topic_id("t")] = "t"
 

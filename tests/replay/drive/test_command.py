@@ -162,7 +162,7 @@ def test_a_target_that_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_a_target_without_the_topics_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_without_the_topics_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with served() as target:
         target.broker.delete_topic("events")
         target.versions = {key: target.versions[key] for key in (ApiKey.FETCH, ApiKey.METADATA)}
@@ -266,7 +266,7 @@ def test_a_file_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]
     assert "none.pcap" in told
 
 
-def test_a_file_that_is_no_capture_is_told_and_the_others_are_played(
+def test_a_file_that_is_no_capture_is_reported_and_the_others_are_played(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.pcap"

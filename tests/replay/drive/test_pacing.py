@@ -106,7 +106,7 @@ def test_steps_are_due_at_their_times_over_the_speed(run: Run, speed: float, exp
     assert run(main()) == pytest.approx(expected, abs=0.002)
 
 
-def test_a_late_step_goes_at_once_and_the_delay_is_told(run: Run) -> None:
+def test_a_late_step_goes_at_once_and_the_delay_is_reported(run: Run) -> None:
     async def main() -> tuple[float, float]:
         pace = Pace(2.0)
         pace.start()

@@ -135,7 +135,7 @@ async def test_versions_that_the_target_does_not_speak_are_left_out_and_counted(
     ]
 
 
-async def test_what_the_target_lacks_is_told() -> None:
+async def test_what_the_target_lacks_is_reported() -> None:
     here = model()
     here.create_topic("only here", 1)
     capture = Capture(here)
@@ -302,7 +302,7 @@ async def test_metadata_makes_no_topic() -> None:
     assert served.of(ApiKey.METADATA)[-1].endswith(b"t\0\0\0\0")
 
 
-async def test_a_connection_that_breaks_is_opened_again_and_told() -> None:
+async def test_a_connection_that_breaks_is_opened_again_and_reported() -> None:
     capture = Capture(model())
     for number in range(4):
         capture.say(fetch(11, ("t", 0, number)), number * 10)
@@ -390,7 +390,7 @@ async def test_an_interrupt_ends_it_with_what_was_played() -> None:
     assert (report["sent"], report["interrupted"]) == (1, True)
 
 
-async def test_a_target_that_is_not_there_is_told_in_one_line() -> None:
+async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:
     capture = Capture(model())
     capture.say(fetch(11, ("t", 0)), 0)
 
@@ -408,7 +408,7 @@ async def test_a_target_that_is_not_there_is_told_in_one_line() -> None:
         (b"", "closed by the peer"),
     ],
 )
-async def test_a_target_that_is_no_broker_is_told_in_one_line(response: bytes, error: str) -> None:
+async def test_a_target_that_is_no_broker_is_reported_in_one_line(response: bytes, error: str) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(64)
         writer.write(response)
@@ -426,7 +426,7 @@ async def test_a_target_that_is_no_broker_is_told_in_one_line(response: bytes, e
     assert str(raised.value) == f"--target {host}:{port}: {error}"
 
 
-async def test_overrides_reach_the_target_and_progress_is_told() -> None:
+async def test_overrides_reach_the_target_and_progress_is_reported() -> None:
     told: Counter[tuple[int, int]] = Counter()
     capture = Capture(model())
     capture.say(fetch(11, ("t", 0)), 0)

@@ -75,7 +75,7 @@ def test_nothing_saves_nothing() -> None:
         (b"\0\0\0\4\0\0\0\0", "does not respond as an admin endpoint does"),
     ],
 )
-async def test_what_is_no_admin_endpoint_is_told(response: bytes, error: str) -> None:
+async def test_what_is_no_admin_endpoint_is_reported(response: bytes, error: str) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(response)
@@ -89,6 +89,6 @@ async def test_what_is_no_admin_endpoint_is_told(response: bytes, error: str) ->
     assert str(raised.value) == f"--admin {host}:{port}: {error}; {REMEDY}"
 
 
-async def test_an_admin_endpoint_that_is_not_there_is_told() -> None:
+async def test_an_admin_endpoint_that_is_not_there_is_reported() -> None:
     with pytest.raises(TargetError, match=rf"^--admin 127\.0\.0\.1:1: Connection refused; {REMEDY}$"):
         await scrape(Address("127.0.0.1", 1))
