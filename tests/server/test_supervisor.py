@@ -18,7 +18,6 @@ import structlog
 
 from proxy.addresses import Address
 from proxy.config import ConfigError
-from proxy.server import worker_handle
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
