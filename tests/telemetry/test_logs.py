@@ -19,7 +19,6 @@ from proxy.core.events import (
     SessionMade,
     SessionRefused,
 )
-from proxy.reasons import reason_of
 from proxy.telemetry.history import write_event
 from proxy.telemetry.logs import (
     BURST,
@@ -178,19 +177,6 @@ def test_events_become_lines(event: Event, line: dict[str, object]) -> None:
     (written,) = _lines(stream)
     del written["timestamp"]
     assert written == {"client": "1.1.1.1:5", "client_id": ""} | line
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
-        (socket.gaierror(-2, "Name or service not known"), "unknown host: Name or service not known"),
-        (TimeoutError(), "timed out"),
-        (UnicodeError("label too long"), "label too long"),
-    ],
-)
-def test_reasons_are_the_systems_words(error: Exception, words: str) -> None:
-    assert reason_of(error) == words
 
 
 def test_a_gateway_does_not_import_rich() -> None:
