@@ -249,7 +249,7 @@ class Connection:
     @property
     def session_id(self) -> int:
         """The session at the broker, 0 without one."""
-        return self._fetches.handler.session_id if self._fetches.handler.established else 0
+        return self._fetches.handler.session_id if self._fetches.handler.has_session else 0
 
     @property
     def session_epoch(self) -> int:
@@ -260,7 +260,7 @@ class Connection:
     def session_partitions(self) -> int:
         """How many partitions the session has, 0 without one."""
         handler = self._fetches.handler
-        return handler.table.size if handler.established and handler.table is not None else 0
+        return handler.table.size if handler.has_session and handler.table is not None else 0
 
     def drain_client(self) -> list[Buffer]:
         """Hand over the bytes that are due to the client."""

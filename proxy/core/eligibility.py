@@ -6,7 +6,6 @@ from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
 from proxy.session.decision import Reason
 from proxy.session.handler import FetchSessionHandler
-from proxy.session.state import IDLE
 
 WINDOW_SECONDS: Final = 10.0
 """Within each such window the sum must not be negative."""
@@ -199,7 +198,7 @@ class Eligibility:
         if fetch.not_plain:
             return Reason(fetch.not_plain)
         # kafka-go's Reader: there is next to nothing to leave out (docs/design.md, law 6).
-        if fetch.partitions < 2 and not (handler.established and fetch.partitions):
+        if fetch.partitions < 2 and not (handler.has_session and fetch.partitions):
             return Reason.ONE_PARTITION
         features = self.features
         if features is None:
@@ -211,7 +210,7 @@ class Eligibility:
         if not features.keeps_leader_epoch and _fences(fetch):
             return Reason.LEADER_EPOCHS
         # Deltas on top of an outstanding one would fail with it (fetch-semantics, trap 18).
-        if handler.state not in IDLE:
+        if handler.outstanding:
             return Reason.BUSY
         # What is expanded can't stream; the same for memory (case 91).
         if self.large:
@@ -221,10 +220,10 @@ class Eligibility:
         return Reason.RESTING if self.savings.resting(now) else None
 
 
-def _fences(request: FetchRequest) -> bool:
+def _fences(fetch: FetchRequest) -> bool:
     """Whether any entry carries a leader epoch for the broker to check (v9 and later)."""
-    listing = request.listing
-    if listing is None or request.layout.version < _FENCING_VERSION:
+    listing = fetch.listing
+    if listing is None or fetch.layout.version < _FENCING_VERSION:
         return False
     epochs = listing.entries.view(listing.layout.request_fields)["epoch"]
     return bool((epochs >= 0).any())

@@ -193,7 +193,7 @@ class Fetches:
         # case 98).
         if not handler.fits(listing, fetch.isolation_level):
             handler.renew()
-        if handler.established:
+        if handler.has_session:
             return handler.incremental(fetch, listing)
         promising = handler.learn(listing, fetch.isolation_level)
         if promising is None:
@@ -340,10 +340,10 @@ class Fetches:
         """Return the walk over a response; one of the session is walked as the session's version has it."""
         walk = request.walk
         if walk is None:
-            asks, version = request.through_session, request.version
+            through_session, version = request.through_session, request.version
             isolation = request.fetch.isolation_level if request.fetch is not None else 0
-            layout = session_layout(version) if asks else LAYOUTS[version]
-            walk = request.walk = FetchResponseWalk(layout, isolation, keep=asks)
+            layout = session_layout(version) if through_session else LAYOUTS[version]
+            walk = request.walk = FetchResponseWalk(layout, isolation, keep=through_session)
         return walk
 
     def _end_of_response(self, request: InFlightRequest) -> None:
@@ -352,7 +352,7 @@ class Fetches:
         if handler.state is _CLOSED:
             handler.drop()
             self._release_slot()
-        elif self.closing and handler.established and handler.state is not SessionState.CLOSING:
+        elif self.closing and handler.has_session and handler.state is not SessionState.CLOSING:
             self._close(_CONNECTION_ENDS)
         elif not handler.session_id and not handler.outstanding and request.resend is None:
             self._release_slot()
@@ -417,7 +417,7 @@ class Fetches:
             return []
         result = self._judge(walk)
         # v4 to v6: a v7 response of other partitions can't go on as it is (fetch-semantics, trap 4).
-        if result.action is _UNUSABLE:
+        if result.action is _COMPLETE_NO_SESSION:
             result.action = Action.RESEND_SESSIONLESS
         if full:
             self._session_answered(request, walk, result)
@@ -451,7 +451,7 @@ class Fetches:
         handler = self.handler
         if result.action in _RESENDS:
             self._plan_resend(request, walk.error_code, result)
-        elif handler.established:
+        elif handler.has_session:
             self._refused = False
             partitions = handler.table.size if handler.table is not None else 0
             self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
@@ -572,5 +572,5 @@ _REQUESTED: Final = SessionState.REQUESTED
 _CLOSED: Final = SessionState.CLOSED
 _EXPAND: Final = Action.EXPAND
 _EMPTY: Final = Action.EMPTY
-_UNUSABLE: Final = Action.UNUSABLE
+_COMPLETE_NO_SESSION: Final = Action.COMPLETE_NO_SESSION
 _RESENDS: Final = (Action.RESEND_FULL, Action.RESEND_SESSIONLESS)

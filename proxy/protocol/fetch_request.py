@@ -196,6 +196,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     at, forgets = _forgotten(frame, layout, at)
     tail = at
     tagged = _tail(frame, layout, at)
+    # These three are values of `Reason` (proxy/session/decision.py), which this lower floor can't import.
     not_plain = ""
     # Followers are privileged and drive the ISR (fetch-semantics, traps 1 and 2; case 90).
     if replica_id != _CONSUMER:

@@ -72,13 +72,13 @@ class FetchSessionHandler:
         return f"<FetchSessionHandler {self.session_id} epoch={self.epoch} partitions={size}>"
 
     @property
-    def established(self) -> bool:
-        """Whether there is a session to continue."""
+    def has_session(self) -> bool:
+        """Whether there is a session to continue; one of its fetches may be outstanding."""
         return self.epoch > 0
 
     @property
     def outstanding(self) -> bool:
-        """Whether the response to a fetch of the session is still to come."""
+        """Whether a response of the session is still to come."""
         return self.state not in IDLE
 
     @property
@@ -230,20 +230,21 @@ class FetchSessionHandler:
             table.place(delta.rows)
         return True
 
-    def find_rotation(self, request: FetchRequest, delta: Delta) -> Rotation | None:
-        """Return what knows the next fetches by, if they go on like this one, which has been applied.
+    def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
+        """Return a rotation that recognises the next fetches if they list the same circle as this one.
 
-        Once a circle was seen twice, the table's rows are brought into its order.
+        The fetch has been applied. When two fetches in a row have listed the same circle, the rows of the
+        table are put into its order.
         """
         table = self._require_table()
-        if request.block is None or request.layout is not table.layout or len(delta.rows) != table.size:
+        if fetch.block is None or fetch.layout is not table.layout or len(delta.rows) != table.size:
             return None
         if not is_rotation(delta.rows):
             if not delta.turned:
                 return None
             table.arrange(delta.rows)
             delta.rows = np.arange(table.size)
-        return Rotation(request, table)
+        return Rotation(fetch, table)
 
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> SessionResult:
         """Take the response to the outstanding fetch, walked to its end; see `proxy.session.state`.
@@ -323,7 +324,7 @@ class FetchSessionHandler:
         # Such an id would fail with -1 for ever (fetch-semantics 2.2, case 96).
         if pair is not NextPair.RENEW or (error_code and self.session_id >= UNSHARDED_ID):
             self.session_id = 0
-        if pair is NextPair.FORGET:
+        if pair is NextPair.NEW_AND_DROP:
             self.table = None
 
     def _require_table(self) -> PartitionTable:

@@ -97,7 +97,7 @@ class NextPair(Enum):
 
     NEW = "(0, 0)"
     """Ask for a new session; there is none to name."""
-    FORGET = "(0, 0), nothing kept"
+    NEW_AND_DROP = "(0, 0), nothing kept"
     """The same, and what the session held is dropped."""
     RENEW = "(id, 0)"
     """Ask for a new session, and name the old one, so that the broker drops it."""
@@ -114,8 +114,8 @@ class Action(Enum):
     """The broker threw the read away to throttle: send it on without partitions."""
     COMPLETE = "complete"
     """A full response: it is complete as it is."""
-    UNUSABLE = "unusable"
-    """A full response, complete as it is, for which no session can be kept."""
+    COMPLETE_NO_SESSION = "complete, no session"
+    """A full response, complete as it is. No session can be kept for it."""
     RESEND_FULL = "resend full"
     """Drop it, and send a full fetch with the next (id, epoch)."""
     RESEND_SESSIONLESS = "resend sessionless"
@@ -126,11 +126,11 @@ AFTER_FULL: Final = {
     Says.ID_NOT_FOUND: (NextPair.NEW, Action.RESEND_SESSIONLESS),
     Says.SESSION_ERROR: (NextPair.NEW, Action.RESEND_SESSIONLESS),
     Says.OTHER_ERROR: (NextPair.NEW, Action.RESEND_SESSIONLESS),
-    Says.THROTTLED: (NextPair.FORGET, Action.EMPTY),
-    Says.THROTTLED_WITHOUT_ID: (NextPair.FORGET, Action.EMPTY),
+    Says.THROTTLED: (NextPair.NEW_AND_DROP, Action.EMPTY),
+    Says.THROTTLED_WITHOUT_ID: (NextPair.NEW_AND_DROP, Action.EMPTY),
     # Java throws such a response away. It is the broker's own, so the client gets it. (fetch-semantics 3.2,
     # case 53)
-    Says.MISFIT: (NextPair.FORGET, Action.UNUSABLE),
+    Says.MISFIT: (NextPair.NEW_AND_DROP, Action.COMPLETE_NO_SESSION),
     # The broker had no slot. The next full fetch asks again, as Java does. (fetch-semantics 2.7, cases 50 and
     # 95)
     Says.NO_ID: (NextPair.NEW, Action.COMPLETE),

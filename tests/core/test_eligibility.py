@@ -85,6 +85,15 @@ def test_the_switch_for_all_for_one_and_for_good() -> None:
     assert set(FOR_GOOD) == {Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS}
 
 
+def test_each_way_not_to_be_a_plain_fetch_is_a_reason() -> None:
+    views = [
+        parsed(fetch(11, ("t", 0), replica_id=1)),
+        parsed(fetch(16, ("t", 0), tags=((1, bytes(13)),))),
+        parsed(fetch(16, ("t", 0), forget=[("u", 1)])),
+    ]
+    assert [Reason(view.not_plain) for view in views] == [Reason.NOT_A_CONSUMER, Reason.TAGS, Reason.FORGETS]
+
+
 def test_more_than_a_consumers_fetch() -> None:
     assert against(record(), plain(11, replica_id=1)) is Reason.NOT_A_CONSUMER
     assert against(record(), plain(16, tags=((1, bytes(13)),))) is Reason.TAGS

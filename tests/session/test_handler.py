@@ -18,7 +18,7 @@ from tests.session.handling import NEWS, Kept, T, again, asked, established, giv
 
 def test_a_full_response_with_an_id_makes_a_session() -> None:
     handler = established()
-    assert (*state(handler), handler.established) == (77, 1, True)
+    assert (*state(handler), handler.has_session) == (77, 1, True)
     assert repr(handler) == "<FetchSessionHandler 77 epoch=1 partitions=3>"
     assert [high_watermark(handler, *key) for key in T] == [5, 5, 5]
 
@@ -29,7 +29,7 @@ def test_a_full_response_without_an_id_and_each_next_fetch_asks_again() -> None:
     elements = [("t", [entry(0), entry(1)]), ("u", [entry(0)])]
     for _ in range(3):
         assert give(handler, 16, *elements, session_id=0).action is Action.COMPLETE
-        assert (*state(handler), handler.established) == (0, 0, False)
+        assert (*state(handler), handler.has_session) == (0, 0, False)
         assert handler.ask_full() == (0, 0)
 
 
@@ -71,7 +71,7 @@ def test_a_full_response_with_other_partitions(version: int, elements: Any) -> N
     """Case 53: it is the broker's own response and goes on; there is no session after it. Trap 24."""
     handler = asked(version)
     result = give(handler, version, *elements, session_id=77)
-    assert (result.action, result.reason) == (Action.UNUSABLE, "other partitions than asked for")
+    assert (result.action, result.reason) == (Action.COMPLETE_NO_SESSION, "other partitions than asked for")
     assert (result.entries, result.rows) == ([], [])
     assert (*state(handler), handler.table) == (0, 0, None)
 

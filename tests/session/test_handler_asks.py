@@ -160,7 +160,7 @@ def test_a_connection_that_ends_takes_all_with_it() -> None:
 def test_a_session_that_is_renewed_is_named_to_be_dropped() -> None:
     handler = established()
     handler.renew()
-    assert (*state(handler), handler.table, handler.established) == (77, 0, None, False)
+    assert (*state(handler), handler.table, handler.has_session) == (77, 0, None, False)
     assert handler.learn_listing(listing(16, *T), 0)
     assert handler.ask_full() == (77, 0)
 

@@ -46,7 +46,7 @@ class Way:
         self.handler.ask_full()
         data = [entry(number, 5) for number in range(self.count)]
         self.handler.handle(walked(fetch_response(self.version, ("t", data), session_id=7), self.version))
-        assert self.handler.established
+        assert self.handler.has_session
         return self
 
     def by_columns(self, request: FetchRequest) -> bytes:
