@@ -1,8 +1,7 @@
 """One client and the broker connection that is its own: bytes from either side in, bytes out. Sans-IO.
 
-What is not understood is forwarded byte for byte; only frames are told apart. The core never raises for a
-peer's
-fault: `Connection.fault` says why the connection has to end.
+What is not understood is forwarded byte for byte: only its length and its header are read. The core never
+raises for a peer's fault: `Connection.fault` says why the connection has to end.
 """
 
 from enum import Enum
@@ -43,16 +42,17 @@ from proxy.session.partitions import PartitionTable
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
 MAX_IN_FLIGHT: Final = 1024
-"""Unanswered requests of one client; at more it is not read."""
+"""With this many unanswered requests, no more is read from a client."""
 _MAX_FETCH_REQUEST: Final = 1 << 20
 """A fetch request beyond this is forwarded unread: some 31,000 partitions."""
 _MIN_LENGTH: Final = 10
-"""No request is shorter: a header is 10 bytes at least, and the one that is 8 (ControlledShutdown v0, v0) is
-followed by 4. PostgreSQL asks for encryption with a length of 8."""
+"""No request is shorter, without its 4 bytes of length. A header has 10 bytes or more. Only the one of
+ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
+"""
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 _GSSAPI_TOKEN: Final = 0x60
 _FETCH: Final = int(ApiKey.FETCH)
-"""For what is compared on every fetch: a member is looked up slowly."""
+"""A plain int, since every fetch is compared with it and members of an enum are looked up slowly."""
 
 
 class Stage(Enum):
@@ -66,12 +66,12 @@ class Stage(Enum):
 
 
 class Stream(Enum):
-    """What is told apart in the bytes of a connection; it only goes on."""
+    """How the bytes of a connection are read; it only moves down this list."""
 
     FRAMES = "frames"
     OPAQUE = "opaque"
-    """The client's bytes are forwarded as they come: SASL tokens without Kafka's framing. What was asked
-    before is still answered in frames."""
+    """The client's bytes are forwarded as they come: SASL tokens without Kafka's framing. Responses to
+    earlier requests still come in frames."""
     WIRE = "wire"
     """It is not Kafka: all is forwarded, and with it the end of what either side sends."""
 
@@ -83,7 +83,7 @@ class Connection:
         sessions: the switch and the slots that all connections of the process share.
         resolve: where brokers are told to be; None leaves addresses as they are.
         max_request_bytes: the longest frame taken from the client.
-        foreign: the client may speak something else than Kafka, or Kafka inside TLS; it is forwarded then.
+        foreign: the client may use another protocol than Kafka, or TLS. All its bytes are forwarded then.
         request_budget: room for fetches until they are whole, for all connections of the process; None: any.
         measured: what connections to this broker share; None: it is measured for nobody.
     """
@@ -135,7 +135,7 @@ class Connection:
         self.software_name = ""
         self.software_version = ""
         self.fault: Fault | None = None
-        """Set when the connection has to end; what `drain_client` returns is still due."""
+        """Set when the connection has to end. The client must still be sent what `drain_client` returns."""
         self.stage = Stage.NEW
         self.stream = Stream.FRAMES
         self.events: list[Event] = []
@@ -144,7 +144,7 @@ class Connection:
         self.to_broker: list[Buffer] = []
         """Bytes that are due and were not taken yet."""
         self._foreign = foreign
-        """It may still turn out to be no Kafka: no request was answered yet."""
+        """The protocol may still turn out not to be Kafka: no request was answered yet."""
         self._max_request_bytes = max_request_bytes
         self._responses = ResponseQueue()
         self._request_part = bytearray()
@@ -152,18 +152,18 @@ class Connection:
         self._request_need = 0
         self._request_budget = request_budget
         self._reserved = 0
-        """Bytes that it takes of the request budget."""
+        """Bytes of the request budget that this beginning has reserved."""
         self._forwarding_left = 0
         """Bytes still to come of a request that is forwarded while it comes."""
         self._response_part = b""
         self._response_left = 0
         """Bytes still to come of the response that is coming in."""
         self._probed = False
-        """The gateway itself has asked what the broker can."""
+        """The gateway itself has sent an ApiVersions request."""
         self._partial: InFlightRequest | None = None
         """The request that is forwarded while it comes, if it will be answered."""
         self._delayed: list[tuple[InFlightRequest, bytes]] = []
-        """What the gateway sends on its own account, until the end of that request."""
+        """Requests that have to wait until the request that is being forwarded has ended."""
         self._header = b""
         """The header of the last fetch, behind its correlation id."""
         self._header_version = -1
@@ -186,7 +186,7 @@ class Connection:
         """Whether more is wanted from the client now."""
         if self.stage is _CLOSING:
             return False
-        # What goes to the broker on our own account waits for the end of a frame that is being forwarded.
+        # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
         responses = self._responses
         return self._forwarding_left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
 
@@ -201,9 +201,9 @@ class Connection:
 
     @property
     def begun(self) -> bool:
-        """Whether a first request has come, or what comes instead is forwarded unread.
+        """Whether a whole request has come, or more than READ_WITHIN bytes of one that is forwarded.
 
-        A partial request does not count, unless more than READ_WITHIN bytes of a forwarded one have arrived.
+        It is also true when the connection is not Kafka.
         """
         large = self._forwarding_left > 0 and self.tally.client.bytes_in > READ_WITHIN
         return self.stage is not Stage.NEW or large or self.wire
@@ -217,8 +217,8 @@ class Connection:
     def busy(self) -> bool:
         """Whether the client waits for a response. A partial request has none to wait for.
 
-        On a wire it may wait as long as it likes: whose turn it is can't be known once both sides have
-        spoken.
+        If it is not Kafka, the client counts as waiting from the time when both sides have sent something:
+        nobody knows then which side is to send next.
         """
         if self.wire:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
@@ -238,12 +238,15 @@ class Connection:
 
     @property
     def decided(self) -> Reason | None:
-        """Why the last fetch was forwarded as it came; None: it went through the session."""
+        """Why the last fetch was forwarded as it came; see `Fetches.decided` for None."""
         return self._fetches.decided
 
     @property
     def session_table(self) -> PartitionTable | None:
-        """What the session holds; None before a first fetch was taken."""
+        """What the session holds; before there is one, what the last fetch listed.
+
+        None before the first such fetch, and again after the table was dropped.
+        """
         return self._fetches.handler.table
 
     @property
@@ -295,12 +298,18 @@ class Connection:
             self._fetches.close(silently=bool(self._forwarding_left))
 
     def client_ended(self) -> None:
-        """Note that the client sends no more: what could have been the beginning of a request is none."""
+        """Note that the client sends no more.
+
+        If only a part of a request has come, it was no Kafka request: forward it, if that is allowed.
+        """
         if self._foreign and self._request_part:
             self._be_wire()
 
     def broker_ended(self) -> None:
-        """Note that the broker sends no more: what could have been the beginning of a response is none."""
+        """Note that the broker sends no more.
+
+        If only a part of a response has come, it was no Kafka response: forward it, if that is allowed.
+        """
         if self._foreign and self._response_part:
             self._be_wire()
 
@@ -355,7 +364,10 @@ class Connection:
         return len(piece)
 
     def _collect(self, data: bytes, size: int, version: int) -> int:
-        """Keep a fetch until it is whole, or twice as large; without room it is forwarded as it comes."""
+        """Keep the beginning of a fetch until there is twice as much, or all of it.
+
+        If the request budget has no room for that, the fetch is forwarded as it comes.
+        """
         need = min(size, 2 * len(data))
         if self._request_budget is not None:
             if not self._request_budget.reserve(need):
@@ -388,11 +400,11 @@ class Connection:
         return data[left:]
 
     def _client_frame(self, data: bytes) -> int:
-        """Take the frame that `data` begins with; return how many bytes were used, 0 if more are needed."""
+        """Process the first frame in `data`. Return how many bytes were used, 0 if more are needed."""
         length: int
         if whole := len(data) >= REQUEST_START_BYTES:
             length, api_key, version, _ = REQUEST_START.unpack_from(data)
-        else:  # the length alone may show that no frame will come
+        else:  # a wrong length is found before the rest of the header has come
             length = (
                 int.from_bytes(data[:LENGTH_BYTES], signed=True) if len(data) >= LENGTH_BYTES else _MIN_LENGTH
             )
@@ -486,8 +498,9 @@ class Connection:
         return size
 
     def _probe(self, client_id: bytes | None) -> None:
-        """Ask the broker what it can, since the client did not. Quotas go by client id: it is kept.
+        """Ask the broker for its version ranges, since the client did not.
 
+        The client's id is used, because quotas depend on it.
         v0 is what every broker answers (KIP-35; fetch-semantics, trap 14).
         """
         self._probed = True
@@ -497,7 +510,7 @@ class Connection:
         )
 
     def _send(self, request: InFlightRequest, frame: bytes) -> None:
-        """Send a frame to the broker, or once the request has ended that is being forwarded."""
+        """Send a frame to the broker. If a request is being forwarded, send it after the end of that one."""
         if self._forwarding_left:
             self._delayed.append((request, frame))
             return
@@ -522,7 +535,7 @@ class Connection:
         )
 
     def _refuse(self, correlation_id: bytes) -> None:
-        """Answer an ApiVersions request of which the gateway could not clamp the response.
+        """Answer an ApiVersions request of a version whose response the gateway can't rewrite.
 
         It answers as a broker without that version does (KIP-35; fetch-semantics, trap 31, case 85): the
         client asks again with one that both know.
@@ -539,7 +552,10 @@ class Connection:
         self.events.append(Passthrough(reason=reason))
 
     def _unread(self, side: str, reason: str, data: bytes = b"") -> None:
-        """End the connection for what no Kafka peer sends; while it may be no Kafka, forward all of it."""
+        """Handle bytes that no Kafka peer sends: end the connection with a fault.
+
+        While the protocol may still be another one, forward everything instead.
+        """
         if not self._foreign:
             self._fail(side, reason)
             return
@@ -555,7 +571,7 @@ class Connection:
         self._responses.clear()
         self._partial = None
         self._stop_framing(Stream.WIRE, Reason.TLS if data.startswith(TLS_HANDSHAKE) else Reason.NOT_KAFKA)
-        # One of the two has waited for the rest of what is no frame.
+        # One of these two may have been kept until the rest of its frame comes. There is no frame: send it.
         if said := self._collected() + data:
             self.to_broker.append(said)
         if self._response_part:

@@ -1,4 +1,8 @@
-"""Who gets a session, and when: what a client and its broker allow, and law 6. Sans-IO."""
+"""Which fetches may go through a session, by what is known of the client and its broker. Sans-IO.
+
+`Eligibility` has the reasons against it, `SessionLimits` the slots, and `Savings` keeps law 6 of
+docs/design.md: sessions never cost more than they save.
+"""
 
 from typing import Final
 
@@ -11,15 +15,15 @@ WINDOW_SECONDS: Final = 10.0
 """Within each such window the sum must not be negative."""
 MAX_REST_WINDOWS: Final = 64
 ALIKE_FETCHES: Final = 2
-"""So many fetches in a row must be worth a delta before a session is asked for."""
+"""A session is asked for only when this many fetches in a row would each have made a small delta."""
 
 
 class Savings:
-    """The running sum of what sessions saved one connection, and when they rest.
+    """The running sum of what sessions saved one connection.
 
-    A request can be judged before it goes, a response can't. So what sessions cost is added up against what
-    the full forms would have cost, window by window, and a session that costs more rests (law 6 of
-    docs/design.md).
+    A request can be judged before it is sent, a response can't. So the cost of sessions is compared with the
+    cost of the full forms, window by window. If sessions cost more, the connection *rests*: for a while its
+    fetches go without a session (law 6 of docs/design.md).
     """
 
     __slots__ = ("_alike", "_balance", "_rest", "_rests_until", "_window_ends")
@@ -35,20 +39,20 @@ class Savings:
         return f"<Savings balance={self._balance} rest={self._rest}>"
 
     def promising(self, worth: bool) -> bool:
-        """Note whether a fetch would have been worth a delta; tell whether enough in a row were."""
+        """Note whether a fetch would have made a small delta; return whether enough in a row would have."""
         self._alike = self._alike + 1 if worth else 0
         return self._alike >= ALIKE_FETCHES
 
     def resting(self, now: float) -> bool:
-        """Whether sessions cost more than they saved recently, and fetches go without for a while."""
+        """Whether sessions recently cost more than they saved, so that fetches go without for now."""
         return now < self._rests_until
 
     def settle(self, saved: int, now: float) -> bool:
         """Add what one exchange through the session saved (bytes, negative if it cost more).
 
         Returns:
-            True if sessions rest from now on: this window's sum turned negative. Each time in a row doubles
-            the rest; a window that ends with something saved ends the row.
+            True if this window's sum turned negative: from now on the connection rests. Each rest is twice as
+            long as the one before, until a window ends with something saved.
         """
         if now >= self._window_ends:
             if self._balance > 0:
@@ -62,7 +66,7 @@ class Savings:
         return True
 
     def rest(self, now: float) -> None:
-        """Have fetches go without sessions for a while, longer each time in a row."""
+        """Have fetches go without a session for a while, twice as long as the time before."""
         self._rests_until = now + self._rest * WINDOW_SECONDS
         self._rest = min(2 * self._rest, MAX_REST_WINDOWS)
         self._balance = 0
@@ -75,8 +79,8 @@ class SessionLimits:
         max_sessions: slots that may be used at brokers at one time.
         on: whether fetches are turned into sessions at all.
         off_for: client ids whose fetches are forwarded as they come.
-        slots: those that each process of the gateway uses or asks for; all see the same.
-        own: the place in `slots` of this process, which alone changes it.
+        slots: for each process of the gateway, how many slots it uses or asks for. The processes share this.
+        own: the index of this process in `slots`. Only this process changes that item.
     """
 
     __slots__ = ("_own", "_slots", "crowded", "max_sessions", "off_for", "on")
@@ -146,7 +150,7 @@ class Eligibility:
         self._native = False
         self.savings = Savings()
         self.features: Features | None = None
-        """What the broker's ApiVersions response said; None until then."""
+        """What the broker's last ApiVersions response said. None: none has come, or it was not understood."""
         self.floods = False
         """The client asks for a session with each fetch and uses none."""
         self.given = 0
@@ -159,12 +163,14 @@ class Eligibility:
     def observe(self, fetch: FetchRequest) -> bool:
         """Note what a fetch shows of its client.
 
+        Some clients send (0, 0) each time and never use the session that they get: Sarama before 1.26.2,
+        platformatic/kafka before 2.3 (fetch-semantics 6.7, case 89). The first (0, 0) does not show this,
+        because a client with sessions of its own begins with it, too. It is shown when the broker gave an id
+        and the next fetch is (0, 0) again.
+
         Returns:
-            Whether it shows, for the first time, that the client floods with (0, 0). The first one is
-            forwarded, for a native client begins so too. If the broker gave it an id and the next fetch is
-            (0, 0) all the same, no session was meant (Sarama before 1.26.2, platformatic/kafka before 2.3;
-            fetch-semantics 6.7, case 89): the id given is to be adopted,
-            so that no session stays behind.
+            True if this fetch shows it for the first time. The caller then adopts the session `given`, so
+            that the broker does not keep it for nobody.
         """
         session_id, epoch = fetch.session_id, fetch.session_epoch
         # (-1, -1) is kafka-go's way to have no session (fetch-semantics 2.2, case 14). Once native, always: a
@@ -197,7 +203,7 @@ class Eligibility:
         # Fetch-semantics, traps 1 and 2 (case 90).
         if fetch.not_plain:
             return Reason(fetch.not_plain)
-        # kafka-go's Reader: there is next to nothing to leave out (docs/design.md, law 6).
+        # kafka-go's Reader: a session could leave out one entry at most (docs/design.md, law 6).
         if fetch.partitions < 2 and not (handler.has_session and fetch.partitions):
             return Reason.ONE_PARTITION
         features = self.features
@@ -212,7 +218,8 @@ class Eligibility:
         # Deltas on top of an outstanding one would fail with it (fetch-semantics, trap 18).
         if handler.outstanding:
             return Reason.BUSY
-        # What is expanded can't stream; the same for memory (case 91).
+        # An expanded response is kept until it is whole, so it can't stream. That delays a client that is
+        # catching up, and takes memory (case 91).
         if self.large:
             return Reason.CATCHING_UP
         if self._sessions.crowded:

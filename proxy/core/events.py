@@ -88,7 +88,10 @@ class SessionRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLost:
-    """A session can't go on. The fetch was sent again in full, and the client got an ordinary response."""
+    """A session can't go on, or could not be made.
+
+    The fetch is sent again, in full or without a session, and the client gets the response to that.
+    """
 
     session_id: int
     error_code: int
@@ -106,7 +109,11 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passthrough:
-    """The connection, or all its fetches from now on, are forwarded as they come."""
+    """Something is forwarded as it came.
+
+    That is one response that was not understood; or, from now on, all fetches of the connection (while it
+    rests, or for good), or all its bytes.
+    """
 
     reason: str
 

@@ -1,10 +1,11 @@
 """The fetches of one connection: which go through the session, and what becomes of their responses. Sans-IO.
 
-A request is decided once, when it comes (`_decide`), and the `Decision` is carried out. A response comes back
-by the disposition that was noted then: it is forwarded while it is walked, or kept until it is whole and
-expanded.
+A request is decided once, when it comes (`_decide`), and the `Decision` is carried out. The request's
+`Disposition` says what is done with its response: it is forwarded while it is walked, or it is kept until it
+is whole and then expanded.
 
-A fetch is forwarded as it came unless everything speaks for the session; each `Reason` not to is counted.
+A single `Reason` against the session is enough: the fetch is then forwarded as it came, and the reason is
+counted.
 """
 
 from collections.abc import Callable
@@ -57,7 +58,7 @@ _CONNECTION_ENDS: Final = "the connection ends"
 
 
 class Fetches:
-    """What one connection's fetches need to be remembered for.
+    """Decides the fetches of one connection, sends them, and makes the client's responses.
 
     Args:
         sessions: the switch and the slots of the process.
@@ -99,11 +100,12 @@ class Fetches:
         self.handler = FetchSessionHandler()
         self.eligibility = Eligibility(sessions)
         self.closing = False
-        """No more fetches come: what is sent again goes without a session."""
+        """The client sends no more fetches. One that has to be sent again goes without a session."""
         self.version = -1
-        """That of the last fetch."""
+        """The version of the last fetch; -1 before the first."""
         self.decided: Reason | None = None
-        """Why the last fetch was forwarded as it came; None: it went through the session."""
+        """Why the last fetch was forwarded as it came. None: it went through the session (even if it was sent
+        again without one later), or no fetch has come."""
         self._limits = sessions
         self._resolve = resolve
         self._tally = tally
@@ -148,7 +150,11 @@ class Fetches:
             self._forward(request, fetch, frame)
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
-        """Count a fetch that is forwarded unread: of another version, larger than any, or not understood."""
+        """Count a fetch that is forwarded unread.
+
+        Its version is not known here, it is too large, there was no room to keep it until it was whole, or it
+        was not understood.
+        """
         self.decided = reason
         self._tally.passthrough[reason] += 1
         for side in (self._tally.client, self._tally.broker):
@@ -158,8 +164,9 @@ class Fetches:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
     def close(self, *, silently: bool = False) -> None:
-        """Close the session at the broker, (id, -1); one still being asked for is closed when it comes.
+        """Close the session at the broker with (id, -1).
 
+        If the response that makes the session has not come yet, the session is closed when it comes.
         Dead sessions fill slots and evict those of others: fetch-semantics, trap 21 (case 88).
 
         Args:
@@ -171,7 +178,7 @@ class Fetches:
             self._close(_CONNECTION_ENDS)
 
     def end(self) -> None:
-        """Forget everything: the connection has ended, and with it its session is nobody's."""
+        """Forget everything: the connection has ended, and nobody can use its session any more."""
         self.handler.drop()
         self._last_seen = LastSeen()
         self._close_frame = b""
@@ -188,9 +195,9 @@ class Fetches:
         listing = request.listing
         if listing is None:
             raise RuntimeError("a fetch without a listing is not a plain consumer's")
-        # One session serves v7 to v12 or v13 to v18 at the broker, but rows are of one layout (trap 27). A
-        # cached entry has one isolation level: up to 2.0 read_uncommitted has LSO -1 (fetch-semantics 6.2,
-        # case 98).
+        # A fetch of another layout or isolation level needs a new session. The broker would accept v7 to v12,
+        # or v13 to v18, in one session, but the table's rows have one layout (trap 27). Its entries are valid
+        # for one isolation level: up to 2.0 read_uncommitted has LSO -1 (fetch-semantics 6.2, case 98).
         if not handler.fits(listing, fetch.isolation_level):
             handler.renew()
         if handler.has_session:
@@ -245,7 +252,8 @@ class Fetches:
         # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).
         if self.eligibility.floods and epoch == 0:
             session_id, epoch = 0, SESSIONLESS_EPOCH
-            # (id, -1): what the flood left behind is closed on the way (fetch-semantics 2.2).
+            # (id, -1): this fetch also closes the session that the client's last (0, 0) made
+            # (fetch-semantics 2.2).
             if self.handler.state is SessionState.NONE:
                 session_id, self.handler.session_id = self.handler.session_id, 0
             frame = fetch.with_session(session_id, epoch)
@@ -278,7 +286,7 @@ class Fetches:
     # The session's end
 
     def _leave_unused(self, reason: Reason, now: float) -> None:
-        """Close a session that the connection has turned away from: others may need its slot."""
+        """Close a session that the connection's fetches no longer use: others may need its slot."""
         handler = self.handler
         if not (handler.session_id and self._close_frame) or handler.outstanding or reason in PASSING:
             return
@@ -289,7 +297,9 @@ class Fetches:
         # Slots are shared by all clients of the broker (fetch-semantics, trap 22).
         if self._unused >= _UNUSED_FETCHES or reason is Reason.NATIVE:
             self._close(reason)
-            if reason is Reason.NOT_SMALLER:  # all is busy: what looks worth a session now soon is not again
+            if reason is Reason.NOT_SMALLER:
+                # Most partitions are busy. A new session would soon be of no use again, so none is asked for
+                # now.
                 self.eligibility.savings.rest(now)
 
     def _close(self, reason: str) -> None:
@@ -337,7 +347,7 @@ class Fetches:
         return pieces
 
     def _walk(self, request: InFlightRequest) -> FetchResponseWalk:
-        """Return the walk over a response; one of the session is walked as the session's version has it."""
+        """Return the walk over a response, in the layout of the version that was sent to the broker."""
         walk = request.walk
         if walk is None:
             through_session, version = request.through_session, request.version
@@ -360,7 +370,7 @@ class Fetches:
     # Responses that are forwarded
 
     def _repeats_response(self, request: InFlightRequest, frame: bytes) -> bool:
-        """Count a response that says what the one before said; tell whether it does."""
+        """Whether a response equals the previous one. If so, it is counted as that one was."""
         partitions = self._last_seen.response(frame, request.version)
         if partitions < 0:
             return False
@@ -371,7 +381,7 @@ class Fetches:
     def _forwarded(
         self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
     ) -> None:
-        """Note what a response told, now that it was forwarded."""
+        """Note what a forwarded response says, after its last byte."""
         understood = request.understood and walk.done
         if not understood:
             self._events.append(Passthrough(reason=_NOT_UNDERSTOOD))
@@ -379,7 +389,7 @@ class Fetches:
             if whole and understood:
                 self._last_seen.note_response(chunk, request.version, walk)
             if request.fetch is not None and request.fetch.session_epoch == 0:
-                # A (0, 0) of the client's own: the next fetch shows whether it meant it (case 89).
+                # A (0, 0) of the client's own. Its next fetch shows whether it uses the session (case 89).
                 self.eligibility.given = walk.session_id
         elif understood:
             self._session_answered(request, walk, self._judge(walk))
@@ -447,7 +457,7 @@ class Fetches:
     def _session_answered(
         self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Note what became of a request for a session."""
+        """Note whether a fetch that asked for a session got one; plan to send it again if it failed."""
         handler = self.handler
         if result.action in _RESENDS:
             self._plan_resend(request, walk.error_code, result)
@@ -471,8 +481,8 @@ class Fetches:
         layout = LAYOUTS[request.version]
         tags = self._tags(request, walk)
         table, rotation = self.handler.table, self.handler.rotation
-        # Sarama and Java bear missing entries only if there are none and throttle_time_ms is not 0
-        # (fetch-semantics, trap 13; cases 81 and 97).
+        # Sarama and Java accept a response without any entry if throttle_time_ms is not 0. They accept no
+        # response in which only some entries are missing (fetch-semantics, trap 13; cases 81 and 97).
         if result.action is _EMPTY or table is None or request.fetch is None:
             content = response_head(layout, request.correlation_id, walk.throttle_time_ms)
             content += layout.count(0) + tags
@@ -528,8 +538,8 @@ class Fetches:
     def _plan_resend(self, request: InFlightRequest, code: int, result: SessionResult) -> None:
         """Have the fetch sent once more, in the same place of the client's order.
 
-        After a second failure, or when the connection ends, it is sent without a session: that can't fail for
-        the session's sake.
+        After a second failure, or when the connection ends, it is sent without a session: then no session
+        error can come.
         """
         handler, fetch = self.handler, request.fetch
         if fetch is None:
@@ -549,14 +559,20 @@ class Fetches:
 
     def _note_uncached(self, walk: FetchResponseWalk) -> None:
         for entry in walk.entries:
-            # A silent partition may be in error there: no session for this client (fetch-semantics, trap 7).
+            # A session may leave out a partition that has such an error, so this client gets no session
+            # (fetch-semantics, trap 7).
             if entry.error_code in _UNCACHED_ERRORS:
                 self.eligibility.never = Reason.UNCACHED_ERRORS
                 self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
                 return
 
     def _count_partitions(self, walk: FetchResponseWalk, partitions: int) -> None:
-        """Add what a response told, `partitions` of it to the client; none if the fetch is sent again."""
+        """Count the partitions and record bytes of a response.
+
+        Args:
+            walk: the response.
+            partitions: how many the client gets; 0 if the fetch is sent again.
+        """
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
         broker.fetch_record_bytes += walk.record_bytes

@@ -1,9 +1,9 @@
 """The requests that a broker has not answered yet, and the order in which responses leave. Sans-IO.
 
-What becomes of a response is decided when the request is seen (`Disposition`). A broker answers in order, so
-each request is remembered in two queues: that of the broker, which tells what the next frame from it answers,
-and that of the client, in which responses leave. They differ only while a fetch is sent again: later
-responses then wait for it (fetch-semantics, traps 16 and 17).
+What becomes of a response is decided when the request is seen (`Disposition`). A broker responds in order, so
+each request is in two queues of `ResponseQueue`. `expected` has the order of the broker: its next response is
+for the first request. `owed` has the order in which the client gets responses. The two orders differ only
+while a fetch is sent again: later responses then wait for it (fetch-semantics, traps 16 and 17).
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class Disposition(Enum):
 
 
 class InFlightRequest:
-    """A request on its way, in the order of the client and, until it is answered, in that of the broker."""
+    """A request that the broker has not answered yet, or whose response has not left for the client yet."""
 
     __slots__ = (
         "_listing",
@@ -79,10 +79,10 @@ class InFlightRequest:
         self.forwarded = 0
         """Bytes of a walked frame that have gone to the client."""
         self.fetch: FetchRequest | None = None
-        """A fetch that was understood."""
+        """The parsed request; None if it is no fetch, or a fetch that was not understood."""
         self._listing: Listing | None = None
         self.rows: Rows | None = None
-        """The session's row of each entry of `listing`, where that was found out."""
+        """The session's row of each entry of `listing`; None if they were not looked up."""
         self.first = -1
         """The session's row of the first entry of a fetch that the session's rotation knows, else -1."""
         self.through_session = False
@@ -90,7 +90,7 @@ class InFlightRequest:
         self.session_id = 0
         """The session that it named, 0 for none."""
         self.understood = True
-        """The response's bytes so far are those of its version."""
+        """The response's bytes so far could be read as its version says."""
         self.walk: FetchResponseWalk | None = None
         self.sent = 0
         """Size of the frame that went to the broker."""
@@ -101,8 +101,8 @@ class InFlightRequest:
         self.attempts = 0
         """How often it was sent again."""
         self.resend: Callable[[], None] | None = None
-        """Sends the fetch once more, when the response under way has ended: that one is not for the
-        client."""
+        """Sends the fetch once more. It is called when the current response, which the client does not get,
+        has ended."""
 
     @property
     def listing(self) -> Listing | None:

@@ -1,8 +1,8 @@
-"""How responses leave that no session completes: forwarded while they are walked, or rewritten. Sans-IO.
+"""Responses that are not completed from a session: they are forwarded, or rewritten and forwarded. Sans-IO.
 
-`Forwarding`: of a fetch response nothing is kept but what is still to be understood: the top-level fields,
-and at v16 and later the body's tags, in which brokers' addresses stand (KIP-951). `Rewriting`: a response in
-which addresses or version ranges stand is kept until it is whole.
+`Forwarding` forwards a fetch response while it walks over it. It keeps only bytes that it must read whole
+first: the top-level fields and, at v16 and later, the body's tags, which have brokers' addresses (KIP-951).
+`Rewriting` keeps a response that has addresses or version ranges until it is whole, and then rewrites it.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Rewriting:
 
     Args:
         resolve: where brokers are told to be; None leaves addresses as they are.
-        eligibility: takes what the broker can.
+        eligibility: is given what the broker can do.
         events: where it is reported that a response was not understood.
     """
 
@@ -83,7 +83,7 @@ class Rewriting:
             return [frame]
 
     def learn(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
-        """Take the next bytes of the response to our own question what the broker can."""
+        """Take the next bytes of the response to the gateway's own ApiVersions request."""
         if request.received <= _MAX_PROBE_RESPONSE:
             request.chunks.append(chunk)
             if last:
@@ -105,7 +105,7 @@ def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Feat
 
 
 def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | None) -> list[Buffer]:
-    """Return a response with brokers where clients find them.
+    """Return a response with the addresses at which clients reach brokers through the gateway.
 
     Args:
         frame: the whole frame.
@@ -150,8 +150,8 @@ class Forwarding:
     ) -> list[Buffer]:
         """Walk over the next bytes of a response; return what of it can go to the client now.
 
-        A response that says that the session failed is not for the client. One that is not understood is
-        forwarded as it came.
+        If the fetch went through the session and the response has an error, the client gets none of it: the
+        fetch is sent again. A response that is not understood is forwarded as it came.
         """
         if request.understood:
             try:
@@ -160,6 +160,7 @@ class Forwarding:
                 request.understood = False
         if not request.understood or (last and not walk.done):
             return self._up_to(request, walk, chunk, request.received)
+        # No top-level error of the session's fetch reaches the client: it is sent again without a session. So
         # 70, 71 and 106 never reach a client that has no session (fetch-semantics, trap 6; case 71).
         if request.through_session and walk.error_code:
             request.drop_chunks()
@@ -168,7 +169,7 @@ class Forwarding:
         if last:
             if not (walk.tags or request.forwarded or request.chunks or request.through_session):
                 request.forwarded = request.received
-                return [chunk]  # as nearly all of them: whole, and as it is
+                return [chunk]  # nearly every response: it came whole, and nothing in it changes
             return self._end(request, walk, chunk, tagged=tagged)
         if not walk.head_known:
             safe = 0
@@ -225,8 +226,8 @@ class Forwarding:
         old = request.chunks[0]
         new = rewritten_tags(old, walk.tags, request.version, self._resolve)
         if start and len(new) != len(old):
-            # The frame's length has gone to the client already. A hint without an address is an ordinary
-            # reason to ask for Metadata.
+            # The frame's length has gone to the client already, so the size must stay. The addresses are
+            # hidden. A client that finds none asks for Metadata, as clients often do.
             new = _hidden_endpoints(old, walk.tags)
         elif not start:
             size = request.received - LENGTH_BYTES + len(new) - len(old)
@@ -260,6 +261,6 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], version: int, resolve:
 
 
 def _hidden_endpoints(tags: bytes, spans: Sequence[TagSpan]) -> bytes:
-    """Return body tags of the same size in which the first one is none that a client knows."""
+    """Return body tags of the same size, with a number for the first tag that no client knows."""
     count = len(encode_uvarint(len(spans)))
     return tags[:count] + _UNSEEN_TAG + tags[count + 1 :]

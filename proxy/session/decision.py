@@ -1,6 +1,7 @@
 """What becomes of a fetch: it goes through the session in one of three forms, or as it came, for a reason.
 
-Deciding changes nothing that a broker or a client could see; who sends the fetch carries the decision out.
+Deciding changes nothing that a broker or a client could see. `Fetches`, which sends the fetch, carries the
+decision out.
 """
 
 from collections.abc import Sequence
@@ -21,14 +22,18 @@ class Reason(StrEnum):
     SESSIONS_OFF = "sessions off"
     """--sessions off, or --sessions-off-for this client id."""
     UNCACHED_ERRORS = "errors that a session forgets"
-    """The broker sent error 35 or 76, which a session up to Kafka 3.9 does not repeat (trap 44)."""
+    """The broker sent error 35 or 76, which a session up to Kafka 3.9 does not repeat (fetch-semantics 2.6,
+    trap 7)."""
     NOT_A_CONSUMER = "not a consumer"
+    """The fetch has a replica id: it is from a broker or a controller."""
     TAGS = "tags"
     """The fetch has tags that the gateway does not know."""
     FORGETS = "forgets without a session"
+    """The fetch lists partitions to forget, but names no session."""
     ONE_PARTITION = "one partition"
+    """The fetch lists fewer than two partitions: a session would save next to nothing."""
     BROKER_NOT_KNOWN = "broker not known yet"
-    """Its ApiVersions response has not come."""
+    """The gateway has no ApiVersions response of the broker, or did not understand it."""
     NO_SESSIONS = "broker without sessions"
     """Kafka 1.0 and older."""
     LEADER_EPOCHS = "leader epochs"
@@ -48,22 +53,27 @@ class Reason(StrEnum):
     NOT_SMALLER = "delta not smaller"
     """The incremental form would not be smaller than the full one."""
     TOO_SPARSE = "partitions listed twice or too sparse"
+    """The table of partitions can't take the fetch's list."""
     NOT_UNDERSTOOD = "not understood"
+    """The fetch request is not as its version says."""
     NOT_READ = "not looked into"
-    """A version below 4 or above 18, or a request of over 1 MiB."""
+    """A version below 4 or above 18, a request of over 1 MiB, or one for which the memory for incomplete
+    requests had no room."""
     GSSAPI = "GSSAPI token"
+    """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"
+    """From here on the connection's requests may be SASL tokens without Kafka's framing."""
     TLS = "TLS"
+    """In transparent mode: the connection is TLS from the client to the broker."""
     NOT_KAFKA = "not Kafka"
+    """In transparent mode: the connection speaks another protocol."""
 
 
+# Tuples, because hashing a member of an enum takes a call, and comparing two takes none.
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY, Reason.RESTING)
-"""Reasons that pass by themselves: the session stays.
-
-(Tuples: hashing a member takes a call, comparing none.)
-"""
+"""Reasons that pass by themselves: the session stays."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS)
-"""Reasons for which a session is closed at once."""
+"""Reasons that stay: a session is closed at once (as it is for NATIVE, see `Fetches._leave_unused`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +92,7 @@ class Delta:
     """Added, then altered entries as topic elements."""
     forgotten_topics: list[tuple[bytes, bytes]]
     turned: bool
-    """The fetch lists what the one before did, in its order, beginning anywhere."""
+    """The fetch lists what the previous one listed, in the same order, but may begin at any of them."""
 
     @property
     def size(self) -> int:
@@ -100,7 +110,7 @@ class Full:
 @final
 @dataclass(slots=True, eq=False)
 class Incremental:
-    """The fetch goes as what it changes in the session."""
+    """Send only what the fetch changes in the session."""
 
     frame: bytes
     """The incremental fetch."""
@@ -111,7 +121,7 @@ class Incremental:
 @final
 @dataclass(slots=True, eq=False)
 class Rotated:
-    """The same, found the short way: one topic's list that only turned (`proxy.session.rotation`)."""
+    """The same, found by a quicker comparison: one topic's list only rotated (`proxy.session.rotation`)."""
 
     frame: bytes
     """The incremental fetch."""

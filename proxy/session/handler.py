@@ -1,8 +1,8 @@
 """KIP-227's FetchSessionHandler: the requesting half of a fetch session, for one connection to one broker.
 
 A session is a pair (id, epoch) and the partitions that both ends believe to be in it; the next request
-carries the *next* pair. This module owns all of it: pair, partitions, state. What moves it stands in the two
-tables of `proxy.session.state`.
+carries the *next* pair. This module owns all of it: pair, partitions, state. It moves by the three tables of
+`proxy.session.state`.
 
 Where a response can't be completed from what the broker said in this session, nothing is invented: the fetch
 is sent again in full.
@@ -44,7 +44,7 @@ class SessionResult:
 
     action: Action
     reason: str = ""
-    """Why it is of no use, in words."""
+    """Why the response can't be used, in words."""
     entries: list[PartitionResponse] = field(default_factory=list)
     """The entries that are sent on as the broker sent them; all others are as the table has them."""
     rows: list[int] = field(default_factory=list)
@@ -59,13 +59,14 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self.state = SessionState.NONE
         self.session_id = 0
-        """Id that the next request carries; 0 without a session."""
+        """Id that the next request carries, 0 for none. After a session was given up it may still be that
+        session's id: the next full fetch names it, so that the broker drops that session."""
         self.epoch = 0
         """Epoch that the next request carries; 0 asks for a new session."""
         self.table: PartitionTable | None = None
         """What the session holds; before there is one, what the last fetch listed."""
         self.rotation: Rotation | None = None
-        """The short way for a list that only turns, while the client's does."""
+        """Recognises and expands fetches quickly while the client's list only rotates; else None."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -89,7 +90,7 @@ class FetchSessionHandler:
     # What a fetch would be
 
     def rotated(self, fetch: FetchRequest) -> Rotated | None:
-        """Return the incremental form of a fetch, found the short way; None if the rotation can't find it."""
+        """Return the incremental form of a fetch if `rotation` recognises it, else None."""
         rotation, frame = self.rotation, fetch.frame
         if rotation is None or rotation.table is not self.table or rotation.topics is not fetch.topics:
             return None
@@ -146,8 +147,8 @@ class FetchSessionHandler:
             altered = _differing(listing.entries, table.requests.take(rows))
             forgotten = table.unplaced() if named != table.size else _NONE
         if len(altered) > 1 and len(listing.keys) > 1:
-            # Only neighbours share a topic element (fetch-semantics 3.1): librdkafka mixes topics, and each
-            # element more would cost its key again.
+            # Only neighbours share a topic element (fetch-semantics 3.1). librdkafka mixes the topics of its
+            # list. Unsorted, there would be more elements, and each has the topic's name or id again.
             altered = altered[np.argsort(table.topic[rows[altered]], kind="stable")]
         # Added first, altered last, as the Java client sends them (fetch-semantics 3.1, case 51).
         topics = _elements(listing, added) + _elements(listing, altered)
@@ -172,9 +173,10 @@ class FetchSessionHandler:
         """Keep what a fetch lists before there is a session.
 
         Returns:
-            Whether an incremental form would have halved it; None if it can't be kept, see `learn_listing`.
+            Whether the delta would have less than half the bytes of the whole list. None if the list can't be
+            kept, see `learn_listing`.
         """
-        self.rotation = None  # the table takes what this fetch lists, and rows may be others' then
+        self.rotation = None  # this fetch changes the table, and a row may then stand for another partition
         delta = self.compare(listing)
         if (delta is None or not self.apply(listing, delta)) and not self.learn_listing(
             listing, isolation_level
@@ -268,6 +270,8 @@ class FetchSessionHandler:
         elif misfit := self._apply_response(table, walk, result, full=full):
             says = Says.MISFIT
             result = SessionResult(_COMPLETE, misfit)
+        # A new session has an id above 0. Any id but 0 continues a session, even a negative one: Java only
+        # asks whether it is 0 (fetch-semantics 3.2).
         elif walk.session_id > 0 or (walk.session_id and not full):
             says = _ID
         else:
@@ -286,7 +290,7 @@ class FetchSessionHandler:
         return result
 
     def drop(self) -> None:
-        """Forget the session and what it held; the broker has or will have lost it."""
+        """Forget the session and its partitions: it is closed at the broker, or the connection has ended."""
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
         self.table = self.rotation = None
@@ -309,7 +313,7 @@ class FetchSessionHandler:
     def close(self) -> int:
         """Close the session; return its id, for the (id, -1) that tells the broker.
 
-        What the session holds is kept while a response is outstanding that is completed from it.
+        The table is kept until the outstanding response has come, since that is completed from it.
         """
         session_id = self.session_id
         self.state = TRANSITIONS[self.state, SessionEvent.CLOSE]
@@ -367,10 +371,12 @@ class FetchSessionHandler:
         return ""
 
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
-        """Whether a session says 3 or 103 where a full fetch may say 100: it keeps a topic's name for good.
+        """Whether a session says 3 or 103 where a full fetch may say 100.
 
-        An error that the full fetch of this very session gave as well is the broker's own. KIP-516, v13 and
-        later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its user.
+        A session looks up a topic's name once and never again, even when the topic was deleted or made
+        anew. If the full fetch that began this session had the same error, it is not due to the session.
+        KIP-516, v13 and later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its
+        user.
         """
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code
@@ -397,7 +403,8 @@ _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCod
 def _differing(entries: Entries, sent: Entries) -> Rows:
     """Return where two columns of entries differ.
 
-    Bytes are compared all at once; only if they differ, and by what is fastest at that size, item by item.
+    All bytes are compared at once, since they are nearly always equal. Otherwise single entries are compared,
+    in the way that is fastest for their number.
     """
     ours, theirs = entries.tobytes(), sent.tobytes()
     if ours == theirs:

@@ -1,8 +1,9 @@
-"""Where a fetch session stands, and what moves it: the two tables by which the handler is driven. Sans-IO.
+"""The state of a fetch session, and the three tables that drive the handler. Sans-IO.
 
-`TRANSITIONS` moves the state. `AFTER_RESPONSE` says what a response means: the pair (session id, epoch) that
-the next request carries, and what is done with the response. It is Kafka's own table (KIP-227; handleResponse
-of FetchSessionHandler.java; fetch-semantics 3.2), with a row for each thing a response can say.
+`TRANSITIONS` moves the state. `AFTER_FULL` and `AFTER_INCREMENTAL` say what a response means: the pair
+(session id, epoch) that the next request carries, and what is done with the response. Both have a row for
+each thing that a response can say. The rows follow Kafka's own client (KIP-227; handleResponse of
+FetchSessionHandler.java; fetch-semantics 3.2). A comment says where a row differs from it.
 """
 
 from enum import Enum, IntEnum
@@ -65,10 +66,11 @@ TRANSITIONS: Final = _Transitions(
         (SessionState.CLOSING, SessionEvent.LOSE): SessionState.CLOSED,
     }
 )
-"""State and event to the next state. What is not here is a mistake of the caller's and changes nothing."""
+"""State and event to the next state. A pair that is not here is a mistake in our own code: the look-up raises
+RuntimeError, and nothing changes."""
 
 IDLE: Final = (SessionState.ESTABLISHED, SessionState.NONE, SessionState.CLOSED)
-"""States in which no response of the session is to come."""
+"""States in which the handler waits for no response."""
 
 
 class Says(IntEnum):
@@ -85,11 +87,11 @@ class Says(IntEnum):
     THROTTLED_WITHOUT_ID = 4
     """The same with id 0; a throttle hides session errors."""
     MISFIT = 5
-    """Other partitions than the session has, or less than a response can be completed from."""
+    """It names partitions that the session does not have, or too little is known to complete it."""
     NO_ID = 6
-    """Right, with id 0: the broker made no session, or ended it."""
+    """A good response with id 0: the broker made no session, or ended it."""
     ID = 7
-    """Right, with a session id."""
+    """A good response with a session id."""
 
 
 class NextPair(Enum):
@@ -119,7 +121,7 @@ class Action(Enum):
     RESEND_FULL = "resend full"
     """Drop it, and send a full fetch with the next (id, epoch)."""
     RESEND_SESSIONLESS = "resend sessionless"
-    """Drop it, and send the fetch with (0, -1), which no session's trouble can fail."""
+    """Drop it, and send the fetch with (0, -1). Without a session, session errors can't come."""
 
 
 AFTER_FULL: Final = {
@@ -138,9 +140,9 @@ AFTER_FULL: Final = {
 }
 """What the response to a full fetch with epoch 0 leads to.
 
-After an error the fetch is sent without a session: whatever it was, the broker then answers the client
-itself. Java names the id again there; we differ on purpose (fetch-semantics 3.2, traps 6 and 11, cases 71 and
-96).
+After an error the fetch is sent without a session. If the error comes again, it is the broker's response to
+the client's own fetch, and the client gets it. Java names the id again there; we differ on purpose
+(fetch-semantics 3.2, traps 6 and 11, cases 71 and 96).
 """
 
 AFTER_INCREMENTAL: Final = {
