@@ -6,6 +6,8 @@ from typing import Final
 
 import pytest
 
+from proxy.session.decision import Reason
+
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("docs", "captures", "tests", "tools")
 PAGES: Final = sorted(
@@ -50,6 +52,12 @@ def test_each_link_to_a_file_or_a_heading_leads_there(page: Path) -> None:
 def test_each_file_of_the_repository_that_is_named_is_there(page: Path) -> None:
     for path in FILE.findall(page.read_text(encoding="utf-8")):
         assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def test_the_page_of_metrics_explains_each_reason_to_forward_a_fetch() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    explained = page.partition("### Why a fetch is forwarded\n")[2].partition("\n#")[0]
+    assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(Reason)
 
 
 def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:

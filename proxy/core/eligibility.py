@@ -52,7 +52,7 @@ class Savings:
 
         Returns:
             True if this window's sum turned negative: from now on the connection rests. Each rest is twice as
-            long as the one before, until a window ends with something saved.
+            long as the one before (up to `MAX_REST_WINDOWS`), until a window ends with something saved.
         """
         if now >= self._window_ends:
             if self._balance > 0:
@@ -66,7 +66,7 @@ class Savings:
         return True
 
     def rest(self, now: float) -> None:
-        """Have fetches go without a session for a while, twice as long as the time before."""
+        """Have fetches go without a session for a while, each time twice as long (see `settle`)."""
         self._rests_until = now + self._rest * WINDOW_SECONDS
         self._rest = min(2 * self._rest, MAX_REST_WINDOWS)
         self._balance = 0
