@@ -63,7 +63,7 @@ class Playbook:
         sessions: the switch and the slots; by default ten, on.
         resolve: where brokers are told to be.
         max_request_bytes: the longest frame taken from the client.
-        collecting: bytes of fetches that may be kept until they are whole.
+        request_budget: bytes of fetches that may be kept until they are whole.
     """
 
     def __init__(

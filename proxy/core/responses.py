@@ -116,9 +116,9 @@ def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | Non
     Raises:
         ProtocolError: it is not what that version says.
     """
-    # KIP-853: DescribeQuorum names controllers' listeners (fetch-semantics 6.10).
     if resolve is None or api_key == ApiKey.DESCRIBE_QUORUM:
-        # It names listeners of controllers, which are not to be reached through the gateway.
+        # KIP-853: it names listeners of controllers, which can't be reached through the gateway
+        # (fetch-semantics 6.10).
         resolve = _nowhere
     _, at = response_header(frame, LENGTH_BYTES, api_key, version)
     body = addresses.rewrite(api_key, version, frame[at:], resolve)

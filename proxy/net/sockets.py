@@ -34,7 +34,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._link.client_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
-        """Keep the writing half open for the responses that are due; a TLS connection has no half_closes."""
+        """Keep the writing half open for the responses that are due; TLS can't close one half."""
         self._link.client_ended()
         return self._link.half_closes
 

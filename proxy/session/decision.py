@@ -68,6 +68,10 @@ class Reason(StrEnum):
     NOT_KAFKA = "not Kafka"
     """In transparent mode: the connection speaks another protocol."""
 
+    def __repr__(self) -> str:
+        """Look like the string that it is, in log lines for people."""
+        return repr(self.value)
+
 
 # Tuples, because hashing a member of an enum takes a call, and comparing two takes none.
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY, Reason.RESTING)

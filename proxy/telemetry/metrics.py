@@ -64,10 +64,10 @@ class _AccountCollector(Collector):
 
 def _connections(counts: Counts) -> Iterator[Metric]:
     links = counts.links.values()
-    status = GaugeMetricFamily("fetchgate_connections", "Open connections.", labels=["side"])
-    status.add_metric(["client"], sum(each.connections for each in links))
-    status.add_metric(["broker"], sum(each.reached for each in links))
-    yield status
+    connections = GaugeMetricFamily("fetchgate_connections", "Open connections.", labels=["side"])
+    connections.add_metric(["client"], sum(each.connections for each in links))
+    connections.add_metric(["broker"], sum(each.reached for each in links))
+    yield connections
     yield CounterMetricFamily(
         "fetchgate_connections_accepted", "Client connections accepted.", value=counts.accepted
     )

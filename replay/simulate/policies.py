@@ -93,7 +93,8 @@ class GatewayPolicy:
         self._header = exchange.request[4:8], exchange.request[_CLIENT_ID : fetch.request.body]
         self._open.append(fetch)
         self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
-        reason = self._connection.decided
+        # A core that has found a fault takes no fetch any more.
+        reason = self._connection.decided if self._connection.fault is None else None
         outcome.reason = reason.value if reason is not None else ""
         outcome.eligible = fetch.listed and reason is not Reason.NATIVE
         self._forward(outcome)
@@ -102,7 +103,7 @@ class GatewayPolicy:
         return settled
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
-        """Settle what is open; the client leaves, if it was seen to: that changes what answers lead to."""
+        """Settle what is open; the client leaves, if it was seen to: that changes what responses lead to."""
         settled = []
         closing = Outcome(_no_exchange(end))
         if end.closed:
@@ -151,7 +152,7 @@ class GatewayPolicy:
     def _settle(self, until: int | None) -> list[Outcome]:
         """Have all responses come that came before a time (ns); all of them with None.
 
-        The broker answers what it is asked in that order: a fetch that is had again comes behind those that
+        The broker answers what it is asked in that order: a fetch that is sent again comes behind those that
         were sent meanwhile.
         """
         settled = []

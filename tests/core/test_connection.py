@@ -579,6 +579,22 @@ def test_closing_twice_says_it_once() -> None:
     play.close().nothing()
 
 
+def test_a_session_is_closed_once_though_another_response_comes_before_its_own() -> None:
+    """A forwarded fetch is outstanding, then one of the session: the close is not sent a second time."""
+    play = Playbook().established(16, T)
+    twice = [*T, T[0]]
+    play.client(fetch(16, *twice, correlation=8)).to_broker(fetch(16, *twice, correlation=8))
+    play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
+    play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+    play.broker(full(16, T, correlation_id=8)).to_client(full(16, T, correlation_id=8))
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=9)).to_client(
+        full(16, T, correlation_id=9)
+    )
+    play.broker(fetch_response(16, correlation_id=3)).nothing()
+    assert (play.connection.done, play.sessions.used) == (True, 0)
+    assert len(play.events(SessionClosed)) == 1
+
+
 def test_after_closing_nothing_is_taken_from_the_client() -> None:
     play = Playbook().established(16, T)
     play.close().takes_broker()

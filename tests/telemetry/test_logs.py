@@ -19,6 +19,7 @@ from proxy.core.events import (
     SessionMade,
     SessionRefused,
 )
+from proxy.session.decision import Reason
 from proxy.telemetry.history import write_event
 from proxy.telemetry.logs import (
     BURST,
@@ -177,6 +178,17 @@ def test_events_become_lines(event: Event, line: dict[str, object]) -> None:
     (written,) = _lines(stream)
     del written["timestamp"]
     assert written == {"client": "1.1.1.1:5", "client_id": ""} | line
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_reasons_look_like_strings(style: str) -> None:
+    stream = io.StringIO()
+    configure(style=style, level="debug", stream=stream)
+
+    write_event(logger(), Passthrough(reason=Reason.SASL_V0))
+
+    expected = "reason='SASL handshake v0'" if style == "console" else '"reason": "SASL handshake v0"'
+    assert expected in stream.getvalue()
 
 
 def test_a_gateway_does_not_import_rich() -> None:
