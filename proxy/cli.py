@@ -40,19 +40,19 @@ examples:
       test the configuration, the bootstrap and the addresses to listen at; the exit code is 0 or 1
 
 Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESSIONS) and a key of the TOML
-file of --config (max_sessions = 200); a flag counts before the environment, the environment before the file.
-SIGHUP reloads them and applies
-{_LIVE};
-SIGTERM drains; a second one exits at once.
+file of --config (max_sessions = 200). A flag overrides the variable; the variable overrides the file.
+SIGHUP reads the options again and applies
+{_LIVE}.
+SIGTERM finishes the requests in flight, then exits (--drain-timeout). A second SIGTERM exits at once.
 """
 
 _TOP_EXAMPLES: Final = """\
 examples:
   fetchgate top
-      the gateway of this machine; h explains the keys
+      the gateway of this machine; press h for help
   fetchgate top --admin 10.0.0.7:9464
   fetchgate top --once
-      one screen, for scripts; the exit code is 1 where there is no gateway
+      one screen, for scripts; the exit code is 1 if no gateway responds
 """
 
 
@@ -73,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     proxy = commands.add_parser(
         "proxy",
         help="run the gateway",
-        description="Run the gateway: clients connect to it as to Kafka; their full fetches become sessions.",
+        description="Run the gateway: clients connect to it as to Kafka; "
+        "their full fetches become incremental fetch sessions.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -126,7 +127,7 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     if command == "proxy":
         flags.append("--check")
     close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
-    meant = f"is it {close[0]}? See" if close else "see"
+    meant = f"did you mean {close[0]}? See" if close else "see"
     unrecognized = f"unrecognized arguments: {' '.join(unknown)}"
     return f"fetchgate {command}: {unrecognized}; {meant} fetchgate {command} --help\n"
 

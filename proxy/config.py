@@ -156,33 +156,35 @@ class Config:
     bootstrap: tuple[Address, ...] = option(
         metavar="HOST:PORT[,...]",
         parse=_bootstrap,
-        parse_transparent=_left_out((), "the original destination is the broker"),
+        parse_transparent=_left_out((), "clients connect to the brokers' own addresses"),
         default=None,
-        help="brokers to start from, tried in turn; not with --transparent",
+        help="the brokers to ask first, in this order until one responds; not with --transparent",
     )
     """Empty in transparent mode."""
     transparent: str = option(
         metavar="off|redirect|tproxy",
         parse=_one_of("off", "redirect", "tproxy"),
         default="off",
-        help="accept connections to brokers that netfilter redirects to --listen, and respond as the broker: "
-        "no address is rewritten, clients keep their bootstrap.servers; redirect needs no privilege, "
-        "tproxy needs CAP_NET_RAW (rules: tools/deploy/transparent.sh)",
+        help="accept the connections that netfilter redirects to --listen, and connect each to its "
+        "original destination, a broker; no address is rewritten, clients keep their "
+        "bootstrap.servers; redirect needs no privilege, tproxy needs CAP_NET_RAW (rules: "
+        "tools/deploy/transparent.sh)",
     )
     """``off``, ``redirect`` or ``tproxy``."""
     listen: Address = option(
         metavar="HOST:PORT",
         parse=lambda text: Address.parse(text, lowest_port=0),
         default="127.0.0.1:19092",
-        help="what clients use as bootstrap.servers; broker N is at this port + 1 + N (see --broker-ports)",
+        help="the address that clients use as bootstrap.servers; broker N is at this port + 1 + N (see "
+        "--broker-ports)",
     )
     reuse_port: bool = option(
         metavar="on|off",
         parse=_switch,
         default="off",
-        help="let another gateway listen at the same ports (SO_REUSEPORT), to replace this one seamlessly: "
-        "start the new one, wait until it is ready, then stop this one; both need it; the new one's --admin "
-        "endpoint opens when this one has stopped",
+        help="let another gateway listen at the same ports (SO_REUSEPORT), to replace this one without "
+        "a gap: start the new gateway, wait until it is ready, then stop the old one; both need "
+        "this option; the new gateway opens its --admin endpoint when the old one has stopped",
     )
     advertise: str = option(
         metavar="HOST",
@@ -197,25 +199,28 @@ class Config:
         parse=BrokerPorts.parse,
         parse_transparent=_left_out(BrokerPorts(), "no broker has a listener of its own"),
         default="",
-        help="where brokers are: a base (29100: broker N at 29100 + N), or a host template for one port on "
-        "many hosts (broker-{id}.kafka.local:9092: the names must resolve to this machine, where the gateway "
-        "binds them; with --tls-cert all share the port at the host of --listen, and the server name that a "
-        "client sends in its TLS handshake selects the broker), and single brokers (3=29103), separated by "
-        "commas; not with --transparent",
+        help="where clients find each broker; a base port (29100: broker N is at 29100 + N), or a host "
+        "template for one port on many hosts (broker-{id}.kafka.local:9092: the names must "
+        "resolve to this machine, where the gateway binds them; with --tls-cert all brokers share "
+        "the port at the host of --listen, and the server name that a client sends in its TLS "
+        "handshake selects the broker); also single brokers (3=29103); separate them by commas; "
+        "not with --transparent",
     )
     tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
-        help="use TLS with clients: the gateway's certificate in PEM, followed by those of intermediate CAs; "
-        "reloaded when it changes; without it, clients use plain text",
+        help="use TLS with clients; the file has the gateway's certificate in PEM, followed by those "
+        "of intermediate CAs; it is read again when it changes; without this option, clients use "
+        "plain text",
     )
     """None: clients come in plain text."""
     tls_key: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
-        help="its key in PEM, without a passphrase; by default in the file of --tls-cert",
+        help="the private key of --tls-cert in PEM, without a passphrase; by default it is in the file "
+        "of --tls-cert",
         needs="tls_cert",
     )
     """None: it is in the file of the certificate; so with `broker_tls_key`."""
@@ -229,7 +234,8 @@ class Config:
         metavar="FILE",
         parse=_path,
         default="",
-        help="the CAs that brokers' certificates may come from, in PEM; by default those of the system",
+        help="the CA certificates, in PEM, that brokers' certificates are checked against; by default "
+        "those of the system",
         needs="broker_tls",
     )
     """None: the CAs of the system."""
@@ -237,8 +243,8 @@ class Config:
         metavar="NAME",
         parse=str.strip,
         default="",
-        help="the name that brokers' certificates must be for, also sent as SNI; by default the "
-        "host of each connection",
+        help="the host name that brokers' certificates must be valid for; it is also sent as SNI; by "
+        "default the host of each connection",
         needs="broker_tls",
     )
     """Empty: each broker's own host."""
@@ -253,21 +259,22 @@ class Config:
         metavar="FILE",
         parse=_path,
         default="",
-        help="its key in PEM, without a passphrase; by default in the file of --broker-tls-cert",
+        help="the private key of --broker-tls-cert in PEM, without a passphrase; by default it is in "
+        "the file of --broker-tls-cert",
         needs="broker_tls_cert",
     )
     admin: Address | None = option(
         metavar="HOST:PORT|off",
         parse=_admin,
         default="127.0.0.1:9464",
-        help="serve /livez /readyz /metrics /state there",
+        help="the address of the admin endpoint, which serves /livez, /readyz, /metrics and /state",
     )
     """None: ``off``."""
     sessions: bool = option(
         metavar="on|off",
         parse=_switch,
         default="on",
-        help="turn full fetches into incremental sessions; off makes the gateway a plain wire",
+        help="turn full fetches into incremental sessions; off: all fetches are forwarded unchanged",
         live=True,
     )
     sessions_off_for: frozenset[str] = option(
@@ -289,23 +296,25 @@ class Config:
         metavar="N",
         parse=_whole(1),
         default="5000",
-        help="connections of clients at one time; more are accepted and closed at once",
+        help="how many connections clients may have at one time; further ones are accepted and closed "
+        "at once",
         live=True,
     )
     workers: int = option(
         metavar="N",
         parse=_whole(1),
         default="1",
-        help="processes that serve clients, to use more cores; from two on, one more process accepts the "
-        "clients and assigns them, and each worker has an equal part of --max-inflight-bytes",
+        help="how many processes serve clients; two or more use more cores; one more process then "
+        "accepts the clients and assigns them to the workers; each worker has an equal part of "
+        "--max-inflight-bytes",
     )
     idle_timeout: float = option(
         metavar="SECONDS",
         parse=_seconds,
         default="600",
-        help="close a connection that carried nothing for so long, as a broker does "
-        "(connections.max.idle.ms), unless its client waits for a response; not one that is forwarded "
-        "because it is not plain Kafka; 0: never",
+        help="close a connection on which nothing was sent for this time, as a broker does "
+        "(connections.max.idle.ms); this does not close a connection whose client waits for a "
+        "response, nor one that is forwarded because it is not plain Kafka; 0: never",
         live=True,
     )
     """Seconds; 0: never. So with `handshake_timeout`."""
@@ -313,29 +322,31 @@ class Config:
         metavar="SECONDS",
         parse=_seconds,
         default="60",
-        help="close a connection that sent no complete request within so long; 0: never",
+        help="close a connection that sent no complete request within this time; 0: never",
         live=True,
     )
     max_inflight_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(256 * MIB),
-        help="bytes of responses buffered in memory, for all connections together; above it brokers are not "
-        "read; incomplete fetch requests may use as many again, and above it are forwarded unchanged",
+        help="how many bytes of responses may be buffered in memory, for all connections together; at "
+        "the limit, the gateway stops reading from brokers; incomplete fetch requests have a "
+        "second limit of the same size; beyond it they are forwarded unchanged",
         live=True,
     )
     max_request_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(100 * MIB),
-        help="the largest request that is accepted from a client, as a broker's socket.request.max.bytes",
+        help="the largest request that is accepted from a client, like a broker's socket.request.max.bytes",
         live=True,
     )
     drain_timeout: float = option(
         metavar="SECONDS",
         parse=_seconds,
         default="30",
-        help="how long SIGTERM waits for requests in flight and for sessions to be closed at the brokers",
+        help="how long the gateway waits after SIGTERM until requests in flight have their responses "
+        "and sessions are closed at the brokers",
         live=True,
     )
     """Seconds."""
@@ -344,40 +355,42 @@ class Config:
         parse=_path,
         parse_transparent=_left_out(None, "no broker has a listener of its own"),
         default="",
-        help="keep the known brokers in this file, so that after a restart their listeners are open at once; "
-        "not with --transparent",
+        help="write the known brokers to this file; after a restart the gateway opens their listeners "
+        "at once; not with --transparent",
     )
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,
         default="",
-        help="write the traffic of both sides there, as pcap files for `fetchgate replay`, with all that "
-        "clients and brokers send, records and passwords of SASL PLAIN included",
+        help="write the traffic with clients and with brokers to this directory, as pcap files for "
+        "`fetchgate replay`; they contain all that clients and brokers send, records and "
+        "passwords of SASL PLAIN included",
     )
     capture_records: bool = option(
         metavar="yes|no",
         parse=lambda text: _one_of("yes", "no", "on", "off")(text) in {"yes", "on"},
         default="yes",
-        help="no leaves out the contents of records, credentials, and all that is not understood; measuring "
-        "such a capture gives the same figures",
+        help="no: leave out the contents of records, credentials, and everything that the gateway does "
+        "not understand; `fetchgate replay measure` gives the same figures for such a capture",
     )
     capture_file_bytes: int = option(
         metavar="N",
         parse=_whole(1),
         default=str(64 * MIB),
-        help="begin another file of the capture after so many bytes",
+        help="the size in bytes at which a new capture file begins",
     )
     capture_files: int = option(
         metavar="N",
         parse=_whole(1),
         default="16",
-        help="files of captures in DIR, those of earlier runs included; the oldest is deleted",
+        help="how many capture files to keep in DIR, those of earlier runs included; when there are "
+        "more, the oldest is deleted",
     )
     log_format: str = option(
         metavar="console|json",
         parse=_one_of("console", "json"),
         default="console",
-        help="log lines on stderr, for people or for machines",
+        help="the format of the log lines on stderr: for people (console) or for programs (json)",
     )
     log_level: str = option(
         metavar="LEVEL",
@@ -414,7 +427,7 @@ TOP_OPTIONS = (
         metavar="SECONDS",
         parse=_interval,
         default="1",
-        help="the time from one screen to the next",
+        help="the time between two screens",
     ),
     Option(
         name="once",
@@ -456,7 +469,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     if config.admin is not None and config.admin == config.listen and config.listen.port:
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
     if config.workers > 1 and config.capture is not None:
-        raise ConfigError("--capture takes one process; leave out --workers, or set it to 1")
+        raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")
     _check_needs(config)
     return config
 
@@ -503,7 +516,7 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
     meant = [difflib.get_close_matches(name, known, n=1, cutoff=_ALMOST) for name in ours]
     pairs = [(name, close[0]) for name, close in zip(ours, meant, strict=True) if close]
-    return [f"{name} is not an option and is ignored; is it {close}?" for name, close in pairs]
+    return [f"{name} is not an option and is ignored; did you mean {close}?" for name, close in pairs]
 
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
@@ -555,10 +568,12 @@ def _toml_text(file: str, key: str, value: object) -> str:
     """Convert a TOML value to what the command line would have."""
     names = [option.name for option in (*OPTIONS, *TOP_OPTIONS)]
     if key not in names and isinstance(value, dict):
-        raise ConfigError(f"[{key}] in {file}: there are no tables; write options without [{key}]")
+        raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
     if key not in names:
         close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
-        raise ConfigError(f"{key} in {file}: no such option" + (f"; is it {close[0]}?" if close else ""))
+        raise ConfigError(
+            f"{key} in {file}: no such option" + (f"; did you mean {close[0]}?" if close else "")
+        )
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (str, int, float)):

@@ -32,12 +32,13 @@ def of_client(error: ssl.SSLError) -> str:
     """Return why a client's handshake failed, and what to do."""
     reason = error.reason or ""
     if reason in _NO_TLS:
-        return "the client does not speak TLS: with --tls-cert its security.protocol is SSL or SASL_SSL"
+        return "the client does not speak TLS: with --tls-cert its security.protocol must be SSL or SASL_SSL"
     if reason == _NOT_ASCII:
-        return "the server name that the client sends (SNI) is not ASCII"
+        return "the server name that the client sends (SNI) is not ASCII: the client must use an ASCII name"
     if _ALERT in reason:
         alert = _alert(reason)
-        remedy = "renew it" if alert == _EXPIRED else "give it the CA and a name"
+        trust = "the client must trust its CA, and connect to a name that it is for"
+        remedy = "renew it" if alert == _EXPIRED else trust
         return f"the client refuses the certificate of --tls-cert ({alert}): {remedy}"
     return short(error)
 
@@ -51,7 +52,8 @@ def of_broker(error: ssl.SSLError) -> str:
         return "it does not speak TLS there: name its TLS port, or leave out --broker-tls"
     if _ALERT in reason:
         return (
-            f"it refuses us in the TLS handshake ({_alert(reason)}): does it require a client certificate? "
+            f"it refuses the gateway in the TLS handshake ({_alert(reason)}): "
+            "does it require a client certificate? "
             "Give one that it accepts as --broker-tls-cert and --broker-tls-key"
         )
     return f"TLS failed: {short(error)}"

@@ -1,4 +1,4 @@
-"""Which fetchgate this is."""
+"""The version of fetchgate."""
 
 from importlib.metadata import version
 from typing import Final

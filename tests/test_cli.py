@@ -84,12 +84,12 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             ["proxy", "--bootstrap", "k:1", "--sesions", "off"],
             (
                 "fetchgate proxy: unrecognized arguments: --sesions off; "
-                "is it --sessions? See fetchgate proxy --help"
+                "did you mean --sessions? See fetchgate proxy --help"
             ),
         ),
         (
             ["top", "--onc"],
-            "fetchgate top: unrecognized arguments: --onc; is it --once? See fetchgate top --help",
+            "fetchgate top: unrecognized arguments: --onc; did you mean --once? See fetchgate top --help",
         ),
         (
             ["proxy", "--bootstrap", "k:1", "--zzz"],
@@ -312,6 +312,7 @@ def test_more_connections_than_there_are_file_descriptors_for_are_reported() -> 
             (line,) = gate.said("too few file descriptors for --max-connections")
             assert line["needed"] == 2_000_000_256
             assert line["limit"] < line["needed"]
+            assert line["remedy"] == "raise the limit (ulimit -n), or lower --max-connections"
 
     run(scene())
 
@@ -343,7 +344,10 @@ def test_check_says_what_is_reached_and_where_listeners_would_be(capsys: pytest.
                 [
                     *reached,
                     f"broker 1 kafka-1:9092: 127.0.0.1:{first + 2}",
-                    "broker 60000 kafka-2:9092: no port by --broker-ports; it will be left out",
+                    (
+                        "broker 60000 kafka-2:9092: it has no port and is left out; "
+                        "give it one with --broker-ports"
+                    ),
                 ],
                 "",
             )
@@ -399,7 +403,7 @@ def test_check_says_what_it_waits_for(
         code, said, complaint = _check(capsys, "--bootstrap", at, "--listen", "127.0.0.1:0", "--admin", "off")
     assert code == 1
     assert said == [
-        f"bootstrap {at}: no response yet; it has 0 s",
+        f"bootstrap {at}: waiting for a response, 0 s at most",
         f"bootstrap {at}: no response in 0 s (does it speak TLS? Then give --broker-tls on)",
     ]
     assert complaint.startswith("fetchgate proxy: no bootstrap address responds")
@@ -410,7 +414,7 @@ def test_misspelt_variables_are_reported(
 ) -> None:
     monkeypatch.setenv("FETCHGATE_LISTN", "127.0.0.1:1")
     options = ["--transparent", "redirect", "--listen", "127.0.0.1:0", "--admin", "off"]
-    told = "FETCHGATE_LISTN is not an option and is ignored; is it FETCHGATE_LISTEN?"
+    told = "FETCHGATE_LISTN is not an option and is ignored; did you mean FETCHGATE_LISTEN?"
     assert _check(capsys, *options) == (0, [told], "")
 
 
@@ -422,7 +426,9 @@ def test_a_misspelt_variable_is_reported_where_its_option_is_missing(
     monkeypatch.setenv("FETCHGATE_BOOTSTRP", "kafka:9092")
     assert main(["proxy", *more]) == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("FETCHGATE_BOOTSTRP is not an option and is ignored; is it FETCHGATE_BOOTSTRAP?")
+    assert first.endswith(
+        "FETCHGATE_BOOTSTRP is not an option and is ignored; did you mean FETCHGATE_BOOTSTRAP?"
+    )
     assert "--bootstrap is missing" in second
 
 

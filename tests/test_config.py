@@ -154,11 +154,11 @@ def test_two_listeners_at_one_address_are_seen_at_once() -> None:
     ("text", "message"),
     [
         ("listen = \n", "--config {file} is not TOML: Invalid value (at line 1, column 10)"),
-        ("max-sesions = 1\n", "max-sesions in {file}: no such option; is it max_sessions?"),
+        ("max-sesions = 1\n", "max-sesions in {file}: no such option; did you mean max_sessions?"),
         ("zzz = 1\n", "zzz in {file}: no such option"),
         (
             "[proxy]\n",
-            "[proxy] in {file}: there are no tables; write options without [proxy]",
+            "[proxy] in {file}: tables are not allowed; write options without [proxy]",
         ),
         ("listen = { a = 1 }\n", "listen in {file}: give a string, a number, or a list of them"),
         ("bootstrap = [[1]]\n", "bootstrap in {file}: give a string, a number, or a list of them"),
@@ -198,9 +198,9 @@ def test_variables_that_are_almost_an_option_are_reported_and_others_left_alone(
             "MAX_SESIONS": "5",
         }
     ) == [
-        "FETCHGATE_ADMN is not an option and is ignored; is it FETCHGATE_ADMIN?",
-        "FETCHGATE_CONFG is not an option and is ignored; is it FETCHGATE_CONFIG?",
-        "FETCHGATE_MAX_SESIONS is not an option and is ignored; is it FETCHGATE_MAX_SESSIONS?",
+        "FETCHGATE_ADMN is not an option and is ignored; did you mean FETCHGATE_ADMIN?",
+        "FETCHGATE_CONFG is not an option and is ignored; did you mean FETCHGATE_CONFIG?",
+        "FETCHGATE_MAX_SESIONS is not an option and is ignored; did you mean FETCHGATE_MAX_SESSIONS?",
     ]
 
 

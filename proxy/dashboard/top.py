@@ -54,7 +54,7 @@ async def ask(address: Address) -> Snapshot:
     except (OSError, UnicodeEncodeError) as error:  # UnicodeEncodeError: not a host name
         raise UnreachableError(reason_of(error)) from None
     except Exception:  # noqa: BLE001 - no response, whatever it is, may end the dashboard
-        raise UnreachableError("what responds there is not fetchgate") from None
+        raise UnreachableError("another program responds there") from None
 
 
 async def _get(address: Address) -> object:
@@ -97,7 +97,7 @@ def watch(address: Address, interval: float) -> int:
     """
     console = Console(highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
-        sys.stderr.write("fetchgate top: this is not a terminal; give --once\n")
+        sys.stderr.write("fetchgate top: the output is not a terminal; give --once\n")
         return 2
     with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         asyncio.run(_Top(address, interval, live).run())

@@ -140,7 +140,7 @@ def _line(*parts: str | tuple[str, str]) -> Text:
 
 
 def _title(snapshot: Snapshot, choice: Selection) -> Text:
-    paused = ("  PAUSED, p goes on ", "bold reverse") if choice.paused else ""
+    paused = ("  PAUSED, p continues ", "bold reverse") if choice.paused else ""
     return _line(
         (f"fetchgate {snapshot.version}", _LABEL),
         f" at {snapshot.listen}  ",
@@ -361,8 +361,8 @@ def _unreachable(snapshot: Unreachable) -> Iterable[Text]:
     yield _line(("fetchgate", _LABEL), "  ", ("not reachable", _WARNING), f"  for {span(snapshot.seconds)}")
     yield _line("")
     yield Text.assemble((f"No response from {snapshot.address}: {snapshot.reason}.", _LABEL))
-    yield Text("It is polled; this screen comes back when it responds.")
-    yield Text("Does `fetchgate proxy` run there, and is --admin what its --admin says?")
+    yield Text("fetchgate top asks again; the figures return when the gateway responds.")
+    yield Text("Does `fetchgate proxy` run there, and is its --admin the same address?")
     if snapshot.last is not None:
         yield _line("")
         yield _line(
@@ -385,14 +385,14 @@ _HELP: Final = (
     ("Keys", ""),
     ("s  S  1-9", "sort clients by the next column, the previous one, or that column"),
     ("r", "reverse the order"),
-    ("/", "only clients with these letters in id, software, address, broker"),
+    ("/", "only clients with this text in id, software, address or broker"),
     ("p", "pause: freezes the screen, not the gateway"),
     ("q", "quit"),
     ("Clients, a line for each connection", ""),
     ("v", "version of its last fetch"),
     ("parts, epoch", "partitions and next epoch of its fetch session at the broker"),
     ("incr", "share of its fetches that the broker got as incremental ones"),
-    ("left out", "partition entries that the broker's side was spared, both ways"),
+    ("left out", "partition entries that were not sent to or by the broker"),
     ("saved", "bytes of fetches on the client's side less those on the broker's"),
     ("Brokers", ""),
     ("refused", "requests for a session for which there was no free slot"),

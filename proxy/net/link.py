@@ -516,7 +516,9 @@ class Link:
             self.finish()
 
     def _fail(self, error: Exception) -> None:
-        self._host.log.error("connection broken by a defect", **self.log_fields, exc_info=error)
+        self._host.log.error(
+            "connection closed by a defect of fetchgate; please report it", **self.log_fields, exc_info=error
+        )
         self.last_event = self.last_error = "defect"
         self.abort()
 

@@ -206,7 +206,7 @@ def _load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | No
         context.load_cert_chain(cert, key, password=_no_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise TlsError(f"{named}: the key is not that of the certificate") from None
+            raise TlsError(f"{named}: the key does not belong to the certificate") from None
         raise TlsError(f"{named}: give a certificate and its key in PEM ({short(error)})") from None
     except OSError as error:
         missing = next((file for file in (cert, key) if file is not None and not _readable(file)), cert)
@@ -223,7 +223,7 @@ def _no_passphrase() -> str:
 
 def _unusable(option: str, file: Path, error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
-        return f"{option} {file}: no certificate in PEM there ({short(error)})"
+        return f"{option} {file}: the file has no certificate in PEM ({short(error)})"
     return (
         f"{option} {file}: {strerror(error.errno) if isinstance(error, OSError) and error.errno else error}"
     )

@@ -145,7 +145,7 @@ def _listen(address: Address, mode: str, binding: Binding) -> list[socket.socket
         if mode != TPROXY or error.errno != errno.EPERM:  # EACCES: a port below 1024
             raise
         raise ConfigError(
-            "--transparent tproxy needs CAP_NET_RAW: start it with that, or give systemd's socket"
+            "--transparent tproxy needs CAP_NET_RAW: start the gateway with it, or give systemd's socket"
             " Transparent=yes (see docs/deploy.md), or use redirect"
         ) from None
 

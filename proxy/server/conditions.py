@@ -19,8 +19,8 @@ WARN_AGAIN_SECONDS: Final = 5.0
 """... and after so many seconds: the number of clients may go up and down near the limit."""
 CALM_SECONDS: Final = 60.0
 """How long the status reports that file descriptors ran out."""
-NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; see ulimit -n"
-NOT_ASKED: Final = "the bootstrap was not asked yet"
+NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
+NOT_ASKED: Final = "the bootstrap has not been asked yet"
 UNTRIED_SECONDS: Final = 180.0
 """An unreachable broker is forgotten when nobody tried to connect to it for so long: it may be removed, or
 never existed. Clients that want it try every few seconds; the alert on it waits longer than this."""
@@ -55,7 +55,9 @@ class ConnectionLimit:
         if not self._warned:
             self._warned = True
             self._warned_at = now
-            self._log.warning("connection limit reached, more clients are closed", max_connections=limit)
+            self._log.warning(
+                "connection limit reached, further connections are closed", max_connections=limit
+            )
             self._note("limit", f"connection limit reached: {limit_reached(limit)}", warning=True)
         return False
 
@@ -91,7 +93,9 @@ class Descriptors:
         self._none_at = now
         if not self.problem:
             self.problem = NO_DESCRIPTOR
-            self._log.warning("no file descriptor is left for more clients", remedy="see ulimit -n")
+            self._log.warning(
+                "no file descriptor is left for more clients", remedy="raise the limit (ulimit -n)"
+            )
             self._note("descriptors", NO_DESCRIPTOR, warning=True)
 
 
@@ -146,13 +150,15 @@ class Reachability:
             self._log.warning("bootstrap unreachable, trying again", reason=reason)
             self._note("unreachable", f"the bootstrap is unreachable: {reason}", warning=True)
         else:
-            self._log.warning("broker unreachable, its clients are closed", broker=node_id, reason=reason)
+            self._log.warning(
+                "broker unreachable, connections of its clients are closed", broker=node_id, reason=reason
+            )
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
 
     def forget(self, now: float) -> None:
         """Forget the unreachable brokers that nobody tries any more; `now` in seconds."""
         for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
-            self._log.info("unreachable broker not tried any more, forgotten", broker=node_id)
+            self._log.info("unreachable broker forgotten, no client tries to reach it", broker=node_id)
 
     def bootstrap_responded(self, address: Address) -> bool:
         """Record that a bootstrap address has named its brokers; tell whether it is the first time."""

@@ -127,7 +127,9 @@ class Brokers(Directory):
         elif broker.address == address:
             return broker
         else:
-            self._log.info("broker moved", broker=node_id, before=str(broker.address), now=str(address))
+            self._log.info(
+                "address of a broker changed", broker=node_id, before=str(broker.address), now=str(address)
+            )
             broker.address = address
         self._save()
         return broker
@@ -148,7 +150,9 @@ class Brokers(Directory):
             elif now - broker.missing_since >= FORGET_SECONDS and broker.node_id not in in_use:
                 del self.known[broker.node_id]
                 self._stop(broker.node_id)
-                self._log.info("broker gone", broker=broker.node_id, address=str(broker.address))
+                self._log.info(
+                    "broker is no longer in the cluster", broker=broker.node_id, address=str(broker.address)
+                )
                 self._save()
 
     def retry(self) -> None:
@@ -164,7 +168,7 @@ class Brokers(Directory):
         try:
             saved = list(_parse(json.loads(self._state.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            self._log.warning("state not read", file=str(self._state), reason=reason_of(error))
+            self._log.warning("--state file not read", file=str(self._state), reason=reason_of(error))
             return
         for node_id, address in saved:
             self.learn(node_id, address)
@@ -173,7 +177,10 @@ class Brokers(Directory):
         before, broker.problem = broker.problem, ""
         try:
             if broker.listener is None:
-                broker.problem = f"broker {broker.node_id}: its port is outside 1-65535; see --broker-ports"
+                broker.problem = (
+                    f"broker {broker.node_id}: its port is outside 1-65535; "
+                    "give it a port with --broker-ports"
+                )
             elif not self._shares or broker.listener.host == self._listen.host:
                 self._serve(broker.node_id, self._bind(broker.listener))
             elif not self._sharing:
@@ -206,7 +213,7 @@ class Brokers(Directory):
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
             temporary.replace(self._state)
         except OSError as error:
-            self._log.warning("state not written", file=str(self._state), reason=reason_of(error))
+            self._log.warning("--state file not written", file=str(self._state), reason=reason_of(error))
 
 
 def _parse(document: Any) -> Iterable[tuple[int, Address]]:
@@ -283,7 +290,7 @@ class ClusterListeners:
             self.brokers = Destinations(config.transparent)
             self._serve(None, sockets)
             self._log.info("ready", transparent=config.transparent)
-            self._note("ready", f"ready: connections come by {config.transparent}")
+            self._note("ready", f"ready in transparent mode: {config.transparent}")
             return
         self.brokers = brokers = Brokers(
             rule=config.broker_ports,
@@ -335,4 +342,6 @@ class ClusterListeners:
         self._log.info("ready", bootstrap=str(cluster.address), brokers=sorted(brokers.known))
         self._note("ready", f"ready: the bootstrap {cluster.address} responded")
         if cluster.brokers is None:
-            self._log.info("the cluster requires authentication: brokers are learned from clients' responses")
+            self._log.info(
+                "the cluster requires authentication: brokers are learned from the responses to clients"
+            )

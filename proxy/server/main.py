@@ -54,7 +54,7 @@ def run(arguments: dict[str, Any]) -> int:
     logs.configure(style=config.log_format, level=config.log_level)
     keep_freed()
     for text in misspelt_variables(os.environ):
-        logs.logger().warning("variable ignored", reason=text)
+        logs.logger().warning("environment variable ignored", reason=text)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_serve(config, arguments))
@@ -135,7 +135,12 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     gc.freeze()  # what exists now stays: no garbage collection needs to look at it again
     log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(admin_at or "off"))
     if files < (needed := 2 * config.max_connections + OWN_FILES):
-        log.warning("too few file descriptors for --max-connections", needed=needed, limit=files)
+        log.warning(
+            "too few file descriptors for --max-connections",
+            needed=needed,
+            limit=files,
+            remedy="raise the limit (ulimit -n), or lower --max-connections",
+        )
     options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
     gateway.spawn(options.watch_file())
     await _until_stopped(gateway, options)
@@ -164,7 +169,7 @@ async def _start_admin(
         waits = gateway.config.reuse_port and error.errno == EADDRINUSE
         if not waits or isinstance(error, OwnListenerError):
             raise
-        gateway.log.info("the admin endpoint waits until the other gateway ends")
+        gateway.log.info("the admin endpoint opens when the other gateway has stopped")
         gateway.spawn(_wait_for_admin(gateway, admin, at, bind))
         return at
     await admin.start(sockets)
@@ -174,8 +179,8 @@ async def _start_admin(
 async def _wait_for_admin(
     gateway: Gateway | Supervisor, admin: Admin, at: Address, bind: Callable[[], list[socket]]
 ) -> None:
-    remedy = "if its address is not that of a gateway that is ending, give --admin another HOST:PORT"
-    say = partial(gateway.log.warning, f"the admin endpoint still waits: {remedy}", admin=str(at))
+    remedy = "stop the program that uses its address, or give --admin another HOST:PORT"
+    say = partial(gateway.log.warning, f"the admin endpoint is still closed: {remedy}", admin=str(at))
     late = gateway.loop.call_later(ADMIN_LATE_SECONDS, say)
     try:
         while True:

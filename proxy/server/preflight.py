@@ -89,7 +89,7 @@ async def _ask_all(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
     """Ask every bootstrap address, and return the response of the last one that responded."""
     cluster: Cluster | None = None
     for address in config.bootstrap:
-        waiting = f"bootstrap {address}: no response yet; it has {bootstrap.ASK_SECONDS:.0f} s"
+        waiting = f"bootstrap {address}: waiting for a response, {bootstrap.ASK_SECONDS:.0f} s at most"
         patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
         try:
             cluster = await ask(address, tls, [config.listen])
@@ -100,7 +100,7 @@ async def _ask_all(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
         finally:
             patience.cancel()
     if cluster is not None and cluster.brokers is None:
-        say("brokers: the cluster requires authentication; they are learned from clients' responses")
+        say("brokers: the cluster requires authentication; they are learned from the responses to clients")
     return cluster
 
 
@@ -170,7 +170,7 @@ class _Listeners:
         )
         learned = [brokers.learn(node_id, address) for node_id, address in sorted(known.items())]
         for broker in learned:
-            at = broker.listener or "no port by --broker-ports; it will be left out"
+            at = broker.listener or "it has no port and is left out; give it one with --broker-ports"
             self._say(f"broker {broker.node_id} {broker.address}: {at}")
             if broker.problem and broker.listener is not None:
                 self._say(broker.problem)

@@ -91,5 +91,5 @@ class Reloader:
 
 
 def _in_words(applied: list[str], restart: list[str]) -> str:
-    words = f"options reloaded: {', '.join(applied) or 'nothing new'}"
+    words = f"options reloaded: {', '.join(applied) or 'nothing changed'}"
     return f"a restart is needed for {', '.join(restart)}; {words}" if restart else words

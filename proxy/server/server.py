@@ -129,17 +129,21 @@ class Server(Service):
             number, destination = self.brokers.of(sock)
         except OSError as error:
             return self._refuse(
-                f"no original destination ({reason_of(error)}): only clients that netfilter brings are served"
+                f"a connection has no original destination ({reason_of(error)}): in transparent mode "
+                "only connections that netfilter redirects are served"
             )
         link.broker_address = destination
         if destination.port == self.listen.port and destination.host == _own_host(sock):
             return self._refuse(
-                "a client connected to --listen itself; only netfilter may lead clients to it"
+                "a client connected to --listen directly; in transparent mode it must connect to a broker"
             )
         host, port = _host_and_port(link.client_address)
         if (port, destination) in self.shared.outbound_ports and is_own(host):
             self._looped_at = monotonic()
-            return self._refuse("the gateway's own connection came back: exclude its user from the rules")
+            return self._refuse(
+                "netfilter sent the gateway's own connection back to it: "
+                "exclude the gateway's user from the rules"
+            )
         return number
 
     def _broker_by_name(self, link: Link) -> int | None:
@@ -151,7 +155,7 @@ class Server(Service):
             return None
         if self.knows(named):
             return named
-        return self._refuse(f"a client asked for {link.server_name}, but no such broker is known (yet)")
+        return self._refuse(f"a client asked for {link.server_name}, but this broker is not known yet")
 
     def knows(self, node_id: int) -> bool:
         """Tell whether a broker is known."""
@@ -393,9 +397,9 @@ class Server(Service):
             The number of connections that were cut off.
         """
         self._draining = True
-        self.note("draining", f"draining: {len(self.links)} connections finish what is in flight")
+        self.note("draining", f"draining: {len(self.links)} connections finish their requests in flight")
         for link in list(self.links):
-            link.close_session("gateway leaves", within=within)
+            link.close_session("the gateway stops", within=within)
         if self.links:
             self._all_closed.clear()
             with suppress(TimeoutError):
@@ -435,7 +439,7 @@ class Server(Service):
             stalled = self.budget.stalled(monotonic())
             if isinstance(stalled, Link):
                 self.log.warning(
-                    "connection cut off: it makes no progress while others wait for memory",
+                    "connection closed: it makes no progress while others wait for memory",
                     **stalled.log_fields,
                 )
                 stalled.abort()

@@ -122,7 +122,7 @@ class Supervisor(Service):
         """Describe the status of this process, without what only the workers know."""
         missing = self._missing
         problems = [*self.brokers.problems, *self.reload_errors]
-        problems += [f"worker {number} does not run yet" for number in missing]
+        problems += [f"worker {number} is not running yet" for number in missing]
         status = self.status_of(problems, slots_used=sum(self._slots), connections=self._connected)
         status.bootstrap_answered &= len(missing) < self.config.workers
         return status
@@ -206,7 +206,7 @@ class Supervisor(Service):
     async def drain(self, within: float) -> int:
         """Accept no new clients, and have the workers finish what is in flight; see `Server.drain`."""
         self._draining = True
-        self.note("draining", f"draining: {self._connected} connections finish what is in flight")
+        self.note("draining", f"draining: {self._connected} connections finish their requests in flight")
         for node_id in list(self._sockets):
             self._stop(node_id)
         cut_off = await asyncio.gather(*(worker.drain(within) for worker in self._workers.values()))
@@ -244,7 +244,7 @@ class Supervisor(Service):
     def worker_up(self, number: int) -> None:
         """Record that a worker serves."""
         if self._started:
-            self.log.info("worker serves", worker=number)
+            self.log.info("worker started", worker=number)
             self._resume_accepting()
         elif not self._missing:
             self._begin()
@@ -267,7 +267,7 @@ class Supervisor(Service):
         why = "unexpectedly" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
         self.log.error("worker ended", worker=worker.number, reason=why)
         name = f"worker {worker.number}"
-        self.note(name, f"{name} ended {why}; its clients connect again", warning=True)
+        self.note(name, f"{name} ended {why}; its clients must reconnect", warning=True)
         worker.counts.drop_current()
         self._ended_counts.add(worker.counts)
         worker.counts = Counts()

@@ -234,7 +234,7 @@ class _Process:
                 config, listen, self._loop, shared=self._shared, ask=self._ask, channel=self._channel
             )
         except ConfigError as error:  # a file has changed since the supervisor read it
-            logs.logger().error("worker can't begin", worker=self._shared.number, reason=str(error))
+            logs.logger().error("worker can't start", worker=self._shared.number, reason=str(error))
             self.failed = True
             self._ended.set()
             return

@@ -91,7 +91,9 @@ class Admin:
         try:
             return await route(query)
         except Exception as error:  # noqa: BLE001 - a defect of the gateway costs one response
-            logs.logger().error("admin endpoint broken by a defect", exc_info=error)
+            logs.logger().error(
+                "no response of the admin endpoint: a defect of fetchgate; please report it", exc_info=error
+            )
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _live(self, _query: str) -> Response:

@@ -148,7 +148,7 @@ def _words(event: Event, client: str, broker: str) -> str:
         case SessionMade():
             words = f"{broker} gave {client} a session of {event.partitions:,} partitions"
         case SessionRefused():
-            words = f"{broker} has no slot for {client}, which continues with full fetches"
+            words = f"{broker} has no free session slot for {client}; full fetches continue"
         case SessionLost():
             words = _lost(event, client, broker)
         case SessionClosed():
@@ -156,7 +156,8 @@ def _words(event: Event, client: str, broker: str) -> str:
         case Passthrough():
             words = f"{client} is forwarded unchanged: {event.reason}"
         case Fault():
-            words = f"{client} at {broker} was cut off, fault of the {event.side}: {event.reason}"
+            closed = f"the connection of {client} to {broker} was closed"
+            words = f"{closed}, fault of the {event.side}: {event.reason}"
         case _:
             assert_never(event)
     return words
@@ -184,11 +185,15 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
     match event:
         case ClientNamed():
             software = f"{event.software_name} {event.software_version}".strip()
-            log.debug("client named", **who | {"client_id": event.client_id}, software=software)
+            log.debug("client sent its name", **who | {"client_id": event.client_id}, software=software)
         case SessionMade():
             log.debug("session made", **who, session_id=event.session_id, partitions=event.partitions)
         case SessionRefused():
-            log.warning("session refused", **who, remedy="the broker has no free slot; full fetches continue")
+            log.warning(
+                "session refused",
+                **who,
+                remedy="full fetches continue; raise max.incremental.fetch.session.cache.slots at the broker",
+            )
         case SessionLost():
             log.info(
                 "session lost", **who, session_id=event.session_id, code=event.error_code, reason=event.reason
@@ -196,7 +201,7 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
         case SessionClosed():
             log.debug("session closed", **who, session_id=event.session_id, reason=event.reason)
         case Passthrough():
-            log.debug("passed through", **who, reason=event.reason)
+            log.debug("forwarded unchanged", **who, reason=event.reason)
         case Fault():
             log.warning("connection fault", **who, side=event.side, reason=event.reason)
         case _:

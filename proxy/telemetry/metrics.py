@@ -46,7 +46,7 @@ class _AccountCollector(Collector):
         counts, status = account.counts, account.status
         tally = counts.total()
         sides: Sides = (("client", tally.client), ("broker", tally.broker))
-        info = GaugeMetricFamily("fetchgate_build_info", "Which fetchgate this is.", labels=["version"])
+        info = GaugeMetricFamily("fetchgate_build_info", "The version of fetchgate.", labels=["version"])
         info.add_metric([VERSION], 1)
         yield info
         yield from _bytes(sides)
@@ -113,7 +113,7 @@ def _sessions(counts: Counts) -> Iterator[Metric]:
 
 def _health(account: Account) -> Iterator[Metric]:
     health = account.health
-    yield GaugeMetricFamily("fetchgate_ready", "Whether clients can be served.", value=int(health.ready))
+    yield GaugeMetricFamily("fetchgate_ready", "1 if clients can be served.", value=int(health.ready))
     states = GaugeMetricFamily(
         "fetchgate_state", "1 for the current state, 0 for the others.", labels=["state"]
     )
@@ -126,7 +126,7 @@ def _limits(status: Status) -> Iterator[Metric]:
     """The limits, and how much of each is used."""
     config = status.config
     for name, text, value in (
-        ("sessions_enabled", "Whether --sessions is on.", int(config.sessions)),
+        ("sessions_enabled", "1 if --sessions is on.", int(config.sessions)),
         ("session_slots_held", "Session slots at brokers that are used or requested.", status.slots_used),
         ("session_slots_limit", "--max-sessions.", config.max_sessions),
         ("inflight_bytes", "Bytes of incomplete responses in memory.", status.buffered_bytes),
@@ -153,11 +153,15 @@ def _brokers(account: Account) -> Iterator[Metric]:
         name = names.get(id_, "other")
         reached[name] = reached.get(name, 0) + links.reached
     yield _by_broker("connections", "Open connections to the broker.", reached)
-    yield _by_broker("unreachable", "1 if the last attempt to connect failed recently.", unreachable)
+    yield _by_broker(
+        "unreachable", "1 if the last attempt to connect failed, in the last three minutes.", unreachable
+    )
     saved = {name: saved_bytes(tally) for name, tally in together.items()}
     yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
     refusals = {name: tally.refusals for name, tally in together.items()}
-    yield _counted_by_broker("session_refusals", "Requests for a session that got none.", refusals)
+    yield _counted_by_broker(
+        "session_refusals", "Requests for a session to which the broker gave none.", refusals
+    )
     evictions = {
         name: tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND] for name, tally in together.items()
     }

@@ -148,11 +148,12 @@ def _limits(status: Status) -> list[str]:
     if config.sessions and 0 < config.max_sessions <= status.slots_used:
         reached.append(
             f"all {config.max_sessions} session slots are used, other clients' fetches are forwarded"
-            " unchanged; see --max-sessions"
+            " unchanged; raise --max-sessions"
         )
     if status.over:
         reached.append(
-            f"{status.buffered_bytes} bytes of responses are buffered, brokers wait; see --max-inflight-bytes"
+            f"{status.buffered_bytes} bytes of responses are buffered, brokers are not read;"
+            " raise --max-inflight-bytes"
         )
     if status.connections >= config.max_connections:
         reached.append(limit_reached(config.max_connections))
@@ -161,7 +162,10 @@ def _limits(status: Status) -> list[str]:
 
 def limit_reached(max_connections: int) -> str:
     """Say that the connection limit is reached."""
-    return f"all {max_connections} connections are used, more are closed at once; see --max-connections"
+    return (
+        f"all {max_connections} connections are used, further ones are closed at once;"
+        " raise --max-connections"
+    )
 
 
 def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -> str:

@@ -46,10 +46,10 @@ EXIT_USAGE: Final = 2
 EXIT_PARTLY: Final = 3
 
 DESCRIPTION: Final = """\
-Play the captured requests against a live gateway or broker, each captured connection on one of its own, in
-order and in time. Topics go by name, offsets as --offsets says, session ids as the target gives them. Writes
-(Produce, and what changes a group: JoinGroup, Heartbeat, OffsetCommit ...) are left out unless --include
-names them. Plain text only: neither TLS nor SASL.
+Send the captured requests again, to a live gateway or broker. Each captured connection gets a connection of
+its own; order and timing are as captured. Topics are found by name. Offsets are replaced as --offsets says,
+session ids by those of the target. Requests that write (Produce, and those that change a group: JoinGroup,
+Heartbeat, OffsetCommit ...) are left out, unless --include names them. TLS and SASL are not supported.
 """
 
 EXAMPLES: Final = """\
@@ -57,15 +57,15 @@ examples:
   fetchgate replay drive morning.pcap --target 127.0.0.1:19092
       as captured, against a gateway
   fetchgate replay drive morning.pcap --target 127.0.0.1:19092 --against kafka:9092
-      the same at a gateway and at a broker, request by request, and what the gateway saved, as measured
+      each request to a gateway and to a broker; the report shows what the gateway saved
   fetchgate replay drive morning.pcap --target kafka:9092 --speed max --rate 2000 --max-wait 0 --csv run1.csv
-      as fast as responses come, 2000 requests a second at most; the figures as a table
+      as fast as responses come, at most 2000 requests a second; writes the figures as a table
   fetchgate replay drive morning.pcap --target kafka:9092 --speed 10 --connections 20 --duration 60
       ten times as fast, twenty clients for each captured one, for a minute
   fetchgate replay drive morning.pcap --dry-run
       print what would be sent
 
-exit codes: 0 done; 1 the target could not be reached, can be sent nothing of it, or left requests without an
+exit codes: 0 done; 1 the target could not be reached, no request could be sent to it, or a request got no
 response; 2 wrong usage; 3 done, but parts of the input could not be read
 """
 
@@ -75,13 +75,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("inputs", nargs="+", metavar="FILE", help="captures, as inspect takes them")
-    parser.add_argument("--target", type=values.address, metavar="HOST:PORT", help="a gateway or a broker")
+    parser.add_argument(
+        "inputs", nargs="+", metavar="FILE", help="captures: files, patterns or directories, as for inspect"
+    )
+    parser.add_argument(
+        "--target",
+        type=values.address,
+        metavar="HOST:PORT",
+        help="the gateway or broker to which the requests are sent",
+    )
     parser.add_argument(
         "--against",
         type=values.address,
         metavar="HOST:PORT",
-        help="a broker; it gets the same requests, and --target is a gateway whose saving is measured",
+        help="a broker that gets the same requests; --target is then a gateway, and what it saves is "
+        "measured",
     )
     parser.add_argument(
         "--admin",
@@ -105,34 +113,34 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.speed,
         default=1.0,
         metavar="N|max",
-        help="factor of the captured speed, or max: as fast as responses allow (default: 1)",
+        help="how many times as fast as captured, or max: as fast as responses come (default: 1)",
     )
-    parser.add_argument("--rate", type=values.positive, metavar="N", help="at most so many requests a second")
+    parser.add_argument("--rate", type=values.positive, metavar="N", help="send at most N requests a second")
     parser.add_argument(
         "--connections",
         type=values.count,
         default=1,
         metavar="N",
-        help="so many for each captured connection (default: 1)",
+        help="open N connections for each captured one (default: 1)",
     )
     parser.add_argument(
         "--loop",
         type=values.count,
         default=1,
         metavar="N",
-        help="play the capture so many times, one after another",
+        help="play the capture N times, one after another (default: 1)",
     )
     parser.add_argument(
-        "--limit", type=values.count, metavar="N", help="only the first N requests of the capture"
+        "--limit", type=values.count, metavar="N", help="play only the first N requests of the capture"
     )
     parser.add_argument(
-        "--duration", type=values.positive, metavar="SECONDS", help="stop sending after so long"
+        "--duration", type=values.positive, metavar="SECONDS", help="stop sending after this time"
     )
     parser.add_argument(
         "--longest-wait",
         type=values.positive,
         metavar="SECONDS",
-        help="where the capture is silent for longer, wait only so long",
+        help="wait at most this time where the capture is silent for longer",
     )
 
 
@@ -141,17 +149,18 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--max-wait",
         type=values.natural,
         metavar="MS",
-        help="replaces max_wait_ms in fetches; 0: the broker responds at once, with or without records",
+        help="replace max_wait_ms in fetches; 0: the broker responds at once, with or without records",
     )
-    parser.add_argument("--min-bytes", type=values.natural, metavar="N", help="replaces min_bytes in fetches")
+    parser.add_argument("--min-bytes", type=values.natural, metavar="N", help="replace min_bytes in fetches")
     parser.add_argument(
         "--offsets",
         type=values.offsets,
         default=OffsetPolicy.LATEST,
         metavar="HOW",
-        help="latest (default): each partition is shifted: its highest captured offset becomes the target's "
-        "latest: an idle one stays idle; earliest: its lowest becomes the target's earliest; clamp: as "
-        "captured, but an offset that the target lacks becomes the nearest it has; keep: as captured",
+        help="how offsets are replaced in each partition; latest (default): the highest captured "
+        "offset becomes the target's latest, so an idle partition stays idle; earliest: the "
+        "lowest captured offset becomes the target's earliest; clamp: as captured, but an offset "
+        "that the target does not have becomes the nearest one that it has; keep: as captured",
     )
     parser.add_argument(
         "--include",
@@ -159,7 +168,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="API[,...]",
-        help="also play these, by Kafka's names: Produce, OffsetCommit ...; they are sent as captured",
+        help="also send these requests, by the names of Kafka's APIs: Produce, OffsetCommit ...; they "
+        "are sent as captured",
     )
     parser.add_argument(
         "--topic-id",
@@ -167,13 +177,23 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ID=NAME",
-        help="the name of a topic id that the capture's Metadata lacks (captures that began in mid-stream)",
+        help="the name of a topic id, if the capture has no Metadata response with it (it began after "
+        "the client connected)",
     )
     parser.add_argument(
-        "--client", action="append", default=[], metavar="ID", help="only requests of this client id"
+        "--client",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="play only requests of this client id (repeatable)",
     )
     parser.add_argument(
-        "--port", type=values.port, action="append", default=[], metavar="N", help="only this broker port"
+        "--port",
+        type=values.port,
+        action="append",
+        default=[],
+        metavar="N",
+        help="play only connections to this broker port (repeatable)",
     )
 
 
@@ -263,7 +283,8 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
     if args.csv is not None and not _written(args.csv, to_csv(report)):
         return EXIT_FAILED
     if not report["planned"]:
-        why = f"none of the requests can be sent ({_most(report['left_out'])}); see what was left out"
+        most = _most(report["left_out"])
+        why = f"none of the requests can be sent ({most}); the report lists what was left out"
         return _complain(f"nothing to play: {why}", EXIT_FAILED)
     if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
@@ -296,7 +317,10 @@ def _report_nameless(script: Script) -> None:
     ids = nameless(script)
     if ids:
         names = ", ".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in ids)
-        _say(f"topic ids without a name in the capture, left out: {names}; --topic-id ID=NAME names one")
+        _say(
+            f"topic ids without a name in the capture, left out: {names}; "
+            "give their names with --topic-id ID=NAME"
+        )
 
 
 def _say(text: str) -> None:

@@ -289,7 +289,7 @@ def _saving(saving: SavingFigures) -> Text:
     )
     if saving["other_clients"]:
         text.append(
-            "\nThe gateway served other fetches meanwhile: its figures are not this run's alone.",
+            "\nThe gateway served other clients during this run: its figures include their fetches.",
             style="yellow",
         )
     return text
@@ -304,11 +304,14 @@ def _notes(report: DriveReport) -> list[RenderableType]:
     lines += [_left_out(row) for row in report["left_out"]]
     if missing := report["missing_topics"]:
         names = ", ".join(shown(name) for name in missing)
-        lines.append(f"Partitions left out of fetches because the target lacks them, of: {names}")
+        lines.append(
+            f"Partitions left out of fetches because the target does not have them, of topics: {names}"
+        )
     if elsewhere := report["led_elsewhere"]:
         names = ", ".join(shown(name) for name in elsewhere)
         lines.append(
-            f"Partitions left out of fetches because other brokers of the target lead them, of: {names}"
+            f"Partitions left out of fetches because other brokers of the target lead them, "
+            f"of topics: {names}"
         )
     lines += [f"{count} times: {shown(error)}" for error, count in report["connection_errors"].items()]
     lines += [f"Without a response at {side}: {number(n)}" for side, n in report["lost"].items() if n]

@@ -19,7 +19,9 @@ SETTLE_SECONDS: Final = 0.2
 """The counters are final when they have not changed for so long."""
 _MAX_SETTLES: Final = 25
 
-_REMEDY: Final = "--against reads the gateway's counters there: give the HOST:PORT of its --admin"
+_REMEDY: Final = (
+    "--against reads the gateway's counters there: give --admin the address of its admin endpoint"
+)
 _REQUESTS: Final = "fetchgate_fetch_request_bytes_total"
 _RESPONSES: Final = "fetchgate_fetch_response_bytes_total"
 _RECORDS: Final = "fetchgate_fetch_record_bytes_total"
@@ -85,7 +87,7 @@ def read_counters(exposition: str) -> Counters:
             for sample in family.samples:
                 found[sample.name, sample.labels.get("side", "")] = int(sample.value)
     except (ValueError, IndexError):
-        raise ValueError("its metrics do not parse") from None
+        raise ValueError("its metrics can't be parsed") from None
     try:
         return Counters(
             client_request=found[_REQUESTS, "client"],

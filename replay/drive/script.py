@@ -189,7 +189,7 @@ class ScriptMaker:
         if isinstance(item, ConnectionEnd):
             self._topics |= item.topics
         elif item.api_key < 0:
-            self._leave(item, "responses without their requests")
+            self._leave(item, "responses whose requests were not captured")
         elif not item.request or item.request_missing:
             self._leave(item, "its request was not captured whole")
         elif item.api_key not in self._played:

@@ -23,10 +23,10 @@ from replay.drive.tally import DriveTotals
 from replay.drive.target import Place, Target
 
 UNSPOKEN: Final = "the target does not speak version {}"
-ABSENT: Final = "the target has none of its partitions there"
+ABSENT: Final = "the target has none of its partitions at this broker"
 EARLIER: Final = "its session began before the capture"
-CREATES: Final = "it could make topics that the target lacks"
-NO_FETCH: Final = "no fetch is left that it could lead to"
+CREATES: Final = "it could create topics that the target does not have"
+NO_FETCH: Final = "not needed: no fetch can be sent"
 
 
 class TargetSide:

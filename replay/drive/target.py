@@ -119,7 +119,7 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         response = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
     except TargetError as error:
         raise TargetError(
-            f"{error} when asked for Metadata (does it require authentication? drive has none)"
+            f"{error} when asked for Metadata (does it require authentication? drive does not support it)"
         ) from None
     target.brokers, target.topics = read_metadata(response, version)
 

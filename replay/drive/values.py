@@ -31,7 +31,7 @@ def positive(text: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
     return found
 
 

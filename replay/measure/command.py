@@ -36,7 +36,8 @@ examples:
   fetchgate replay measure table/ --policy always --client billing --json
       measures what --parquet wrote, without reading the captures again
 
-Bytes are counted on whole Kafka frames. Predicted broker side = sessions + (actual - eligible).
+Bytes are counted on whole Kafka frames. Predicted bytes between gateway and brokers =
+eligible fetches through sessions + all other fetches as captured.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but parts of the input could not be read.
 """
 
@@ -94,27 +95,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         choices=("gateway", "always"),
         default="gateway",
-        help="who gets a session: as the gateway "
-        "decides, or every connection from its first eligible fetch (default: gateway)",
+        help="which connections get a session; gateway: those to which the gateway would give one; "
+        "always: every connection, from its first eligible fetch (default: gateway)",
     )
-    add("--master", default="local[*]", metavar="URL", help="where Spark runs (default: local[*])")
+    add("--master", default="local[*]", metavar="URL", help="the URL of the Spark master (default: local[*])")
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--csv", metavar="FILE", help="write the report as a CSV table too")
     add("--html", metavar="FILE", help="write the report as one HTML file too")
-    add("--parquet", metavar="DIR", help="write the exchanges as a table, which can be measured again later")
+    add(
+        "--parquet",
+        metavar="DIR",
+        help="write the captured requests and responses as a table, which can be measured again later",
+    )
     add(
         "--price-per-gb",
         type=_price,
         metavar="X",
-        help="compute what the saved bytes cost at this price per 10^9 bytes",
+        help="the price of 10^9 bytes; the report then shows what the saved bytes cost",
     )
-    add("--anonymize", action="store_true", help="replace names and addresses in the report by pseudonyms")
+    add("--anonymize", action="store_true", help="replace names and addresses in the report with pseudonyms")
     add(
         "--anonymize-key",
         type=_key,
         metavar="KEY",
-        help="as --anonymize, with a secret key, so that nobody can check a guessed name; better set as "
-        "FETCHGATE_ANONYMIZE_KEY",
+        help="like --anonymize, but with a secret key, so that nobody can check a guessed name; it is "
+        "safer to set FETCHGATE_ANONYMIZE_KEY",
     )
 
 

@@ -71,7 +71,7 @@ FETCH_COLUMNS: Final = (
     Column(
         "listing_bytes", pa.int64(), "request: partition entries, topic elements, forgotten ones included"
     ),
-    Column("empty_entry_bytes", pa.int64(), "response: entries that tell nothing new"),
+    Column("empty_entry_bytes", pa.int64(), "response: entries with nothing new"),
     Column("entry_bytes", pa.int64(), "response: the other entries, without their records"),
     Column(
         "eligible",

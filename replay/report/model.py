@@ -125,7 +125,7 @@ class Shares(TypedDict):
     listing_bytes: int
     """Requests: entries of partitions, and the topic elements that hold them; with forgotten ones."""
     empty_entry_bytes: int
-    """Responses: entries that tell nothing new."""
+    """Responses: entries with nothing new."""
     entry_bytes: int
     """Responses: the other entries, without their records."""
     record_bytes: int

@@ -35,11 +35,11 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
     "record_bytes": ("Records", "the records that consumers fetched"),
     "entry_bytes": (
         "Other entries",
-        "partitions in responses that tell something new, without their records",
+        "partitions in responses with something new, without their records",
     ),
     "other_bytes": ("Rest of the frames", "headers, session fields, topic names of responses"),
     "listing_bytes": ("Listing", "partitions in requests"),
-    "empty_entry_bytes": ("Empty entries", "partitions in responses that tell nothing new"),
+    "empty_entry_bytes": ("Empty entries", "partitions in responses with nothing new"),
 }
 """The name and the meaning of each key of `model.Shares`. Sessions avoid the last two."""
 

@@ -74,7 +74,7 @@ class Outcome:
     listing_bytes: int = 0
     """Topics and their entries in the request."""
     empty_entry_bytes: int = 0
-    """Entries of the response that tell nothing new."""
+    """Entries of the response with nothing new."""
     entry_bytes: int = 0
     """The other entries of the response, without their records."""
     eligible: bool = False

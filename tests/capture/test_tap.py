@@ -287,7 +287,7 @@ def test_a_full_disk_stops_the_capture_and_nothing_else(tmp_path: Path) -> None:
 
     (line,) = _still_passes(tmp_path, make, lambda _: None)
 
-    assert line["event"] == "capture stopped, the gateway goes on"
+    assert line["event"] == "capture stopped, the gateway continues"
     assert line["reason"] == "No space left on device"
     assert line["log_level"] == "error"
 

@@ -64,7 +64,11 @@ def _degraded() -> Any:
 def _draining() -> Any:
     document = live()
     document |= {"state": "draining"}
-    said = {"kind": "draining", "text": "draining: 9 connections finish what is in flight", "warning": False}
+    said = {
+        "kind": "draining",
+        "text": "draining: 9 connections finish their requests in flight",
+        "warning": False,
+    }
     document["events"].append(said | {"at": document["time"] - 1, "count": 1})
     return document
 

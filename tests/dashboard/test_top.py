@@ -212,11 +212,11 @@ def test_a_gateway_that_goes_and_comes_back(stub: StubGateway) -> None:
         stub.start()
         terminal.sees("  ready  ")
         stub.body = b"<html>"
-        terminal.sees("what responds there is not fetchgate")
+        terminal.sees("another program responds there")
         stub.body, stub.scene = None, "idle"
         terminal.sees("  ready  ")
         stub.body = json.dumps(SCENES["busy"]() | {"uptime_seconds": float("inf")}).encode()
-        terminal.sees("what responds there is not fetchgate")
+        terminal.sees("another program responds there")
         stub.body, stub.scene = None, "degraded"
         terminal.sees("  degraded  ")
         terminal.press("\x03")
@@ -334,7 +334,7 @@ def test_what_is_no_gateway_is_reported(
 ) -> None:
     stub.status, stub.body = status, body
     assert main(["top", "--once", "--admin", f"127.0.0.1:{stub.port}"]) == 1
-    assert "what responds there is not fetchgate" in capsys.readouterr().err
+    assert "another program responds there" in capsys.readouterr().err
 
 
 def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,7 +350,7 @@ def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]
         port = listener.getsockname()[1]
         assert main(["top", "--once", "--admin", f"127.0.0.1:{port}"]) == 1
         thread.join()
-    assert "what responds there is not fetchgate" in capsys.readouterr().err
+    assert "another program responds there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]
         (["--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
         (["--admin", "off"], "--admin: the gateway's admin endpoint is off"),
         (["--interval", "0"], "--interval: '0' is not a number of seconds from 0.1 to 3600"),
-        ([], "this is not a terminal; give --once"),
+        ([], "the output is not a terminal; give --once"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(

@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_ends_the_capture_alone(
     _produce(gateway.address, "captured-full")
     _consume(gateway.address, "captured-full")
 
-    assert gateway.log().count("capture stopped, the gateway goes on") == 1
+    assert gateway.log().count("capture stopped, the gateway continues") == 1
     assert "File too large" in gateway.log()
     (file,) = (tmp_path / "own").iterdir()
     assert file.stat().st_size <= room

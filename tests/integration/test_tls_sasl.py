@@ -529,8 +529,8 @@ def test_a_client_certificate_opens_a_listener_that_wants_one(secured: Secured) 
 def _reason(gateway: GatewayProcess) -> str:
     """Wait for the one reason why a gateway is not ready."""
     deadline = time.monotonic() + 20
-    reasons = ["the bootstrap was not asked yet"]
-    while reasons == ["the bootstrap was not asked yet"] and time.monotonic() < deadline:
+    reasons = ["the bootstrap has not been asked yet"]
+    while reasons == ["the bootstrap has not been asked yet"] and time.monotonic() < deadline:
         time.sleep(0.05)
         reasons = gateway.state()["reasons"]
     (reason,) = reasons

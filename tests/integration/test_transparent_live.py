@@ -194,7 +194,7 @@ def test_a_connection_that_comes_back_is_refused_and_said_once(place: Place, mod
             quiet(sidecar)
             said = [line for line in sidecar.log().splitlines() if "came back" in line]
             assert len(said) == 1, sidecar.log()
-            assert "exclude its user" in said[0]
+            assert "exclude the gateway's user" in said[0]
             assert sidecar.state()["state"] == "degraded"
             assert any("came back" in reason for reason in sidecar.state()["reasons"])
             assert sidecar.log().count("unreachable") == 0

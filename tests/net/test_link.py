@@ -184,7 +184,9 @@ def test_a_defect_of_the_core_ends_that_connection_alone() -> None:
                     writer.write(b"x")
                     assert await reader.read() == b""
                     await until(lambda: len(gate.links) == 1)
-                assert [line["event"] for line in lines] == ["connection broken by a defect"]
+                assert [line["event"] for line in lines] == [
+                    "connection closed by a defect of fetchgate; please report it"
+                ]
                 other_writer.write(b"y")
                 assert await other_reader.readexactly(1) == b"y"
 

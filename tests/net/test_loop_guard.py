@@ -116,7 +116,9 @@ def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to
                 reason = f"127.0.0.1:{port + behind}: {LEADS_BACK}"
                 assert gate.health() == Health(state="degraded", reasons=[reason])
                 assert gate.accepted == 3
-        assert [line["event"] for line in lines].count("broker unreachable, its clients are closed") == 1
+        assert [line["event"] for line in lines].count(
+            "broker unreachable, connections of its clients are closed"
+        ) == 1
 
     run(scene())
 

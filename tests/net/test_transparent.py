@@ -19,7 +19,7 @@ IP_TRANSPARENT = 19
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("bootstrap", "kafka:9092", "the original destination is the broker"),
+        ("bootstrap", "kafka:9092", "clients connect to the brokers' own addresses"),
         ("advertise", "gate", "no address is rewritten"),
         ("broker_ports", "29100", "no broker has a listener of its own"),
         ("state", "/tmp/brokers.json", "no broker has a listener of its own"),

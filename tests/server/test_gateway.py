@@ -30,7 +30,9 @@ def test_it_is_ready_once_the_cluster_was_asked_and_its_listeners_are_open() -> 
     async def scene() -> None:
         async with stub_cluster((0, "", 0), (1, "", 0)) as cluster:
             async with gateway(cluster.address, Gateway) as gate:
-                assert gate.health() == Health(state="starting", reasons=["the bootstrap was not asked yet"])
+                assert gate.health() == Health(
+                    state="starting", reasons=["the bootstrap has not been asked yet"]
+                )
                 await until(lambda: gate.health().state == "ready")
                 assert gate.health() == Health(state="ready", reasons=[])
                 for node_id in (0, 1):

@@ -70,7 +70,9 @@ def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once()
                 async with client(gate.listen.port) as (reader, writer), client(gate.listen.port):
                     await until(lambda: len(gate.links) == 2)
                     assert [await _closed(gate.listen.port) for _ in range(5)] == [True] * 5
-                    full = "all 2 connections are used, more are closed at once; see --max-connections"
+                    full = (
+                        "all 2 connections are used, further ones are closed at once; raise --max-connections"
+                    )
                     assert full in gate.health().reasons
                     writer.write(b"still served")
                     assert await reader.readexactly(12) == b"still served"
@@ -83,7 +85,7 @@ def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once()
             assert broker.accepted == 3, "those turned away never reached the broker"
             assert gate.accepted == 3
             assert [line["event"] for line in lines].count(
-                "connection limit reached, more clients are closed"
+                "connection limit reached, further connections are closed"
             ) == 1
 
     run(scene())
@@ -98,7 +100,9 @@ def test_it_is_degraded_while_all_connections_are_taken() -> None:
             await until(lambda: gate.health().state == "ready")
             async with client(gate.listen.port):
                 await until(lambda: gate.links)
-                reason = "all 1 connections are used, more are closed at once; see --max-connections"
+                reason = (
+                    "all 1 connections are used, further ones are closed at once; raise --max-connections"
+                )
                 assert gate.health() == Health(state="degraded", reasons=[reason])
 
     run(scene())

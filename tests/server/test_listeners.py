@@ -111,7 +111,9 @@ def test_a_broker_without_a_port_is_left_out_and_named(serving: Serving, base: i
     brokers = serving.brokers(base)
 
     assert brokers.resolve("127.0.0.1", 65_000, "kafka", 9092) is None
-    assert brokers.problems == ["broker 65000: its port is outside 1-65535; see --broker-ports"]
+    assert brokers.problems == [
+        "broker 65000: its port is outside 1-65535; give it a port with --broker-ports"
+    ]
     brokers.retry()
     assert len(brokers.problems) == 1
 

@@ -107,7 +107,7 @@ def test_a_drain_under_way_keeps_the_time_that_it_was_given(tmp_path: Path) -> N
             options = _reloader(gate, cluster.address, file)
             options.draining = True
             file.write_text("drain_timeout = 3\nmax_sessions = 6\n")
-            for applied in ("max_sessions", "nothing new"):
+            for applied in ("max_sessions", "nothing changed"):
                 options.reload()
                 *_, told = gate.totals.recent_events
                 assert told.text == f"a restart is needed for drain_timeout; options reloaded: {applied}"

@@ -150,7 +150,7 @@ def test_where_a_worker_does_not_come_up_the_others_begin(monkeypatch: pytest.Mo
         ):
             cluster.others = lambda message: message[-4:]
             await connected(stack, gate.listen.port, 2)
-            assert "worker 2 does not run yet" in health_of(await gate.collect_status()).reasons
+            assert "worker 2 is not running yet" in health_of(await gate.collect_status()).reasons
 
     run(scene())
 
@@ -180,7 +180,7 @@ def test_a_worker_that_dies_takes_its_own_clients_alone_and_another_takes_its_pl
             before = await state(gate)
             gate._slots[0], gate._slots[1] = 3, 2
             os.kill(before["workers"][0]["pid"], signal.SIGKILL)
-            await until(lambda: gate.status().problems == ["worker 1 does not run yet"])
+            await until(lambda: gate.status().problems == ["worker 1 is not running yet"])
             assert gate.status().slots_used == 2, "what it held is free"
             left = await asyncio.gather(*(_still_served(each) for each in clients))
             assert sorted(left) == [False, False, True, True]
@@ -190,7 +190,7 @@ def test_a_worker_that_dies_takes_its_own_clients_alone_and_another_takes_its_pl
             assert [worker["connections"] for worker in after["workers"]] == [2, 2]
             assert after["workers"][0]["pid"] != before["workers"][0]["pid"]
             assert after["connections_accepted"] == 6, "what it counted is kept"
-            assert "worker 1 ended by signal 9; its clients connect again" in [
+            assert "worker 1 ended by signal 9; its clients must reconnect" in [
                 event["text"] for event in after["events"]
             ]
 
@@ -210,7 +210,7 @@ def test_of_workers_that_end_together_each_is_reported() -> None:
         async with served() as (gate, _):
             for worker in (await state(gate))["workers"]:
                 os.kill(worker["pid"], signal.SIGKILL)
-            ended = [f"worker {number} ended by signal 9; its clients connect again" for number in (1, 2)]
+            ended = [f"worker {number} ended by signal 9; its clients must reconnect" for number in (1, 2)]
             await until(lambda: {*ended} <= {kept.text for kept in gate.totals.recent_events})
 
     run(scene())
@@ -387,7 +387,7 @@ def test_a_worker_that_could_never_be_started_is_missed(monkeypatch: pytest.Monk
         finally:
             gate.close()
         assert health.state == "starting"
-        assert health.reasons == ["worker 1 does not run yet", "worker 2 does not run yet"]
+        assert health.reasons == ["worker 1 is not running yet", "worker 2 is not running yet"]
 
     run(scene())
 
@@ -407,14 +407,14 @@ def test_a_certificate_that_breaks_keeps_only_new_workers_away(
         async with served(tls_cert=str(pair.cert), tls_key=str(pair.key)) as (gate, _):
             _write(pair.cert, "no certificate")
             os.kill((await state(gate))["workers"][0]["pid"], signal.SIGKILL)
-            ended = "worker 1 ended with code 1; its clients connect again"
+            ended = "worker 1 ended with code 1; its clients must reconnect"
             await until(lambda: ended in [kept.text for kept in gate.totals.recent_events])
             _write(pair.cert, good)
             await ready(gate)
 
     run(scene())
     said = capfd.readouterr().err
-    assert "worker can't begin" in said
+    assert "worker can't start" in said
     assert "--tls-cert" in said
     assert "Traceback" not in said
 
@@ -571,7 +571,9 @@ def test_tls_of_clients_ends_in_the_workers(tmp_path: Path) -> None:
 
 
 def test_a_capture_takes_one_process() -> None:
-    with pytest.raises(ConfigError, match="--capture takes one process; leave out --workers, or set it to 1"):
+    with pytest.raises(
+        ConfigError, match="--capture works with one process only; leave out --workers, or set it to 1"
+    ):
         config(bootstrap="k:1", workers="2", capture="/tmp/somewhere")
 
 

@@ -42,8 +42,8 @@ def test_a_destination_that_nobody_tries_again_is_forgotten() -> None:
     assert [(line["broker"], line["event"].split(",")[0]) for line in lines] == [
         (0, "broker unreachable"),
         (OTHERS, "broker unreachable"),
-        (OTHERS, "unreachable broker not tried any more"),
-        (0, "unreachable broker not tried any more"),
+        (OTHERS, "unreachable broker forgotten"),
+        (0, "unreachable broker forgotten"),
         (0, "broker unreachable"),
         (0, "broker reachable again"),
     ]

@@ -54,7 +54,7 @@ def test_liveness_and_readiness() -> None:
         ):
             assert await get(port, "/livez") == (200, "alive\n")
             await until(lambda: gate.health().ready)
-            left_out = "broker 70000: its port is outside 1-65535; see --broker-ports"
+            left_out = "broker 70000: its port is outside 1-65535; give it a port with --broker-ports"
             assert await get(port, "/readyz") == (200, {"state": "degraded", "reasons": [left_out]})
             del gate.brokers.known[70_000]
             assert await get(port, "/readyz") == (200, {"state": "ready", "reasons": []})
@@ -197,7 +197,9 @@ def test_a_defect_is_answered_and_reported() -> None:
             with capture_logs() as lines:
                 assert await get(port, "/livez") == (500, "Internal Server Error\n")
             (line,) = [line for line in lines if line["log_level"] == "error"]
-            assert line["event"] == "admin endpoint broken by a defect"
+            assert (
+                line["event"] == "no response of the admin endpoint: a defect of fetchgate; please report it"
+            )
             assert isinstance(line["exc_info"], ZeroDivisionError)
 
     run(scene())

@@ -26,14 +26,14 @@ def test_limits_that_are_reached_are_reasons() -> None:
             assert gate.sessions.reserve()
             slots = (
                 "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
-                " see --max-sessions"
+                " raise --max-sessions"
             )
             assert gate.health() == Health(state="degraded", reasons=[slots])
             gate.reconfigure(replace(gate.config, sessions=False))
             assert gate.health().state == "ready", "nobody wants one"
             gate.reconfigure(replace(gate.config, sessions=True))
             gate.budget.total = 101
-            held = "101 bytes of responses are buffered, brokers wait; see --max-inflight-bytes"
+            held = "101 bytes of responses are buffered, brokers are not read; raise --max-inflight-bytes"
             assert gate.health() == Health(state="degraded", reasons=[slots, held])
             assert gate.health().ready
             gate.budget.total = 0
@@ -87,7 +87,7 @@ def _descriptors_left(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-NO_DESCRIPTOR = "no file descriptor is left for more clients; see ulimit -n"
+NO_DESCRIPTOR = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
 
 
 @pytest.fixture

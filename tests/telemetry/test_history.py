@@ -64,7 +64,7 @@ def test_what_is_kept_is_bounded() -> None:
         ),
         (
             SessionRefused(),
-            ("session refused", "broker 1 has no slot for c, which continues with full fetches", True),
+            ("session refused", "broker 1 has no free session slot for c; full fetches continue", True),
         ),
         (
             SessionLost(session_id=7, error_code=70, reason="error 70"),
@@ -96,7 +96,11 @@ def test_what_is_kept_is_bounded() -> None:
         ),
         (
             Fault(side="client", reason="a request of 3 bytes"),
-            ("fault", "c at broker 1 was cut off, fault of the client: a request of 3 bytes", True),
+            (
+                "fault",
+                "the connection of c to broker 1 was closed, fault of the client: a request of 3 bytes",
+                True,
+            ),
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_flood_of_one_event_is_bounded_and_counted() -> None:
     [
         (
             ClientNamed(client_id="c", software_name="librdkafka", software_version="2"),
-            {"event": "client named", "level": "debug", "client_id": "c", "software": "librdkafka 2"},
+            {"event": "client sent its name", "level": "debug", "client_id": "c", "software": "librdkafka 2"},
         ),
         (
             SessionMade(session_id=5, partitions=9),
@@ -151,7 +151,8 @@ def test_a_flood_of_one_event_is_bounded_and_counted() -> None:
             {
                 "event": "session refused",
                 "level": "warning",
-                "remedy": "the broker has no free slot; full fetches continue",
+                "remedy": "full fetches continue; "
+                "raise max.incremental.fetch.session.cache.slots at the broker",
             },
         ),
         (
@@ -162,7 +163,7 @@ def test_a_flood_of_one_event_is_bounded_and_counted() -> None:
             SessionClosed(session_id=5, reason="r"),
             {"event": "session closed", "level": "debug", "session_id": 5, "reason": "r"},
         ),
-        (Passthrough(reason="r"), {"event": "passed through", "level": "debug", "reason": "r"}),
+        (Passthrough(reason="r"), {"event": "forwarded unchanged", "level": "debug", "reason": "r"}),
         (
             Fault(side="broker", reason="r"),
             {"event": "connection fault", "level": "warning", "side": "broker", "reason": "r"},

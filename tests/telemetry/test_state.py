@@ -62,7 +62,7 @@ def test_it_describes_brokers_and_connections() -> None:
             assert shown["bootstrap"] == nothing | {
                 "addresses": [broker.address],
                 "listener": str(gate.listen),
-                "problem": "the bootstrap was not asked yet",
+                "problem": "the bootstrap has not been asked yet",
                 "connections": 1,
                 "sessions": 1,
                 "session_partitions": 100,

@@ -214,7 +214,8 @@ def _wants_certificates(keys: Keys) -> Iterator[int]:
 
 def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
     line = (
-        "it refuses us in the TLS handshake (certificate required): does it require a client certificate? "
+        "it refuses the gateway in the TLS handshake (certificate required): "
+        "does it require a client certificate? "
         "Give one that it accepts as --broker-tls-cert and --broker-tls-key"
     )
 
@@ -303,7 +304,10 @@ def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> No
             assert [(line["event"], line["reason"]) for line in lines] == [
                 (
                     "TLS handshake of a client failed",
-                    "the client does not speak TLS: with --tls-cert its security.protocol is SSL or SASL_SSL",
+                    (
+                        "the client does not speak TLS: "
+                        "with --tls-cert its security.protocol must be SSL or SASL_SSL"
+                    ),
                 )
             ]
             assert gate.faults["client"] == 1
@@ -327,7 +331,7 @@ def _greeting_with_a_name_that_is_not_ascii() -> bytes:
 def test_a_name_that_is_not_ascii_is_reported_in_one_line(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
-    reason = "the server name that the client sends (SNI) is not ASCII"
+    reason = "the server name that the client sends (SNI) is not ASCII: the client must use an ASCII name"
 
     async def scene() -> None:
         async with (
@@ -355,12 +359,12 @@ REFUSED: dict[str, tuple[Callable[[Keys], Pair], Callable[[Keys], Authority], st
     "unknown CA": (
         lambda keys: keys.good,
         lambda keys: keys.other,
-        "(unknown ca): give it the CA and a name",
+        "(unknown ca): the client must trust its CA, and connect to a name that it is for",
     ),
     "wrong host": (
         lambda keys: keys.ca.sign("far", "kafka.example"),
         lambda keys: keys.ca,
-        "(bad certificate): give it the CA and a name",
+        "(bad certificate): the client must trust its CA, and connect to a name that it is for",
     ),
     "expired": (
         lambda keys: keys.ca.sign("old", days=(-0.9, -0.1)),
@@ -408,7 +412,7 @@ def test_files_that_cant_be_used_are_one_line_and_code_2(
         ),
         (
             ["--tls-cert", good.cert, "--tls-key", other],
-            f"--tls-cert {good.cert} and --tls-key {other}: the key is not that of the certificate",
+            f"--tls-cert {good.cert} and --tls-key {other}: the key does not belong to the certificate",
         ),
         (
             ["--tls-cert", secret.cert, "--tls-key", secret.key],
@@ -423,7 +427,7 @@ def test_files_that_cant_be_used_are_one_line_and_code_2(
         ),
         (
             ["--broker-tls", "on", "--broker-tls-ca", text],
-            f"--broker-tls-ca {text}: no certificate in PEM there (no certificate or crl found)",
+            f"--broker-tls-ca {text}: the file has no certificate in PEM (no certificate or crl found)",
         ),
     ]
     for options, line in cases:

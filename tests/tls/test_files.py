@@ -85,7 +85,7 @@ def test_a_bad_new_file_changes_nothing_and_is_reported(keys: Keys, own: Pair) -
                 gate.follow_files()
                 gate.follow_files()
             reason = (
-                f"--tls-cert {own.cert} and --tls-key {own.key}: the key is not that of the certificate; "
+                f"--tls-cert {own.cert} and --tls-key {own.key}: the key does not belong to the certificate; "
                 "the earlier certificate stays in use"
             )
             assert [(line["event"], line["reason"]) for line in lines] == [

@@ -87,7 +87,7 @@ def test_brokers_share_a_port_and_are_told_apart_by_name(keys: Keys, tmp_path: P
                 with capture_logs() as lines, pytest.raises(asyncio.IncompleteReadError):
                     await called("broker-9.kafka.local", shared)
                 assert next(line["reason"] for line in lines if "reason" in line) == (
-                    "a client asked for broker-9.kafka.local, but no such broker is known (yet)"
+                    "a client asked for broker-9.kafka.local, but this broker is not known yet"
                 )
                 assert gate.health().state == "ready"
 

@@ -362,7 +362,7 @@ class TestProgram:
         program.main()
 
         text = page.read_text()
-        assert "times don't.\n\n## In short\n\nWords.\n\n## All figures\n\n**First**\n" in text
+        assert "but other times.\n\n## In short\n\nWords.\n\n## All figures\n\n**First**\n" in text
         assert "Gone" not in text
 
     def test_programs_that_were_fetched_are_found_after_what_is_installed(

@@ -93,7 +93,7 @@ def _page(tables: list[Table], seconds: float, written: str, kept: dict[str, str
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
     where = f"On {machine()}; windows of {seconds:.0f} s. "
     body = "\n\n".join([written] * bool(written) + [*(kept | sections(markdown(tables))).values()])
-    return f"{head}{where}Ratios and bytes hold elsewhere, absolute times don't.\n\n{body}\n"
+    return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n\n{body}\n"
 
 
 def _options() -> argparse.Namespace:

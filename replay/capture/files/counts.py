@@ -72,7 +72,7 @@ class FileCounts:
 
     def add_problem(self, problem: str) -> None:
         """Add a line to the problems, once. After `MOST_PROBLEMS` lines, add one that there are more."""
-        line = problem if len(self.problems) < MOST_PROBLEMS else "and more of the kind"
+        line = problem if len(self.problems) < MOST_PROBLEMS else "and more of this kind"
         if line not in self.problems:
             self.problems.append(line)
 

@@ -133,7 +133,7 @@ class PcapRecords:
         place = window.offset(window.begin)
         self._counts.bad_records += 1
         self._counts.add_problem(
-            f"at byte {place} a record claims {captured} bytes; went on at the next one found"
+            f"at byte {place} a record claims {captured} bytes; reading continued at the next one found"
         )
         self._counts.skipped_bytes += 1
         self._move_to(window, window.begin + 1)

@@ -201,7 +201,7 @@ class PcapngRecords:
         self._counts.bad_records += 1
         place = window.offset(window.begin)
         self._counts.add_problem(
-            f"at byte {place} a block claims {size} bytes; went on at the next one found"
+            f"at byte {place} a block claims {size} bytes; reading continued at the next one found"
         )
         self._counts.skipped_bytes += 1
         self._move_to(window, window.begin + 1)

@@ -83,4 +83,4 @@ def _check_java_home(home: Path) -> None:
     if not found:
         raise NoJavaError(f"JAVA_HOME is {home}, but {program} does not run: correct it, or unset it")
     if found < OLDEST:
-        raise NoJavaError(f"JAVA_HOME is Java {found}, and Spark needs {OLDEST} or later: name another")
+        raise NoJavaError(f"JAVA_HOME is Java {found}, and Spark needs {OLDEST} or later: change or unset it")

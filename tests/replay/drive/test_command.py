@@ -171,13 +171,13 @@ def test_a_target_without_the_topics_is_reported(capsys: pytest.CaptureFixture[s
 
     told = capsys.readouterr()
     assert code == 1
-    assert "322 Fetch: the target has none of its partitions there" in told.out
+    assert "322 Fetch: the target has none of its partitions at this broker" in told.out
     assert told.err == NONE_LEFT
 
 
 NONE_LEFT = (
     "fetchgate replay drive: nothing to play: none of the requests can be sent (Fetch: the target has none "
-    "of its partitions there); see what was left out\n"
+    "of its partitions at this broker); the report lists what was left out\n"
 )
 
 
@@ -192,7 +192,7 @@ def test_what_leads_to_fetches_is_not_played_without_them(capsys: pytest.Capture
     told = capsys.readouterr()
     assert code == 1
     assert told.err == NONE_LEFT
-    assert "Metadata: no fetch is left that it could lead to" in told.out
+    assert "Metadata: not needed: no fetch can be sent" in told.out
     assert "0 of 0 requests played" in told.out
     assert "saved" not in told.out
     assert asked == 1, "by the look at what it has"
@@ -232,7 +232,7 @@ def test_against_without_the_gateways_admin_endpoint_is_one_line_with_the_remedy
     assert code == 1
     assert capsys.readouterr().err == (
         f"fetchgate replay drive: --admin {admin}: Connection refused; --against reads the gateway's "
-        "counters there: give the HOST:PORT of its --admin\n"
+        "counters there: give --admin the address of its admin endpoint\n"
     )
 
 
@@ -286,8 +286,8 @@ def test_a_file_that_is_no_capture_is_reported_and_the_others_are_played(
     ("arguments", "error"),
     [
         (["--target", "nowhere"], "argument --target: 'nowhere' has no port; write HOST:PORT"),
-        (["--speed", "0"], "argument --speed: '0' is not above 0"),
-        (["--rate", "-1"], "argument --rate: '-1' is not above 0"),
+        (["--speed", "0"], "argument --speed: '0' must be above 0"),
+        (["--rate", "-1"], "argument --rate: '-1' must be above 0"),
         (["--loop", "1.5"], "argument --loop: '1.5' must be an integer from 1 to 2147483647"),
         (["--connections", "0"], "argument --connections: '0' must be an integer from 1 to 2147483647"),
         (["--max-wait", "-5"], "argument --max-wait: '-5' must be an integer from 0 to 2147483647"),

@@ -147,7 +147,7 @@ async def test_what_the_target_lacks_is_reported() -> None:
     (got,) = fetches(served)
     assert [(each.topic, len(each.partitions)) for each in got.topics] == [("t", 1)]
     assert report["missing_topics"] == {"only here": 2, "t": 1}
-    assert report["left_out"][0]["reason"] == "the target has none of its partitions there"
+    assert report["left_out"][0]["reason"] == "the target has none of its partitions at this broker"
 
 
 async def test_a_connection_of_which_nothing_is_left_is_passed_over() -> None:

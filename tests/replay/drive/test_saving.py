@@ -21,7 +21,7 @@ fetchgate_fetch_response_bytes_total{side="broker"} 200.0
 fetchgate_fetch_record_bytes_total{side="client"} 20.0
 fetchgate_fetch_record_bytes_total{side="broker"} 30.0
 """
-REMEDY = "--against reads the gateway's counters there: give the HOST:PORT of its --admin"
+REMEDY = "--against reads the gateway's counters there: give --admin the address of its admin endpoint"
 COUNTERS = Counters(
     client_request=1000, client_response=2000, broker_request=100, broker_response=200, broker_records=30
 )
@@ -71,7 +71,7 @@ def test_nothing_saves_nothing() -> None:
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nup 1\n",
             "no fetchgate_fetch_request_bytes_total in its metrics",
         ),
-        (b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 1}\n', "its metrics do not parse"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 1}\n', "its metrics can't be parsed"),
         (b"\0\0\0\4\0\0\0\0", "does not respond as an admin endpoint does"),
     ],
 )

@@ -170,7 +170,7 @@ def test_a_response_without_its_request_is_told_as_such() -> None:
     exchange = one.say(fetch(11, ("t", 0)), 0)
     exchange.api_key, exchange.request = -1, b""
 
-    assert script(one).left_out == {LeftOut(-1, "responses without their requests"): 1}
+    assert script(one).left_out == {LeftOut(-1, "responses whose requests were not captured"): 1}
     assert name_of(-1) == "unknown"
 
 

@@ -34,9 +34,9 @@ def test_a_value_is_read(read: Callable[[str], object], text: str, value: object
     ("read", "text", "error"),
     [
         (values.address, "kafka", "'kafka' has no port; write HOST:PORT"),
-        (values.positive, "inf", "'inf' is not above 0"),
+        (values.positive, "inf", "'inf' must be above 0"),
         (values.speed, "fast", "'fast' is not a number"),
-        (values.speed, "nan", "'nan' is not above 0"),
+        (values.speed, "nan", "'nan' must be above 0"),
         (values.natural, "inf", "'inf' must be an integer from 0 to 2147483647"),
         (values.natural, "\u0663", "'\u0663' must be an integer from 0 to 2147483647"),
         (values.count, "2147483648", "'2147483648' must be an integer from 1 to 2147483647"),

@@ -191,17 +191,17 @@ HOSTILE = {
     "4 GB": (
         WHOLE[:32] + b"\xff" * 4 + WHOLE[36:],
         7,
-        "at byte 24 a record claims 4294967295 bytes; went on at the next one found",
+        "at byte 24 a record claims 4294967295 bytes; reading continued at the next one found",
     ),
     "4 GB to the end": (
         WHOLE[:32] + b"\xff" * 4 + bytes(5000),
         0,
-        "at byte 24 a record claims 4294967295 bytes; went on at the next one found",
+        "at byte 24 a record claims 4294967295 bytes; reading continued at the next one found",
     ),
     "4 GB block": (
         section() + b"\6\0\0\0\xfc\xff\xff\xff" + BLOCKS[len(section()) :],
         8,
-        f"at byte {len(section())} a block claims 4294967292 bytes; went on at the next one found",
+        f"at byte {len(section())} a block claims 4294967292 bytes; reading continued at the next one found",
     ),
     "cut gzip": (gzip.compress(os.urandom(70_000), 0)[:66_000], 0, "neither pcap nor pcapng"),
     "broken gzip": (gzip.compress(WHOLE)[:30], 0, "Truncated compressed stream"),

@@ -285,7 +285,7 @@ def test_hostile_lengths_do_not_break_what_follows(reading: Reading) -> None:
     assert found == runs([frame for place, frame in enumerate(REAL["librdkafka-100p"]) if place != 300])
     assert (counts.bad_records, counts.skipped_bytes) == (1, 16 + len(frames[300].data))
     assert counts.problems == [
-        f"at byte {place} a record claims 4294967295 bytes; went on at the next one found"
+        f"at byte {place} a record claims 4294967295 bytes; reading continued at the next one found"
     ]
     assert isinstance(counts.to_json(), str)
     assert pa.types.is_binary(SEGMENTS.field("payload").type)
