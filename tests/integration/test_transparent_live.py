@@ -192,11 +192,11 @@ def test_a_connection_that_comes_back_is_refused_and_said_once(place: Place, mod
                 with connect(place.near, HOSTS[family], PORT) as client:
                     assert client.recv(1) == b""
             quiet(sidecar)
-            said = [line for line in sidecar.log().splitlines() if "came back" in line]
+            said = [line for line in sidecar.log().splitlines() if "connection back to it" in line]
             assert len(said) == 1, sidecar.log()
             assert "exclude the gateway's user" in said[0]
             assert sidecar.state()["state"] == "degraded"
-            assert any("came back" in reason for reason in sidecar.state()["reasons"])
+            assert any("connection back to it" in reason for reason in sidecar.state()["reasons"])
             assert sidecar.log().count("unreachable") == 0
             assert sidecar.state()["connections_accepted"] == 6
         with place.rules(mode), fetching(place.near, family) as client:
@@ -211,9 +211,9 @@ def test_workers_know_each_others_connections_and_number_brokers_alike(place: Pl
             clients = [stack.enter_context(connect(place.near, HOSTS["IPv4"], PORT)) for _ in range(5)]
             assert [client.recv(1) for client in clients] == [b""] * 5
             quiet(sidecar)
-            assert any("came back" in reason for reason in sidecar.state()["reasons"])
+            assert any("connection back to it" in reason for reason in sidecar.state()["reasons"])
             assert sidecar.state()["connections_accepted"] == 10, "each comes back once"
-            assert sidecar.log().count("came back") <= 2, "each worker says it once"
+            assert sidecar.log().count("connection back to it") <= 2, "each worker says it once"
         with place.rules(mode), ExitStack() as stack:
             for family in (*HOSTS, *HOSTS):
                 stack.enter_context(fetching(place.near, family)).hello().fetches()
