@@ -192,7 +192,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     if version >= SESSION_VERSION:
         session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)
     walk = _TopicsWalk(frame, layout)
-    at = walk.array(head_end)
+    at = walk.walk_topics(head_end)
     at, forgets = _forgotten(frame, layout, at)
     tail = at
     tagged = _tail(frame, layout, at)
@@ -242,8 +242,8 @@ class _TopicsWalk:
         self.topics = Topics(layout)
         self.bare = 0
 
-    def array(self, at: int) -> int:
-        """Walk the array; return the offset after it."""
+    def walk_topics(self, at: int) -> int:
+        """Walk the array of topics; return the offset after it."""
         count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
         if not count:
             return at
