@@ -41,7 +41,7 @@ def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
     enough = broker <= client / 10
     assert done.returncode == (0 if enough else 1)
     assert ("FAILED" in done.stdout) is not enough
-    assert "--sessions off, which changes nothing" in " ".join(done.stdout.split())
+    assert "--sessions off, which forwards all bytes unchanged" in " ".join(done.stdout.split())
     rows = [line.split("│") for line in done.stdout.splitlines() if line.startswith("│")]
     claim = {row[1].strip(): (row[2].strip(), row[3].strip()) for row in rows if len(row) == 5}
     assert len(claim) == 5
