@@ -256,10 +256,8 @@ class FetchSessionHandler:
             empties: the broker throttles by throwing the read away, so that an empty throttled response says
                 nothing of any partition (from Kafka 2.0 on).
         """
-        full, table = self.state is _REQUESTED, self.table
+        full = self.state is _REQUESTED
         result = SessionResult(_COMPLETE)
-        if table is None:
-            raise RuntimeError("no fetch was asked")
         # KIP-219: brokers from 2.0 on throw the read away, so it says nothing of any partition
         # (fetch-semantics 2.8, cases 48 and 55).
         if walk.error_code:
@@ -267,7 +265,7 @@ class FetchSessionHandler:
             result.reason = f"error {walk.error_code}"
         elif not walk.partitions and walk.throttle_time_ms > 0 and empties:
             says = Says.THROTTLED if walk.session_id else Says.THROTTLED_WITHOUT_ID
-        elif misfit := self._apply_response(table, walk, result, full=full):
+        elif misfit := self._apply_response(self._require_table(), walk, result, full=full):
             says = Says.MISFIT
             result = SessionResult(_COMPLETE, misfit)
         # A new session has an id above 0. Any id but 0 continues a session, even a negative one: Java only
