@@ -3,9 +3,14 @@
 It keeps the length and header of every frame, and the bodies that have neither records nor credentials
 (`KEPT`). Of a fetch response it keeps all but the contents of the `records` fields. It leaves out all that it
 does not understand: a capture without contents must have none.
+
+A response does not say what it is. So responses are paired with requests in order, as the core does it: a
+broker responds in order (fetch-semantics, trap 16). Where that order is in doubt, bodies are left out.
+A fetch response is kept only when it is whole and is what its version says. Till then its bytes are held.
 """
 
-from typing import Final
+from collections import deque
+from typing import Final, TypeAlias
 
 from proxy.capture.pcap import Piece
 from proxy.protocol.api import (
@@ -18,9 +23,10 @@ from proxy.protocol.api import (
     RESPONSE_START_BYTES,
     ApiKey,
 )
-from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.produce import wants_response
 
 KEPT: Final = frozenset(
     {
@@ -49,11 +55,20 @@ KEPT: Final = frozenset(
 )
 """The API keys whose bodies are kept."""
 
-_MAX_FRAME: Final = 1 << 30
-"""No Kafka frame is this long."""
-_MIN_LENGTH: Final = 4
+_MAX_REQUEST: Final = 1 << 28
+"""No Kafka request is this long. Text and TLS look like a longer one."""
+_MAX_RESPONSE: Final = 1 << 30
+_MAX_OPEN: Final = 1 << 14
+"""With more unanswered requests than this the order is in doubt."""
+_MAX_HELD: Final = 1 << 24
+"""A fetch response that has more bytes beside its records is left out."""
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 """After this request, tokens are sent without Kafka's framing."""
+
+_Kind: TypeAlias = tuple[int, int]
+"""API key and version."""
+_LEFT_OUT: Final[_Kind] = (-1, -1)
+"""A kind of which no body is kept."""
 
 
 class Redactor:
@@ -62,25 +77,114 @@ class Redactor:
     __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        open_requests: dict[bytes, tuple[int, int]] = {}
+        open_requests = _OpenRequests()
         self._streams = (_Requests(open_requests), _Responses(open_requests))
 
     def redact(self, by: int, data: bytes) -> list[Piece]:
         """Redact the next bytes of one direction; `by` is `pcap.CLIENT` or `pcap.BROKER`."""
         return self._streams[by].feed(data)
 
+    def end(self, by: int) -> list[Piece]:
+        """End one direction; return what was held of it."""
+        return self._streams[by].end()
+
+
+class _OpenRequests:
+    """The requests without a response, in the order in which the broker responds."""
+
+    __slots__ = ("_by_id", "_queue", "ordered")
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[bytes, _Kind]] = deque()
+        self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
+        """Of each id: how many requests have it, the kind of the first, and whether others are of another."""
+        self.ordered = True
+        """The order is known. If it is not, no response can be paired any more."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, correlation_id: bytes, kind: _Kind) -> None:
+        """Add a request that will have a response."""
+        if len(self._queue) >= _MAX_OPEN:
+            self.lose_order()
+        if self.ordered:
+            self._queue.append((correlation_id, kind))
+            count, first, differ = self._by_id.get(correlation_id, (0, kind, False))
+            self._by_id[correlation_id] = count + 1, first, differ or kind != first
+
+    def pair(self, correlation_id: bytes) -> tuple[_Kind, bool]:
+        """Return what the next response is to, and whether that is in doubt.
+
+        It is in doubt if requests of different kinds had its id at a time: the id does not show then that the
+        order is right.
+        """
+        if not self._queue or self._queue[0][0] != correlation_id:
+            self.lose_order()
+            return _LEFT_OUT, True
+        _, kind = self._queue.popleft()
+        count, first, differ = self._by_id.pop(correlation_id)
+        if count > 1:
+            self._by_id[correlation_id] = count - 1, first, differ
+        return kind, differ
+
+    def lose_order(self) -> None:
+        """Forget all: no response is paired any more."""
+        self.ordered = False
+        self._queue.clear()
+        self._by_id.clear()
+
+
+class _Selection:
+    """Bytes of a stream in their order: those kept, and how many are left out after them."""
+
+    __slots__ = ("_pieces", "kept", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[bytearray, int]] = []
+        self.kept = 0
+        self.size = 0
+        """The number of bytes kept, and of all bytes."""
+
+    def keep(self, part: bytes | bytearray) -> None:
+        """Keep bytes."""
+        self.kept += len(part)
+        self.size += len(part)
+        if self._pieces and not self._pieces[-1][1]:
+            self._pieces[-1][0].extend(part)
+        elif part:
+            self._pieces.append((bytearray(part), 0))
+
+    def leave_out(self, size: int) -> None:
+        """Leave bytes out."""
+        self.size += size
+        if size:
+            kept, cut = self._pieces.pop() if self._pieces else (bytearray(), 0)
+            self._pieces.append((kept, cut + size))
+
+    def add(self, selection: "_Selection") -> None:
+        """Add what follows."""
+        for kept, cut in selection._pieces:  # noqa: SLF001 - of its own class
+            self.keep(kept)
+            self.leave_out(cut)
+
+    def pieces(self) -> list[Piece]:
+        """Return the bytes in pieces."""
+        return list(self._pieces)
+
 
 class _Stream:
     """One direction: frames, each with a head, which is kept, and a body."""
 
-    __slots__ = ("_head", "_last", "_left", "_opaque", "_open", "_runs", "_to_keep", "_wanted")
+    __slots__ = ("_head", "_last", "_left", "_opaque", "_open", "_out", "_to_keep", "_wanted")
 
     head_size = 0
     """Bytes that decide what is kept of the body."""
+    lengths = range(0)
+    """The lengths that a frame may have."""
 
-    def __init__(self, open_requests: dict[bytes, tuple[int, int]]) -> None:
+    def __init__(self, open_requests: _OpenRequests) -> None:
         self._open = open_requests
-        """Open requests whose response may be kept: correlation id -> api_key, api_version."""
         self._head = b""
         self._wanted = LENGTH_BYTES
         self._left = 0
@@ -88,30 +192,29 @@ class _Stream:
         self._to_keep = 0
         """How many of them are kept. The rest is left out."""
         self._last = False
-        """No more frames come after this one."""
+        """No more frames come after this one, or none that can be understood."""
         self._opaque = False
-        self._runs: list[int] = []
-        """Of the current bytes: a number of bytes kept, then a number left out, and so on in turn."""
+        self._out = _Selection()
 
     def begin(self, head: bytes) -> None:
         """Decide what is kept of the body."""
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
-        """Sort bytes of the body."""
+        """Sort bytes of the body; `_left` tells how many are still to come."""
         kept = min(self._to_keep, len(part))
         self._to_keep -= kept
-        self.keep(kept)
-        self.leave_out(len(part) - kept)
+        self._out.keep(part[:kept])
+        self._out.leave_out(len(part) - kept)
 
     def feed(self, data: bytes) -> list[Piece]:
         """Sort the next bytes into those kept and those left out."""
-        self._runs = []
+        self._out = _Selection()
         at = 0
         while at < len(data):
             self._opaque = self._opaque or (self._last and not self._left)
             if self._opaque:
-                self.leave_out(len(data) - at)
+                self._out.leave_out(len(data) - at)
                 break
             part = data[at : at + (self._left or self._wanted - len(self._head))]
             at += len(part)
@@ -119,35 +222,23 @@ class _Stream:
                 self._left -= len(part)
                 self.body(part)
             else:
-                self.keep(len(part))
+                self._out.keep(part)
                 self._head += part
                 if len(self._head) == self._wanted:
                     self._head_grown()
-        return _pieces(data, self._runs)
+        return self._out.pieces()
 
-    def keep(self, size: int) -> None:
-        """Keep bytes."""
-        if len(self._runs) % 2:
-            self._runs[-1] += size
-        elif size:
-            self._runs.append(size)
-
-    def leave_out(self, size: int) -> None:
-        """Leave bytes out."""
-        if not size:
-            return
-        if len(self._runs) % 2:
-            self._runs.append(size)
-        elif self._runs:
-            self._runs[-1] += size
-        else:
-            self._runs += (0, size)
+    def end(self) -> list[Piece]:
+        """Take no more bytes; return what was held."""
+        self._opaque = True
+        self._out = _Selection()
+        return self._out.pieces()
 
     def _head_grown(self) -> None:
         """Go on after the length, or begin the body after the whole head."""
         length = int.from_bytes(self._head[:LENGTH_BYTES])
         if len(self._head) == LENGTH_BYTES:
-            self._opaque = not _MIN_LENGTH <= length < _MAX_FRAME
+            self._opaque = length not in self.lengths
             self._wanted = min(self.head_size, LENGTH_BYTES + length)
             return
         self._left = LENGTH_BYTES + length - len(self._head)
@@ -156,83 +247,130 @@ class _Stream:
 
 
 class _Requests(_Stream):
-    __slots__ = ()
+    __slots__ = ("_need", "_produce", "_size")
 
     head_size = REQUEST_START_BYTES + 2
     """The head ends with the length of client_id."""
+    lengths = range(REQUEST_START_BYTES - LENGTH_BYTES, _MAX_REQUEST)
+    """ControlledShutdown v0 has no client_id."""
+
+    def __init__(self, open_requests: _OpenRequests) -> None:
+        super().__init__(open_requests)
+        self._produce = bytearray()
+        """The beginning of a Produce request, until it shows whether a response will come."""
+        self._need = 0
+        self._size = 0
 
     def begin(self, head: bytes) -> None:
         """Keep the body, or only the client id."""
         api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
+        client_id = int.from_bytes(head[REQUEST_START_BYTES:], signed=True)
         self._last = (api_key, version) == _OPAQUE_FROM
-        if api_key in KEPT:
-            self._open[head[REQUEST_CORRELATION_ID]] = api_key, version
+        read = -1 <= client_id <= self._left
+        understood = read and api_key in KEPT and not (api_key == ApiKey.FETCH and version > MAX_VERSION)
+        if understood:
             self._to_keep = self._left
-        else:  # a response may never come: Produce with acks=0
-            self._to_keep = max(int.from_bytes(head[REQUEST_START_BYTES:], signed=True), 0)
+        else:
+            self._to_keep = max(client_id, 0) if read else 0
+        if api_key == ApiKey.PRODUCE:
+            self._produce = bytearray(head)
+            self._size = len(head) + self._left
+            self._need = len(head)
+            self._look_for_acks()
+        else:
+            self._open.add(head[REQUEST_CORRELATION_ID], (api_key, version) if understood else _LEFT_OUT)
+
+    def body(self, part: bytes) -> None:
+        """Sort bytes of the body."""
+        super().body(part)
+        if self._produce:
+            self._produce += part
+            self._look_for_acks()
+
+    def _look_for_acks(self) -> None:
+        if len(self._produce) < self._need:
+            return
+        wants = wants_response(self._produce, self._size)
+        if wants is None:
+            self._need = min(self._size, 2 * len(self._produce))
+            return
+        if wants:
+            self._open.add(bytes(self._produce[REQUEST_CORRELATION_ID]), _LEFT_OUT)
+        self._produce = bytearray()
 
 
 class _Responses(_Stream):
-    __slots__ = ("_at", "_walk")
+    __slots__ = ("_at", "_held", "_walk")
 
     head_size = RESPONSE_START_BYTES
     """The head ends with correlation_id."""
+    lengths = range(RESPONSE_START_BYTES - LENGTH_BYTES, _MAX_RESPONSE)
 
-    def __init__(self, open_requests: dict[bytes, tuple[int, int]]) -> None:
+    def __init__(self, open_requests: _OpenRequests) -> None:
         super().__init__(open_requests)
         self._walk: FetchResponseWalk | None = None
         self._at = 0
         """Offset in the frame, while it is walked."""
+        self._held = _Selection()
+        """The body of a fetch response, until it is whole."""
 
     def begin(self, head: bytes) -> None:
         """Keep the body, leave it out, or look for records in it."""
-        api_key, version = self._open.pop(head[RESPONSE_CORRELATION_ID], (-1, -1))
-        self._last = (api_key, version) == _OPAQUE_FROM
-        self._walk = None
-        self._to_keep = self._left if api_key >= 0 else 0
-        if api_key == ApiKey.FETCH:
-            self._to_keep = 0
-            if version in LAYOUTS:
-                self._walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False, spans=True)
-                self._walk.feed(head)
-                self._at = len(head)
+        (api_key, version), in_doubt = self._open.pair(head[RESPONSE_CORRELATION_ID])
+        self._last = (api_key, version) == _OPAQUE_FROM or not self._open.ordered
+        self._to_keep = 0
+        if in_doubt:
+            return
+        if api_key != ApiKey.FETCH:
+            self._to_keep = self._left if api_key >= 0 else 0
+        elif version in LAYOUTS:
+            self._walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False, spans=True)
+            self._walk.feed(head)
+            self._at = len(head)
 
     def body(self, part: bytes) -> None:
         """Sort bytes of the body. Those of a fetch response are walked."""
-        if self._walk is None:
+        walk, held = self._walk, self._held
+        if walk is None:
             super().body(part)
             return
         try:
-            self._walk.feed(part)
+            walk.feed(part)
+            understood = (walk.done or self._left > 0) and held.kept <= _MAX_HELD
         except ProtocolError:
-            self._walk = None
-            self.leave_out(len(part))
-            return
-        self._leave_records_out(self._walk, self._at + len(part))
+            understood = False
+        if not understood:
+            self._out.leave_out(held.size + len(part))
+        else:
+            self._leave_records_out(walk, part)
+            if self._left:
+                return
+            self._out.add(held)
+        self._walk, self._held = None, _Selection()
 
-    def _leave_records_out(self, walk: FetchResponseWalk, end: int) -> None:
-        """Sort the bytes of the frame up to an offset. Those of records are left out."""
-        spans, at, passed = walk.record_spans or [], self._at, 0
+    def end(self) -> list[Piece]:
+        """Take no more bytes; return what was held, without its contents."""
+        pieces = super().end()
+        if self._held.size:
+            pieces.append((b"", self._held.size))
+            self._held = _Selection()
+        return pieces
+
+    def _leave_records_out(self, walk: FetchResponseWalk, part: bytes) -> None:
+        """Hold the next bytes of the frame, without those of records."""
+        spans, at, passed = walk.record_spans or [], 0, 0
+        base, end = self._at, len(part)
         for start, stop in spans:
-            if start >= end:
+            if start - base >= end:
                 break
-            self.keep(max(start - at, 0))
-            at = max(start, at)
-            self.leave_out(min(stop, end) - at)
-            at = min(stop, end)
-            if stop > end:
+            self._held.keep(part[at : max(start - base, at)])
+            at = max(start - base, at)
+            cut = min(stop - base, end)
+            self._held.leave_out(cut - at)
+            at = cut
+            if stop - base > end:
                 break
             passed += 1
-        self.keep(end - at)
+        self._held.keep(part[at:])
         del spans[:passed]
-        self._at = end
-
-
-def _pieces(data: bytes, runs: list[int]) -> list[Piece]:
-    pieces: list[Piece] = []
-    view, at = memoryview(data), 0
-    for number in range(0, len(runs), 2):
-        kept, cut = (*runs[number : number + 2], 0)[:2]
-        pieces.append((view[at : at + kept], cut))
-        at += kept + cut
-    return pieces
+        self._at = base + end

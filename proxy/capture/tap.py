@@ -16,7 +16,7 @@ from threading import Thread
 from time import gmtime, strftime, time_ns
 from typing import Any, Final, Protocol, cast
 
-from proxy.capture.pcap import CLIENT, Conversation, TcpPeer, file_header
+from proxy.capture.pcap import BROKER, CLIENT, Conversation, TcpPeer, file_header
 from proxy.capture.redact import Redactor
 from proxy.logger import Logger
 from proxy.protocol.primitives import Buffer
@@ -232,6 +232,7 @@ class _Tapped(asyncio.BufferedProtocol):
         if isinstance(exc, ConnectionError):
             self._side.broken(1 - self._by)
         else:
+            self._side.release(1 - self._by)  # it did not end
             self._side.ended(self._by)
         self._inner.connection_lost(exc)
 
@@ -286,13 +287,21 @@ class _Side:
         """Capture the end of one direction, once."""
         if self._open[by]:
             self._open[by] = False
+            self.release(by)
             self._capture.write(self._conversation.ended(by, time_ns()))
 
     def broken(self, by: int) -> None:
         """Capture a reset, unless both directions have ended."""
         if any(self._open):
             self._open = [False, False]
+            for each in (CLIENT, BROKER):
+                self.release(each)
             self._capture.write(self._conversation.reset(by, time_ns()))
+
+    def release(self, by: int) -> None:
+        """Capture what the redactor holds of a direction that has ended."""
+        if self._redactor is not None:
+            self._capture.write(self._conversation.sent(by, self._redactor.end(by), time_ns()))
 
 
 def _written_at(path: Path) -> int:

@@ -13,14 +13,7 @@ from proxy.core.events import ClientNamed, Event, Fault, Passthrough, Tally
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured, Meter
 from proxy.core.in_flight import Disposition, InFlightRequest, ResponseQueue
-from proxy.core.requests import (
-    READ_WITHIN,
-    TLS_HANDSHAKE,
-    describe_length,
-    printable,
-    read_client_names,
-    wants_response,
-)
+from proxy.core.requests import TLS_HANDSHAKE, describe_length, printable, read_client_names
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
 from proxy.protocol.addresses import Resolve
@@ -36,6 +29,7 @@ from proxy.protocol.api import (
 )
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
 

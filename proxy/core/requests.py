@@ -1,37 +1,13 @@
-"""Reads requests other than fetches, some of them before they are whole. Sans-IO."""
+"""What requests other than fetches say of their client. Sans-IO."""
 
 from typing import Final
 
-from proxy.protocol import produce
 from proxy.protocol.api import LENGTH_BYTES, request_header
 from proxy.protocol.api_versions import ClientSoftware, read_client_software
-from proxy.protocol.primitives import ProtocolError, Truncated
 
-READ_WITHIN: Final = 1 << 17
-"""The fields that are read in such a request are within this many bytes."""
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _MAX_NAME: Final = 256
 """Bytes that are kept of a client's name."""
-
-
-def wants_response(data: bytes, size: int) -> bool | None:
-    """Return whether a broker responds to a Produce request; None if more bytes are needed.
-
-    Args:
-        data: the first bytes of the request.
-        size: its size.
-    """
-    try:
-        _, version, _, _, at = request_header(data, LENGTH_BYTES)
-        acks = produce.acks(data, version, at)
-    except Truncated:
-        acks = None
-    except ProtocolError:
-        return True
-    if acks is None:
-        return None if len(data) < min(size, READ_WITHIN) else True
-    # With acks=0 a broker sends nothing, not even an error (fetch-semantics, trap 32; case 86).
-    return acks != 0
 
 
 def describe_length(data: bytes, length: int, most: int) -> str:

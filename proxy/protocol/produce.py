@@ -2,7 +2,18 @@
 
 from typing import Final
 
-from proxy.protocol.primitives import Buffer, Truncated, read_compact_string, read_int16, read_string
+from proxy.protocol.api import LENGTH_BYTES, request_header
+from proxy.protocol.primitives import (
+    Buffer,
+    ProtocolError,
+    Truncated,
+    read_compact_string,
+    read_int16,
+    read_string,
+)
+
+READ_WITHIN: Final = 1 << 17
+"""acks is within this many bytes of a request. So are the other fields that are read of a forwarded one."""
 
 _FIRST_TRANSACTIONAL: Final = 3
 _FIRST_FLEXIBLE: Final = 9
@@ -34,3 +45,23 @@ def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
         return read_int16(frame, at)[0]
     except Truncated:
         return None
+
+
+def wants_response(data: Buffer, size: int) -> bool | None:
+    """Return whether a broker responds to a Produce request; None if more bytes are needed.
+
+    Args:
+        data: the first bytes of the request, from its length on.
+        size: its size.
+    """
+    try:
+        _, version, _, _, at = request_header(data, LENGTH_BYTES)
+        found = acks(data, version, at)
+    except Truncated:
+        found = None
+    except ProtocolError:
+        return True
+    if found is None:
+        return None if len(data) < min(size, READ_WITHIN) else True
+    # With acks=0 a broker sends nothing, not even an error (fetch-semantics, trap 32; case 86).
+    return found != 0

@@ -136,11 +136,22 @@ def test_other_bodies_are_left_out_and_headers_stay(api_key: int) -> None:
 
 
 def test_requests_that_are_never_answered_take_no_memory() -> None:
+    """Trap 32: Produce with acks=0 has no response."""
     redactor = Redactor()
     for correlation in range(1_000):
-        _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, SECRET), redactor)
+        _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, b"\0\0" + SECRET), redactor)
 
-    assert not redactor._streams[CLIENT]._open
+    assert not len(redactor._streams[CLIENT]._open)
+
+
+def test_requests_that_a_broker_does_not_answer_take_some_memory_and_no_more() -> None:
+    redactor = Redactor()
+    for correlation in range(20_000):
+        _whole(CLIENT, request(ApiKey.METADATA, 1, correlation), redactor)
+
+    assert not len(redactor._streams[CLIENT]._open)
+    answered = response(0, SECRET)
+    assert _whole(BROKER, answered, redactor) == answered[:8] + bytes(len(SECRET))
 
 
 def test_a_response_that_nothing_asked_for_is_left_out() -> None:

@@ -19,6 +19,7 @@ from proxy.capture.pcap import file_header
 from proxy.capture.tap import FLUSH_BYTES, Capture, Files
 from proxy.server.gateway import Gateway
 from tests.captured import ACK, FIN, RST, SYN, Packet, read, read_directory, streams
+from tests.frames import entry, fetch, fetch_response
 from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, request, response, run, stub_broker, until
 
 HEADER = len(file_header())
@@ -235,6 +236,27 @@ def test_without_records_their_bytes_are_nowhere_in_the_files(tmp_path: Path) ->
     assert sorted(map(len, streams(read_directory(tmp_path)).values())) == sorted(
         [len(asked), 8 + len(secret)] * 2
     )
+
+
+def test_a_fetch_response_that_is_cut_off_is_in_the_capture_by_its_size(tmp_path: Path) -> None:
+    asked = fetch(12, ("t", 0))
+    half = fetch_response(12, ("t", [entry(0, 5, records=b"SECRET" * 1_000)]))[:3_000]
+
+    async def scene() -> None:
+        replies = iter([half])
+        async with (
+            stub_broker(lambda _: next(replies, b"")) as broker,
+            _capturing(broker.address, _files(tmp_path), records=False) as gate,
+        ):
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(asked)
+                await reader.readexactly(len(half))
+            await until(lambda: not gate.links)
+
+    run(scene())
+
+    assert b"SECRET" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert sorted(map(len, streams(read_directory(tmp_path)).values())) == sorted([len(asked), len(half)] * 2)
 
 
 def test_a_connection_goes_on_over_files(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import MAX_IN_FLIGHT, Connection
 from proxy.core.events import ClientNamed, Fault, Passthrough, SessionClosed
-from proxy.core.requests import READ_WITHIN
 from proxy.protocol.api import ApiKey
+from proxy.protocol.produce import READ_WITHIN
 from tests.examples import examples
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.playbook import SESSION_ID, Playbook, api_versions, asks, full, request, response, split

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.protocol.api import request_header
 from proxy.protocol.primitives import Malformed, ProtocolError
-from proxy.protocol.produce import acks
+from proxy.protocol.produce import READ_WITHIN, acks, wants_response
+from tests.playbook import request
 
 HEADER = b"header"
 REST = b"\x00\x00\x75\x30 and topics"
@@ -67,3 +68,25 @@ def test_live_requests(exchange: dict[str, Any]) -> None:
     api_key, version, _, _, body_offset = request_header(frame, 0)
     assert (api_key, version) == (0, exchange["api_version"])
     assert acks(frame, version, body_offset) == 1
+
+
+@pytest.mark.parametrize(("acks", "wants"), [(0, False), (1, True), (-1, True)])
+@pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 13])
+def test_acks_and_whether_there_are_bytes_enough(version: int, acks: int, wants: bool) -> None:
+    transactional = b"" if version < 3 else b"\xff\xff" if version < 9 else b"\x00"
+    tags = b"\0" if version >= 9 else b""
+    head = tags + transactional + acks.to_bytes(2, signed=True)
+    frame = request(0, version, 1, head + bytes(40))
+    known_at = len(frame) - 40
+    for size in range(12, len(frame)):
+        assert wants_response(frame[:size], len(frame)) is (wants if size >= known_at else None)
+
+
+def test_a_produce_that_tells_nothing_is_taken_as_answered() -> None:
+    short = request(0, 3, 1, b"\x7f\xff")
+    assert wants_response(short, len(short)) is True
+    broken = request(0, 3, 1, b"\xff\xfe" + bytes(20))
+    assert wants_response(broken, len(broken)) is True
+    long = request(0, 9, 1, b"\0\xff\xff\xff\x7f" + bytes(READ_WITHIN))
+    assert wants_response(long[:1000], len(long) * 9) is None
+    assert wants_response(long, len(long) * 9) is True
