@@ -36,8 +36,9 @@ from proxy.protocol.fetch_request import (
     build_fetch_request,
     parse_fetch_request,
 )
-from proxy.protocol.fetch_response import FetchResponseWalk, response_head, slices
+from proxy.protocol.fetch_response import FetchResponseWalk, response_head
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
+from proxy.protocol.received import Received
 from proxy.protocol.versions import session_layout
 from proxy.session.decision import FOR_GOOD, PASSING, Decision, Full, Incremental, Reason, Rotated
 from proxy.session.expand import Expansion, expand
@@ -339,6 +340,8 @@ class Fetches:
             pieces = self._forwarding.receive(request, walk, chunk, last=last)
             if last:
                 self._forwarded(request, walk, chunk, whole=whole)
+            elif request.through_session and request.understood:
+                self.handler.take(walk)
         if last:
             # The client is catching up: its next response is to stream (case 91).
             self.eligibility.large = request.received >= STREAM_FROM
@@ -403,7 +406,10 @@ class Fetches:
         """Keep the next bytes of a response of the session, and walk over them."""
         if not request.understood:
             return
-        request.chunks.append(chunk)
+        frame = request.received_frame
+        if frame is None:
+            frame = request.received_frame = Received()
+        frame.append(chunk)
         request.buffered += len(chunk)
         if whole and (known := self._last_seen.empty(chunk)) is not None:
             request.walk = known
@@ -414,6 +420,9 @@ class Fetches:
         except ProtocolError:
             request.understood = False
             request.drop_chunks()
+            return
+        if not whole:
+            request.cut_entries(self.handler.take(walk))
         if whole and request.understood:
             self._last_seen.note_empty(chunk, walk)
 
@@ -441,8 +450,8 @@ class Fetches:
         request.drop_chunks()
         self._count_partitions(walk, partitions)
         if not full:
-            if walk.entries:
-                self._note_uncached(walk)
+            if result.errors:
+                self._note_uncached(result)
             asked = len(request.fetch.frame) if request.fetch is not None else 0
             if self.eligibility.savings.settle(asked - request.sent + size - request.received, now):
                 self._events.append(Passthrough(reason="resting: sessions cost more than they saved"))
@@ -465,7 +474,7 @@ class Fetches:
             self._refused = False
             partitions = handler.table.size if handler.table is not None else 0
             self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
-            self._note_uncached(walk)
+            self._note_uncached(result)
         elif result.action is Action.COMPLETE:
             # Id 0: no slot. It is asked for each time, as Java does, and reported once
             # (fetch-semantics 2.7, trap 22; case 95).
@@ -487,19 +496,20 @@ class Fetches:
             content = response_head(layout, request.correlation_id, walk.throttle_time_ms)
             content += layout.count(0) + tags
             return [len(content).to_bytes(4) + content], 4 + len(content), 0
+        received = request.received_frame or Received()
         if rotation is not None:
-            rotation.suspect(result.rows)
+            rotation.suspect(result.news)
             if request.first >= 0:
                 expanded = rotation.expand(
                     request.first,
                     list(zip(result.rows, result.entries, strict=True)),
-                    request.chunks,
+                    received,
+                    entry_bytes=result.size,
                     correlation_id=request.correlation_id,
                     throttle_time_ms=walk.throttle_time_ms,
                     tags=tags,
                 )
-                if expanded is not None:
-                    return *expanded, request.fetch.partitions
+                return *expanded, request.fetch.partitions
         listing, rows = self._located(request, table)
         what = Expansion(
             layout=layout,
@@ -508,7 +518,9 @@ class Fetches:
             rows=rows,
             entries=result.entries,
             entry_rows=result.rows,
-            chunks=request.chunks,
+            entry_bytes=result.size,
+            late=result.late,
+            received=received,
             correlation_id=request.correlation_id,
             throttle_time_ms=walk.throttle_time_ms,
             tags=tags,
@@ -522,7 +534,8 @@ class Fetches:
             return b""
         if request.received - walk.tags_at == len(NO_TAGS):
             return NO_TAGS
-        tags = b"".join(slices(request.chunks, walk.tags_at, request.received))
+        frame = request.received_frame
+        tags = b"".join(frame.span(walk.tags_at, request.received)) if frame is not None else NO_TAGS
         return rewritten_tags(tags, walk.tags, request.version, self._resolve)
 
     def _located(self, request: InFlightRequest, table: PartitionTable) -> tuple[Listing, Rows]:
@@ -557,14 +570,12 @@ class Fetches:
         else:
             request.resend = lambda: self._forward(request, fetch, fetch.frame)
 
-    def _note_uncached(self, walk: FetchResponseWalk) -> None:
-        for entry in walk.entries:
-            # A session may leave out a partition that has such an error, so this client gets no session
-            # (fetch-semantics, trap 7).
-            if entry.error_code in _UNCACHED_ERRORS:
-                self.eligibility.never = Reason.UNCACHED_ERRORS
-                self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
-                return
+    def _note_uncached(self, result: SessionResult) -> None:
+        # A session may leave out a partition that has such an error, so this client gets no session
+        # (fetch-semantics, trap 7).
+        if not _UNCACHED_ERRORS.isdisjoint(result.errors):
+            self.eligibility.never = Reason.UNCACHED_ERRORS
+            self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
 
     def _count_partitions(self, walk: FetchResponseWalk, partitions: int) -> None:
         """Count the partitions and record bytes of a response.

@@ -7,13 +7,14 @@ while a fetch is sent again: later responses then wait for it (fetch-semantics, 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.protocol.primitives import Buffer
+from proxy.protocol.received import Received
 from proxy.protocol.versions import raise_listing
 
 
@@ -43,12 +44,14 @@ class InFlightRequest:
         "buffered",
         "chunks",
         "correlation_id",
+        "cut",
         "disposition",
         "fetch",
         "first",
         "forwarded",
         "out",
         "received",
+        "received_frame",
         "resend",
         "rows",
         "sent",
@@ -72,8 +75,12 @@ class InFlightRequest:
         """Response bytes that wait for earlier responses to go first."""
         self.chunks: list[bytes] = []
         """The frame as received, as far as it is buffered."""
+        self.received_frame: Received | None = None
+        """The frame as received, if it is to be expanded."""
+        self.cut = 0
+        """How many entries of it were looked up."""
         self.buffered = 0
-        """Bytes that `chunks` and `out` keep."""
+        """Bytes that `chunks`, `received_frame` and `out` keep."""
         self.received = 0
         """Bytes of the frame that have come."""
         self.forwarded = 0
@@ -114,7 +121,20 @@ class InFlightRequest:
     def drop_chunks(self) -> None:
         """Keep no more of the frame."""
         self.chunks = []
+        self.received_frame = None
+        self.cut = 0
         self.buffered = 0
+
+    def cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
+        """Look up the bytes of the entries that have come whole, so that the last byte has less to do."""
+        frame = self.received_frame
+        while (
+            frame is not None
+            and self.cut < len(entries)
+            and (entry := entries[self.cut]).end <= frame.settled
+        ):
+            entry.views = frame.span(entry.start, entry.end)
+            self.cut += 1
 
     def __repr__(self) -> str:
         state = f"{self.disposition.value} received={self.received}"

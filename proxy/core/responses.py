@@ -15,7 +15,7 @@ from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
-from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk, slices
+from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint
 
 _MAX_KEPT: Final = 1 << 28
@@ -192,13 +192,16 @@ class Forwarding:
         start = request.forwarded
         if safe >= request.received:
             pieces = self._all(request, chunk)
-        else:
+        elif safe <= start:
             request.chunks.append(chunk)
-            pieces = list[Buffer](slices(request.chunks, 0, safe - start)) if safe > start else []
-            rest = b"".join(slices(request.chunks, max(safe - start, 0), request.received - start))
-            request.chunks = [rest]
-            request.buffered = len(rest)
-            request.forwarded = max(safe, start)
+            request.buffered += len(chunk)
+            return []
+        else:
+            kept = b"".join((*request.chunks, chunk)) if request.chunks else chunk
+            pieces = [memoryview(kept)[: safe - start]]
+            request.chunks = [kept[safe - start :]]
+            request.buffered = request.received - safe
+            request.forwarded = safe
         return self._without_session(request, walk, pieces) if start == 0 and pieces else pieces
 
     def _without_session(
@@ -223,7 +226,7 @@ class Forwarding:
         if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
             return self._up_to(request, walk, chunk, request.received)
         pieces = self._up_to(request, walk, chunk, walk.tags_at)
-        old = request.chunks[0]
+        old = b"".join(request.chunks)
         new = rewritten_tags(old, walk.tags, request.version, self._resolve)
         if start and len(new) != len(old):
             # The frame's length has gone to the client already, so the size must stay. The addresses are

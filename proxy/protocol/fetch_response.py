@@ -24,6 +24,7 @@ from proxy.protocol.primitives import (
     read_uvarint,
     skip_tags,
 )
+from proxy.protocol.received import Received
 
 NODE_ENDPOINTS_TAG: Final = 0
 """FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
@@ -76,6 +77,12 @@ class PartitionResponse:
     """The number of bytes of its records."""
     redirects: bool
     """The entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
+    views: Sequence[memoryview] = ()
+    """Its bytes, once they were looked up in the frame."""
+
+    def sent(self, frame: Received) -> Sequence[memoryview]:
+        """Return its bytes as the broker sent them."""
+        return self.views or frame.span(self.start, self.end)
 
 
 @dataclass(slots=True, eq=False)
@@ -439,17 +446,3 @@ def response_head(
     if layout.version < SESSION_VERSION:
         return correlation_id + _THROTTLE.pack(throttle_time_ms)
     return correlation_id + tags + _SESSION_HEAD.pack(throttle_time_ms, 0, session_id)
-
-
-def slices(chunks: Sequence[bytes], start: int, end: int) -> list[memoryview]:
-    """Return a span of a frame that is received in chunks, as views."""
-    found: list[memoryview] = []
-    at = 0
-    for chunk in chunks:
-        size = len(chunk)
-        if at + size > start:
-            found.append(memoryview(chunk)[max(start - at, 0) : end - at])
-        at += size
-        if at >= end:
-            break
-    return found

@@ -20,7 +20,8 @@ from proxy.protocol.fetch_layout import (
     FetchLayout,
 )
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import PartitionResponse, slices
+from proxy.protocol.fetch_response import PartitionResponse
+from proxy.protocol.received import Received
 
 _REQUEST_LOG_START: Final = slice(12, 20)
 """log_start_offset in an entry of a v7 request."""
@@ -60,26 +61,31 @@ def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
     return narrow.view(layout.response_item).reshape(-1)
 
 
-def narrow_entry(chunks: Sequence[bytes], entry: PartitionResponse, version: int) -> list[memoryview]:
+def narrowed_bytes(layout: FetchLayout) -> int:
+    """Return by how many bytes an entry of a session's response is larger than one of the client's layout."""
+    return 0 if layout.version > 4 else LOG_START_OFFSET.stop - LOG_START_OFFSET.start
+
+
+def narrow_entry(frame: Received, entry: PartitionResponse, version: int) -> Sequence[memoryview]:
     """Return an entry that the broker sent in a session as the client's version has it.
 
     v4 has no log_start_offset. v4 and v5 have no error 56; 6 stands in its place.
 
     Args:
-        chunks: the broker's frame as received.
+        frame: the broker's frame.
         entry: where it lies in the frame.
         version: the client's.
     """
     if version > 5:
-        return slices(chunks, entry.start, entry.end)
+        return entry.sent(frame)
     # KIP-112: up to v5 clients do not know 56, and a broker sends 6 (fetch-semantics 2.6, case 74).
     if entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        patched = bytearray(b"".join(slices(chunks, entry.start, entry.end)))
+        patched = bytearray(b"".join(entry.sent(frame)))
         patched[ERROR_CODE] = ErrorCode.NOT_LEADER_OR_FOLLOWER.to_bytes(2)
-        chunks, start, end = [bytes(patched)], 0, len(patched)
+        frame, start, end = Received(bytes(patched)), 0, len(patched)
     else:
         start, end = entry.start, entry.end
     if version == 5:
-        return slices(chunks, start, end)
-    before = slices(chunks, start, start + LOG_START_OFFSET.start)
-    return before + slices(chunks, start + LOG_START_OFFSET.stop, end)
+        return frame.span(start, end)
+    before = frame.span(start, start + LOG_START_OFFSET.start)
+    return before + frame.span(start + LOG_START_OFFSET.stop, end)

@@ -1,7 +1,7 @@
 """Expanded responses: the response that a broker would have sent without a session.
 
 It has the cached entry of each requested partition, in the request's order. The entries that the broker sent
-take the place of the cached ones. They are views of the received chunks.
+take the place of the cached ones. Large ones are views of the received frame.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from proxy.protocol.fetch_layout import FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse, response_head
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.versions import narrow_entries, narrow_entry
+from proxy.protocol.received import Received
+from proxy.protocol.versions import narrow_entries, narrow_entry, narrowed_bytes
 from proxy.session.partitions import PartitionTable
 
 FOUND_BEFORE_READING: Final = frozenset(
@@ -30,6 +31,8 @@ FOUND_BEFORE_READING: Final = frozenset(
 
 Up to Kafka 1.1 an unknown partition of a known topic stands in its place. 3 does not tell it from an unknown
 topic; no client depends on it (trap 23)."""
+COPIED: Final = 1 << 12
+"""An entry below this many bytes is copied: a piece of its own would cost more."""
 _UNIFORM_WORTH: Final = 8
 
 
@@ -47,8 +50,12 @@ class Expansion:
     """The entries that go to the client as the broker sent them."""
     entry_rows: Sequence[int]
     """The row of each of `entries`."""
-    chunks: Sequence[bytes]
-    """The broker's frame, as received."""
+    entry_bytes: int
+    """The size of `entries`."""
+    late: bool
+    """Some of these have errors that a broker finds before it reads."""
+    received: Received
+    """The broker's frame."""
     correlation_id: bytes
     throttle_time_ms: int
     tags: bytes
@@ -58,7 +65,7 @@ class Expansion:
 def expand(what: Expansion) -> tuple[list[Buffer], int]:
     """Return the frame for the client, in pieces, and its size.
 
-    Pieces are views of `what.chunks`, so records are not copied.
+    Large pieces are views of `what.received`, so records are not copied.
     """
     order = _order(what)
     rows: Rows = what.rows
@@ -77,14 +84,14 @@ def expand(what: Expansion) -> tuple[list[Buffer], int]:
 
 def _order(what: Expansion) -> Rows | None:
     """Return the positions in the request, in the response's order; None if that is the request's own."""
+    if not what.late:
+        return None
     found = sorted(
         # A broker looks up all topic ids before anything else: 100 before 3 and 29 (fetch-semantics 2.4).
         (entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID, int(what.table.position[row]))
         for entry, row in zip(what.entries, what.entry_rows, strict=True)
         if entry.error_code in FOUND_BEFORE_READING
     )
-    if not found:
-        return None
     late = [position for _, position in found]
     mask = np.ones(len(what.listing), np.bool_)
     mask[late] = False
@@ -155,22 +162,28 @@ def _spliced(
     size = what.layout.response_entry
     firsts = [0, *accumulate(counts)]
     pieces: list[Buffer] = []
+    parts: list[Buffer] = []
     view = memoryview(template)
-    done, total, topic = 0, len(template), 0
-    for position, entry in sorted(zip(positions, what.entries, strict=True), key=_first):
+    done, topic = 0, 0
+    total = len(template) + what.entry_bytes - len(positions) * (size + narrowed_bytes(what.layout))
+    template[:LENGTH_BYTES] = (total - LENGTH_BYTES).to_bytes(LENGTH_BYTES)
+    version = what.layout.version
+    for number in sorted(range(len(positions)), key=positions.__getitem__):
+        position, entry = positions[number], what.entries[number]
         while firsts[topic + 1] <= position:
             topic += 1
         at = starts[topic] + (position - firsts[topic]) * size
         if at > done:
-            pieces.append(view[done:at])
-        sent = narrow_entry(what.chunks, entry, what.layout.version)
-        pieces += sent
-        total += sum(map(len, sent)) - size
+            parts.append(view[done:at])
+        sent = entry.views if version > 5 and entry.views else narrow_entry(what.received, entry, version)
+        if entry.end - entry.start < COPIED:
+            parts += sent
+        else:
+            if parts:
+                pieces.append(b"".join(parts) if len(parts) > 1 else parts[0])
+                parts = []
+            pieces += sent
         done = at + size
-    pieces.append(view[done:])
-    template[:LENGTH_BYTES] = (total - LENGTH_BYTES).to_bytes(LENGTH_BYTES)
+    parts.append(view[done:])
+    pieces.append(b"".join(parts))
     return pieces, total
-
-
-def _first(pair: tuple[int, PartitionResponse]) -> int:
-    return pair[0]

@@ -8,6 +8,7 @@ Where a response can't be completed from what the broker said in this session, n
 is sent again in full.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +19,7 @@ from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.session.decision import Delta, Incremental, Reason, Rotated
+from proxy.session.expand import FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable, is_rotation
 from proxy.session.rotation import Rotation
 from proxy.session.state import (
@@ -49,12 +51,46 @@ class SessionResult:
     """The entries that are sent on as the broker sent them; all others are as the table has them."""
     rows: list[int] = field(default_factory=list)
     """The row of each of `entries`."""
+    size: int = 0
+    """Bytes of `entries`."""
+    errors: set[int] = field(default_factory=set)
+    """The error codes that entries of the response have."""
+
+    @property
+    def late(self) -> bool:
+        """Whether there are errors that a broker sends after all that it read."""
+        return not FOUND_BEFORE_READING.isdisjoint(self.errors)
+
+    @property
+    def news(self) -> Sequence[int]:
+        """The rows for which the client is likely to move: not those with errors found before reading."""
+        if not self.late:
+            return self.rows
+        entries = zip(self.rows, self.entries, strict=True)
+        return [row for row, entry in entries if entry.error_code not in FOUND_BEFORE_READING]
+
+
+class _Taken:
+    """How much of a response the table has taken, and what came out."""
+
+    __slots__ = ("entries", "errors", "misfit", "result", "rows", "runs", "walk")
+
+    def __init__(self, walk: FetchResponseWalk) -> None:
+        self.walk = walk
+        self.runs = 0
+        self.entries = 0
+        self.errors = 0
+        """How many entries with errors."""
+        self.misfit = ""
+        self.result = SessionResult(_COMPLETE)
+        self.rows: set[int] = set()
+        """The rows of its entries."""
 
 
 class FetchSessionHandler:
     """Builds the fetches of one session and judges their responses. At most one fetch is outstanding."""
 
-    __slots__ = ("epoch", "rotation", "session_id", "state", "table")
+    __slots__ = ("_taken", "epoch", "rotation", "session_id", "state", "table")
 
     def __init__(self) -> None:
         self.state = SessionState.NONE
@@ -67,6 +103,7 @@ class FetchSessionHandler:
         """What the session holds; before there is one, what the last fetch listed."""
         self.rotation: Rotation | None = None
         """Recognises and expands fetches quickly while the client's list only rotates; else None."""
+        self._taken: _Taken | None = None
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -248,6 +285,19 @@ class FetchSessionHandler:
             delta.rows = np.arange(table.size)
         return Rotation(fetch, table)
 
+    def take(self, walk: FetchResponseWalk) -> Sequence[PartitionResponse]:
+        """Have the table take what the response to the outstanding fetch has said so far.
+
+        So its last byte has little left to do. If the response turns out to be of no use, the session is
+        left, and with it what the table was told in it.
+
+        Returns:
+            The entries so far that are sent on as the broker sent them.
+        """
+        if self.table is None or walk.error_code:
+            return ()
+        return self._take(self.table, walk).result.entries
+
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> SessionResult:
         """Take the response to the outstanding fetch, walked to its end; see `proxy.session.state`.
 
@@ -265,15 +315,18 @@ class FetchSessionHandler:
             result.reason = f"error {walk.error_code}"
         elif not walk.partitions and walk.throttle_time_ms > 0 and empties:
             says = Says.THROTTLED if walk.session_id else Says.THROTTLED_WITHOUT_ID
-        elif misfit := self._apply_response(self._require_table(), walk, result, full=full):
-            says = Says.MISFIT
-            result = SessionResult(_COMPLETE, misfit)
-        # A new session has an id above 0. Any id but 0 continues a session, even a negative one: Java only
-        # asks whether it is 0 (fetch-semantics 3.2).
-        elif walk.session_id > 0 or (walk.session_id and not full):
-            says = _ID
         else:
-            says = Says.NO_ID
+            table = self._require_table()
+            taken = self._take(table, walk)
+            if misfit := _misfit(table, taken, full=full):
+                says = Says.MISFIT
+                result.reason = misfit
+            else:
+                result = taken.result
+                # A new session has an id above 0. Any id but 0 continues a session, even a negative one: Java
+                # only asks whether it is 0 (fetch-semantics 3.2).
+                says = _ID if walk.session_id > 0 or (walk.session_id and not full) else Says.NO_ID
+        self._taken = None
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
         if pair is _NEXT:
             self.state = TRANSITIONS[self.state, _CONTINUE]
@@ -334,39 +387,46 @@ class FetchSessionHandler:
             raise RuntimeError("no fetch was asked")
         return self.table
 
-    def _apply_response(
-        self, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult, *, full: bool
-    ) -> str:
-        """Have the table take what a response says of partitions; return why it does not fit, or nothing."""
-        misfit = "other partitions than asked for" if full else "a partition outside the session"
-        for run in walk.runs:
+    def _take(self, table: PartitionTable, walk: FetchResponseWalk) -> _Taken:
+        """Have the table take what a response has said since the last call; see `take`."""
+        taken = self._taken
+        if taken is None or taken.walk is not walk:
+            taken = self._taken = _Taken(walk)
+        if taken.misfit:
+            return taken
+        full = self.state is _REQUESTED
+        outside = _OTHER_PARTITIONS if full else "a partition outside the session"
+        for run in walk.runs[taken.runs :] if taken.runs < len(walk.runs) else ():
             rows = table.rows(run.key, run.entries.view(table.layout.response_fields)["partition"])
             if (rows < 0).any():
-                return misfit
+                taken.misfit = outside
+                return taken
             table.apply_run(run, rows)
-        seen: set[int] = set()
-        for entry in walk.entries:
+        taken.runs = len(walk.runs)
+        result, seen = taken.result, taken.rows
+        for entry in walk.entries[taken.entries :] if taken.entries < len(walk.entries) else ():
             row = table.row(entry.key, entry.partition)
             # A client must get no entry that it did not ask for (fetch-semantics, trap 24; case 54).
             if row < 0 or row in seen:
-                return misfit
+                taken.misfit = outside
+                return taken
             seen.add(row)
+            error = entry.error_code
             if full:
-                table.refused[row] = entry.error_code
-            elif entry.error_code and self._names_stuck(table, entry, row):
-                return f"topic gone or made anew (error {entry.error_code})"
+                table.refused[row] = error
+            elif error and self._names_stuck(table, entry, row):
+                taken.misfit = f"topic gone or made anew (error {error})"
+                return taken
             table.apply_entry(entry, row)
-            if not entry.ends_empty or entry.error_code:
+            if not entry.ends_empty or error:
                 result.entries.append(entry)
                 result.rows.append(row)
-        if full:
-            return misfit if walk.partitions != table.size or table.unmentioned else ""
-        # A partition whose first response was throttled away: law 4, nothing is invented
-        # (fetch-semantics 6.2, case 27).
-        unknown = table.unknown()
-        if len(unknown) and not set(unknown.tolist()) <= set(result.rows):
-            return "a partition that the broker has not described"
-        return ""
+                result.size += entry.end - entry.start
+                if error:
+                    taken.errors += 1
+                    result.errors.add(error)
+        taken.entries = len(walk.entries)
+        return taken
 
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
         """Whether a session says 3 or 103 where a full fetch may say 100.
@@ -395,7 +455,26 @@ _ERRORS: Final[dict[int, Says]] = {
     ErrorCode.INVALID_FETCH_SESSION_EPOCH: Says.SESSION_ERROR,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: Says.SESSION_ERROR,
 }
+_OTHER_PARTITIONS: Final = "other partitions than asked for"
 _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
+
+
+def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
+    """Return why a whole response does not fit the session, or nothing."""
+    if taken.misfit:
+        return taken.misfit
+    if full:
+        complete = taken.walk.partitions == table.size and not table.unmentioned
+        return "" if complete else _OTHER_PARTITIONS
+    # Rows without a cached entry are those of this response that have errors: nothing else was to be known.
+    if table.undescribed == taken.errors and not taken.runs:
+        return ""
+    # A partition whose first response was throttled away: law 4, nothing is invented
+    # (fetch-semantics 6.2, case 27).
+    unknown = table.unknown()
+    if len(unknown) and not set(unknown.tolist()) <= set(taken.result.rows):
+        return "a partition that the broker has not described"
+    return ""
 
 
 def _differing(entries: Entries, sent: Entries) -> Rows:

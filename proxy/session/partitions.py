@@ -235,6 +235,11 @@ class PartitionTable:
         if self.arranged is not None:
             self.arranged(order)
 
+    @property
+    def undescribed(self) -> int:
+        """How many rows have no cached entry that may be used."""
+        return self.size - self._described
+
     def unknown(self) -> Rows:
         """Return the rows whose cached entry may not be used."""
         if self._described == self.size:

@@ -8,12 +8,19 @@ gathered or scattered. The result is the same as that of `handler` and `expand`,
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.protocol.api import API_KEY_AND_VERSION, LENGTH_BYTES, REQUEST_CORRELATION_ID, REQUEST_START_BYTES
+from proxy.protocol.api import (
+    API_KEY_AND_VERSION,
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START_BYTES,
+    ErrorCode,
+)
 from proxy.protocol.fetch_layout import PARTITION_BYTES, SESSION
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import PartitionResponse, response_head, slices
+from proxy.protocol.fetch_response import PartitionResponse, response_head
 from proxy.protocol.primitives import Buffer
-from proxy.session.expand import FOUND_BEFORE_READING
+from proxy.protocol.received import Received
+from proxy.session.expand import COPIED, FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable
 
 _MAX_SUSPECTS: Final = 16
@@ -114,46 +121,53 @@ class Rotation:
         self,
         first: int,
         entries: Sequence[tuple[int, PartitionResponse]],
-        chunks: Sequence[bytes],
+        received: Received,
         *,
+        entry_bytes: int,
         correlation_id: bytes,
         throttle_time_ms: int,
         tags: bytes,
-    ) -> tuple[list[Buffer], int] | None:
+    ) -> tuple[list[Buffer], int]:
         """Return the response to a fetch, in pieces, and its size, like `expand.expand`.
 
         Args:
             first: the row of the fetch's first entry.
             entries: row and entry of all that goes to the client as the broker sent it.
-            chunks: the broker's frame, as received.
+            received: the broker's frame.
+            entry_bytes: the size of `entries`.
             correlation_id: that of the response.
             throttle_time_ms: that of the response.
             tags: the body's tag buffer; empty below v12.
-
-        Returns:
-            None if its order is not that of the fetch.
         """
         layout, count = self.table.layout, self.table.size
         head = response_head(layout, correlation_id, throttle_time_ms) + self._element
         end = b"\x00" + tags if layout.flexible else tags
-        sent_bytes = sum([entry.end - entry.start for _, entry in entries])
-        size = (
-            LENGTH_BYTES + len(head) + (count - len(entries)) * layout.response_entry + sent_bytes + len(end)
-        )
+        cached_bytes = (count - len(entries)) * layout.response_entry
+        size = LENGTH_BYTES + len(head) + cached_bytes + entry_bytes + len(end)
         pieces: list[Buffer] = []
         parts: list[Buffer] = [(size - LENGTH_BYTES).to_bytes(LENGTH_BYTES), head]
+        late: list[PartitionResponse] = []
         done = 0
-        for place, entry in sorted([((row - first) % count, entry) for row, entry in entries], key=_place):
-            # It stands behind all that was read (fetch-semantics 2.4): the long way puts it there.
-            if entry.error_code in FOUND_BEFORE_READING:
-                return None
-            parts += self._cached(first + done, first + place)
-            if parts:
-                pieces.append(b"".join(parts))
-            pieces += slices(chunks, entry.start, entry.end)
-            parts = []
+        places = [(row - first) % count for row, _ in entries]
+        for number in sorted(range(len(places)), key=places.__getitem__):
+            place, entry = places[number], entries[number][1]
+            if place > done:
+                parts += self._cached(first + done, first + place)
             done = place + 1
+            # It stands behind all that was read (fetch-semantics 2.4).
+            if entry.error_code and entry.error_code in FOUND_BEFORE_READING:
+                late.append(entry)
+            elif entry.end - entry.start < COPIED:
+                parts += entry.views or received.span(entry.start, entry.end)
+            else:
+                if parts:
+                    pieces.append(b"".join(parts))
+                    parts = []
+                pieces += entry.views or received.span(entry.start, entry.end)
         parts += self._cached(first + done, first + count)
+        # A broker looks up all topic ids before anything else: 100 before 3 and 29 (fetch-semantics 2.4).
+        for entry in sorted(late, key=_after_unknown_ids):
+            parts += entry.sent(received)
         parts.append(end)
         pieces.append(b"".join(parts))
         return pieces, size
@@ -171,5 +185,5 @@ class Rotation:
         return [table.cached_bytes[start * item : end * item]] if end > start else []
 
 
-def _place(pair: tuple[int, PartitionResponse]) -> int:
-    return pair[0]
+def _after_unknown_ids(entry: PartitionResponse) -> bool:
+    return entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries
-from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, slices
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.protocol.primitives import Buffer, Malformed
+from proxy.protocol.received import Received
 from replay.capture.kafka.exchange import is_cut
 
 _ABORTED_SIZE: Final = 16
@@ -36,16 +37,16 @@ class CapturedResponse:
         self.isolation_level = isolation_level
         self.size = sum(map(len, pieces))
         self.walk = FetchResponseWalk(self.layout, isolation_level, keep=True)
+        self._frame = Received()
         for piece in self.pieces:
+            self._frame.keep(piece)
             self.walk.feed(piece)  # type: ignore[arg-type]  # cut contents are skipped, never read
         if not self.walk.done:
             raise Malformed("a fetch response that ends early")
 
     def part(self, start: int, end: int) -> list[memoryview]:
         """Return bytes of the frame, without a copy."""
-        if len(self.pieces) == 1:
-            return [memoryview(self.pieces[0])[start:end]]
-        return slices(self.pieces, start, end)  # type: ignore[arg-type]  # as above
+        return self._frame.span(start, end)
 
     @cached_property
     def as_v7(self) -> "CapturedResponse":

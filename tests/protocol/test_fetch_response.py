@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader
 
 from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.fetch_response import _MAX_UNIT, FetchResponseWalk, response_head, slices
+from proxy.protocol.fetch_response import _MAX_UNIT, FetchResponseWalk, response_head
 from proxy.protocol.primitives import Malformed, ProtocolError
 from tests.examples import examples
 from tests.frames import DATA, VERSIONS, LiveExchange, entry, fetch_response, framed, live, named, walked
@@ -364,14 +364,6 @@ def test_response_head_is_how_responses_begin(version: int) -> None:
     )
     head = response_head(layout, frame[4:8], 300, 77)
     assert frame == framed(head + layout.count(0) + (b"\0" if layout.flexible else b""))
-
-
-@given(st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=5), st.data())
-def test_slices_are_what_lies_between(chunks: list[bytes], data: st.DataObject) -> None:
-    frame = b"".join(chunks)
-    start = data.draw(st.integers(0, len(frame)))
-    end = data.draw(st.integers(start, len(frame)))
-    assert b"".join(slices(chunks, start, end)) == frame[start:end]
 
 
 @pytest.mark.parametrize("exchange", [one for one in live() if one.version in (4, 11, 13, 18)], ids=str)

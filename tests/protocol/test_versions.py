@@ -7,6 +7,7 @@ from hypothesis import given
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import build_fetch_request
+from proxy.protocol.received import Received
 from proxy.protocol.versions import narrow_entries, narrow_entry, raise_listing, session_layout
 from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response, framed, parsed, walked
@@ -55,9 +56,9 @@ def test_an_entry_is_narrowed_to_the_clients_version(version: int, error: int, c
     direct = fetch_response(version, ("t", [entry(3, 9, error=told, records=b"records")]))
     (sent,) = walked(frame, spoken).entries
     (expected,) = walked(direct, version).entries
-    chunks = [frame[at : at + chunk] for at in range(0, len(frame), chunk)]
+    received = Received(*(frame[at : at + chunk] for at in range(0, len(frame), chunk)))
 
-    assert b"".join(narrow_entry(chunks, sent, version)) == direct[expected.start : expected.end]
+    assert b"".join(narrow_entry(received, sent, version)) == direct[expected.start : expected.end]
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.received import Received
 from proxy.protocol.versions import raise_listing
 from proxy.session.decision import Incremental
 from proxy.session.expand import Expansion, expand
@@ -83,7 +84,9 @@ class Session:
             rows=delta.rows,
             entries=result.entries,
             entry_rows=result.rows,
-            chunks=[response[at : at + chunk] for at in range(0, len(response), chunk)],
+            entry_bytes=result.size,
+            late=result.late,
+            received=Received(*(response[at : at + chunk] for at in range(0, len(response), chunk))),
             correlation_id=CORRELATION,
             throttle_time_ms=throttle,
             tags=tags or (b"\0" if self.version >= 12 else b""),
@@ -168,7 +171,9 @@ def test_records_are_not_copied() -> None:
             rows=delta.rows,
             entries=result.entries,
             entry_rows=result.rows,
-            chunks=[response],
+            entry_bytes=result.size,
+            late=result.late,
+            received=Received(response),
             correlation_id=CORRELATION,
             throttle_time_ms=0,
             tags=b"\0",
@@ -353,7 +358,9 @@ def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
         rows=handler.table.locate(listing),
         entries=result.entries,
         entry_rows=result.rows,
-        chunks=[response],
+        entry_bytes=result.size,
+        late=result.late,
+        received=Received(response),
         correlation_id=response[4:8],
         throttle_time_ms=decoded.throttle_time_ms,
         tags=wire_tags(exchange),

@@ -1,0 +1,69 @@
+"""Large responses of a session: what is left to do at the last byte, whatever the sizes of the reads."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from proxy.protocol.received import Received
+from proxy.session.partitions import PartitionTable
+from tests.frames import Want, entry, fetch, fetch_response
+from tests.playbook import SESSION_ID, Playbook
+
+COUNT = 300
+SIZE = 5_000
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the pieces of the frame that are visited, and the entries that the table looks up."""
+    counted: Counter[str] = Counter()
+    span, row = Received.span, PartitionTable.row
+
+    def spanned(self: Received, start: int, end: int) -> list[memoryview]:
+        found = span(self, start, end)
+        counted["pieces"] += len(found)
+        return found
+
+    def looked_up(self: PartitionTable, key: bytes, partition: int) -> int:
+        counted["entries"] += 1
+        return row(self, key, partition)
+
+    monkeypatch.setattr(Received, "span", spanned)
+    monkeypatch.setattr(PartitionTable, "row", looked_up)
+    return counted
+
+
+@pytest.mark.parametrize("read", [1_448, 20_000, 1 << 18])
+@pytest.mark.parametrize("topics", [1, 20])
+@pytest.mark.parametrize("version", [11, 12])
+def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, steps: Counter[str]) -> None:
+    """Every partition has news, in an order of the broker's own."""
+    wants: list[Want] = [(f"t{number % topics}", number // topics) for number in range(COUNT)]
+    wants.sort()
+    play = Playbook().established(version, wants)
+    play.client(fetch(version, *wants, correlation=4)).takes_broker()
+    shuffled = random.Random(1).sample(wants, COUNT)
+    news = {
+        (name, index): entry(index, 9, records=index.to_bytes(2) * (SIZE // 2)) for name, index, *_ in wants
+    }
+    told = fetch_response(
+        version,
+        *((name, [news[name, index]]) for name, index, *_ in shuffled),
+        session_id=SESSION_ID,
+        correlation_id=4,
+    )
+    steps.clear()
+    play.broker(told[:-1], chunk=read)
+    assert steps["entries"] >= COUNT - 1
+    steps.clear()
+    play.broker(told[-1:])
+    assert steps["entries"] <= 1
+    assert steps["pieces"] <= 2 * (1 + max(read, 1 << 16) // SIZE)
+    topics_in_order: dict[str, list[int]] = {}
+    for name, index, *_ in wants:
+        topics_in_order.setdefault(name, []).append(index)
+    elements = [(name, [news[name, index] for index in each]) for name, each in topics_in_order.items()]
+    pieces = play.connection.to_client
+    assert len(pieces) <= COUNT + len(told) // (1 << 14) + topics + 2
+    play.to_client(fetch_response(version, *elements, correlation_id=4))
