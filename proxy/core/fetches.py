@@ -393,7 +393,8 @@ class Fetches:
                 self._last_seen.note_response(chunk, request.version, walk)
             if request.fetch is not None and request.fetch.session_epoch == 0:
                 # A (0, 0) of the client's own. Its next fetch shows whether it uses the session (case 89).
-                self.eligibility.given = walk.session_id
+                # A negative id is a refusal, as 0 is.
+                self.eligibility.given = max(walk.session_id, 0)
         elif understood:
             self._session_answered(request, walk, self._judge(walk))
         else:
@@ -431,7 +432,7 @@ class Fetches:
         walk, handler = request.walk, self.handler
         full = handler.state is _REQUESTED
         if walk is None or not request.understood or not walk.done:
-            handler.renew()
+            handler.renew(walk.session_id if full and walk is not None else 0)
             self._plan_resend(request, 0, SessionResult(Action.RESEND_SESSIONLESS, _NOT_UNDERSTOOD))
             return []
         result = self._judge(walk)

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol.api import RESPONSE_START_BYTES
+from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES
 from proxy.protocol.fetch_layout import ABORTED_BYTES, MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
 from proxy.protocol.primitives import (
     UUID_BYTES,
@@ -113,9 +113,13 @@ class FetchResponseWalk:
         "_layout",
         "_left",
         "_open",
+        "_size",
         "_skip",
         "_tail",
         "_topics_left",
+        "_waiting",
+        "_waiting_for",
+        "_waiting_size",
         "elements",
         "entries",
         "error_code",
@@ -143,6 +147,10 @@ class FetchResponseWalk:
         self._open: PartitionResponse | None = None
         self._skip = 0
         self._tail = b""
+        self._waiting: list[bytes] = []
+        self._waiting_size = 0
+        self._waiting_for = 0
+        self._size = 0
         self.offset = 0
         """The number of bytes that are walked. These may be forwarded."""
         self.throttle_time_ms = 0
@@ -194,6 +202,11 @@ class FetchResponseWalk:
         self.offset += at
         self._skip = 0
         if self._tail:
+            if self._waiting_for:
+                chunk = self._gathered(chunk)
+                size = len(chunk)
+                if not size:
+                    return
             at = self._bridge(chunk)
             if at < 0:
                 return
@@ -205,9 +218,25 @@ class FetchResponseWalk:
         else:
             self._tail = chunk[at:]
 
+    def _gathered(self, chunk: bytes) -> bytes:
+        """Keep a chunk until there is enough of its unit to try again; return what there is then, or nothing.
+
+        A long unit is tried again when there is twice as much of it, or when the frame has ended. So what is
+        copied and read again is in proportion to its size, whatever the sizes of the chunks.
+        """
+        self._waiting.append(chunk)
+        self._waiting_size += len(chunk)
+        have = len(self._tail) + self._waiting_size
+        if have > _MAX_UNIT:
+            raise Malformed("a fetch response whose entry has no end")
+        if have < self._waiting_for and self.offset + have < self._size:
+            return b""
+        waiting, self._waiting, self._waiting_size, self._waiting_for = self._waiting, [], 0, 0
+        return b"".join(waiting)
+
     def _bridge(self, chunk: bytes) -> int:
         """Walk a unit that began in an earlier chunk; return where this chunk goes on, or -1."""
-        window = _BRIDGE
+        window = max(_BRIDGE, len(self._tail))
         while True:
             tail = self._tail
             joined = tail + chunk[:window]
@@ -227,6 +256,10 @@ class FetchResponseWalk:
                 self._tail += chunk
                 if len(self._tail) > _MAX_UNIT:
                     raise Malformed("a fetch response whose entry has no end")
+                if len(self._tail) > _BRIDGE:
+                    if self._at == _HEADER:
+                        self._size = LENGTH_BYTES + int.from_bytes(self._tail[:LENGTH_BYTES])
+                    self._waiting_for = 2 * len(self._tail)
                 return -1
             window *= 4
 
@@ -260,6 +293,7 @@ class FetchResponseWalk:
 
     def _header(self, buffer: bytes, at: int, base: int) -> int:
         layout = self._layout
+        size = LENGTH_BYTES + int.from_bytes(buffer[at : at + LENGTH_BYTES])
         at += RESPONSE_START_BYTES
         if layout.flexible:
             at = at + 1 if not buffer[at] else skip_tags(buffer, at)[1]
@@ -274,6 +308,7 @@ class FetchResponseWalk:
         self._topics_left = topics + 1
         self.throttle_time_ms, self.error_code = throttle, error
         self.session_id, self.session_id_at = session_id, session_id_at
+        self._size = size
         self._topic_done()
         return at
 
@@ -309,9 +344,12 @@ class FetchResponseWalk:
         partition, error = _ENTRY.unpack_from(buffer, at)
         at += layout.aborted
         if layout.flexible:
-            aborted, at = read_uvarint(buffer, at)
-            preferred = at + ((aborted - 1) * (ABORTED_BYTES + 1) if aborted else 0)
+            aborted, listed = read_uvarint(buffer, at)
+            preferred = listed + ((aborted - 1) * (ABORTED_BYTES + 1) if aborted else 0)
             records, at = read_uvarint(buffer, preferred + 4)
+            # Each is taken to have no tags of its own: no schema has any.
+            if aborted > 1 and any(buffer[listed + ABORTED_BYTES : preferred : ABORTED_BYTES + 1]):
+                raise Malformed("an aborted transaction with tags")
             # Null records: Kafka 3.0 to 3.9 in entries of some errors (fetch-semantics 6.3, case 93).
             records = records - 1 if records else 0
         else:

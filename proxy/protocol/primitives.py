@@ -26,6 +26,8 @@ TagSpan: TypeAlias = tuple[int, int, int]
 MAX_UVARINT: Final = 0xFFFF_FFFF
 MAX_UVARINT_BYTES: Final = 5
 MAX_STRING: Final = 0x7FFF
+MAX_TAGS: Final = 1024
+"""With more tags in one buffer bytes are not understood. No schema has ten, and each costs a step."""
 UUID_BYTES: Final = 16
 
 NO_TAGS: Final = b"\x00"
@@ -187,8 +189,15 @@ def encode_compact_count(count: int | None) -> bytes:
 
 
 def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
-    """Skip a tag buffer."""
+    """Skip a tag buffer.
+
+    Raises:
+        Malformed: it has more than `MAX_TAGS`, or what `read_uvarint` says.
+        Truncated: its end is missing.
+    """
     count, at = read_uvarint(buffer, offset)
+    if count > MAX_TAGS:
+        raise Malformed(f"a buffer of {count} tags")
     for _ in range(count):
         _, at = read_uvarint(buffer, at)
         size, at = read_uvarint(buffer, at)
@@ -199,8 +208,10 @@ def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
 
 
 def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
-    """Read the spans of a tag buffer's payloads, in order."""
+    """Read the spans of a tag buffer's payloads, in order; raise as `skip_tags` does."""
     count, at = read_uvarint(buffer, offset)
+    if count > MAX_TAGS:
+        raise Malformed(f"a buffer of {count} tags")
     spans: list[TagSpan] = []
     for _ in range(count):
         tag, at = read_uvarint(buffer, at)

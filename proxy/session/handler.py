@@ -337,14 +337,14 @@ class FetchSessionHandler:
             self.state = TRANSITIONS[self.state, _CONTINUE]
             self.session_id, self.epoch = walk.session_id, 1
         else:
-            self._lose(pair, walk.error_code)
+            self._lose(pair, walk.session_id, walk.error_code)
         return result
 
     def drop(self) -> None:
         """Forget the session and its partitions: it is closed at the broker, or the connection has ended."""
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
-        self.table = self.rotation = None
+        self.table = self.rotation = self._taken = None
 
     def renew(self, session_id: int = 0) -> None:
         """Leave the session; the next full fetch names its id, and so has the broker drop it.
@@ -353,9 +353,10 @@ class FetchSessionHandler:
             session_id: a session that the broker made but that can't be used; 0: the one of the handler.
         """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
-        self.session_id = session_id or self.session_id
+        # No broker makes a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).
+        self.session_id = session_id if session_id > 0 else self.session_id
         self.epoch = 0
-        self.table = None
+        self.table = self._taken = None
 
     def adopt(self, session_id: int) -> None:
         """Name a session in the next full fetch that the client left behind, so that the broker drops it."""
@@ -372,10 +373,20 @@ class FetchSessionHandler:
             self.drop()
         return session_id
 
-    def _lose(self, pair: NextPair, error_code: int) -> None:
-        """Go on without the session, and with the pair that its last response leads to."""
+    def _lose(self, pair: NextPair, given: int, error_code: int) -> None:
+        """Go on without the session, and with the pair that its last response leads to.
+
+        Args:
+            pair: the pair.
+            given: the session id of that response.
+            error_code: that of the response.
+        """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         self.epoch = 0
+        if pair is NextPair.NAME_AND_DROP:
+            self.session_id = max(given, 0)
+            self.table = None
+            return
         # Such an id would fail with -1 for ever (fetch-semantics 2.2, case 96).
         if pair is not NextPair.RENEW or (error_code and self.session_id >= UNSHARDED_ID):
             self.session_id = 0

@@ -103,6 +103,8 @@ class NextPair(Enum):
     """The same, and what the session held is dropped."""
     RENEW = "(id, 0)"
     """Ask for a new session, and name the old one, so that the broker drops it."""
+    NAME_AND_DROP = "(new id, 0), nothing kept"
+    """Ask for a new session, and name the one that this response made and that can't be used."""
     FIRST = "(new id, 1)"
     NEXT = "(id, epoch + 1)"
 
@@ -128,11 +130,13 @@ AFTER_FULL: Final = {
     Says.ID_NOT_FOUND: (NextPair.NEW, Action.RESEND_SESSIONLESS),
     Says.SESSION_ERROR: (NextPair.NEW, Action.RESEND_SESSIONLESS),
     Says.OTHER_ERROR: (NextPair.NEW, Action.RESEND_SESSIONLESS),
-    Says.THROTTLED: (NextPair.NEW_AND_DROP, Action.EMPTY),
+    # Kafka gives no id there (fetch-semantics 2.8). One that does has made a session.
+    Says.THROTTLED: (NextPair.NAME_AND_DROP, Action.EMPTY),
     Says.THROTTLED_WITHOUT_ID: (NextPair.NEW_AND_DROP, Action.EMPTY),
-    # Java throws such a response away. It is the broker's own, so the client gets it. (fetch-semantics 3.2,
-    # case 53)
-    Says.MISFIT: (NextPair.NEW_AND_DROP, Action.COMPLETE_NO_SESSION),
+    # Java throws such a response away, and asks with (0, 0): the session stays behind at the broker. The
+    # response is the broker's own, so the client gets it; the session is named or closed. (fetch-semantics
+    # 3.2, case 53, trap 21)
+    Says.MISFIT: (NextPair.NAME_AND_DROP, Action.COMPLETE_NO_SESSION),
     # The broker had no slot. The next full fetch asks again, as Java does. (fetch-semantics 2.7, cases 50 and
     # 95)
     Says.NO_ID: (NextPair.NEW, Action.COMPLETE),

@@ -2,9 +2,13 @@
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from proxy.core.in_flight import InFlightRequest
+from proxy.core.responses import Forwarding
+from proxy.protocol.primitives import Buffer
 from proxy.protocol.received import Received
 from proxy.session.partitions import PartitionTable
 from tests.frames import Want, entry, fetch, fetch_response
@@ -67,3 +71,26 @@ def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, st
     pieces = play.connection.to_client
     assert len(pieces) <= COUNT + len(told) // (1 << 14) + topics + 2
     play.to_client(fetch_response(version, *elements, correlation_id=4))
+
+
+@pytest.mark.parametrize("read", [100, 1_448])
+def test_long_tags_that_drip_in_are_copied_a_few_times(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a response that streams: what can't go yet is kept as it came, and joined once."""
+    kept: list[int] = []
+    up_to = Forwarding._up_to
+
+    def counted(self: Forwarding, request: InFlightRequest, *rest: Any) -> list[Buffer]:
+        pieces = up_to(self, request, *rest)
+        kept.append(len(request.chunks))
+        return pieces
+
+    monkeypatch.setattr(Forwarding, "_up_to", counted)
+    play = Playbook(resolve=lambda *_: ("gw", 1)).knows()
+    asked = fetch(16, ("t", 0), correlation=4)
+    play.client(asked).to_broker(asked)
+    told = fetch_response(16, ("t", [entry(0, 5)]), correlation_id=4, tags=((9, bytes(100_000)),))
+    play.broker(told[:-1], chunk=read)
+    assert kept[-1] >= 100_000 // read - 1
+    first = play.takes_client()
+    play.broker(told[-1:])
+    assert first + play.takes_client() == told

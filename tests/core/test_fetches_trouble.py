@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
-from tests.frames import Want, entry, fetch, fetch_response
+from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
 
 # --- the broker loses or refuses sessions ---------------------------------------------------------
@@ -88,6 +88,75 @@ def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
         play.broker(full(16, T, correlation_id=number)).to_client(full(16, T, correlation_id=number))
         assert play.sessions.used == 0
     assert play.events(SessionRefused, SessionMade) == [SessionRefused()]
+
+
+@pytest.mark.parametrize("version", [4, 11, 16])
+@pytest.mark.parametrize("session_id", [-1, -77, -(2**31)])
+def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
+    """No broker makes such a session: nothing is named or closed with it."""
+    spoken = max(version, 7)
+    refused = full(spoken, T, correlation_id=3, session_id=session_id)
+    others = full(spoken, T[:2], correlation_id=3, session_id=session_id)
+    for told in (refused, others, refused[:-1] + b"\1"):
+        play = Playbook().knows()
+        for correlation in (1, 2):
+            passes(play, version, T, correlation)
+        play.client(fetch(version, *T, correlation=3)).to_broker(asks(version, T, (0, 0), correlation=3))
+        play.broker(told).takes_client()
+        if resent := play.takes_broker():
+            assert resent == fetch(version, *T, correlation=3)
+            play.broker(full(version, T, correlation_id=3)).takes_client()
+        assert play.connection.session_id == 0
+        assert play.sessions.used == 0
+        play.close().nothing()
+
+
+def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
+    """It asks with (0, 0) each time: what it was not given is not closed."""
+    play = Playbook().knows()
+    for correlation in range(1, 5):
+        asked = fetch(16, *T, correlation=correlation, session=(0, 0))
+        play.exchange(asked, full(16, T, correlation_id=correlation, session_id=-5))
+    play.close().nothing()
+
+
+def test_a_negative_id_continues_a_session() -> None:
+    """Java asks only whether it is 0; the id that is known stays (section 3.2)."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    play.broker(fetch_response(16, session_id=-5, correlation_id=4)).to_client(full(16, T, correlation_id=4))
+    play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (SESSION_ID, 2), correlation=5))
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=5)).takes_client()
+    play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+
+
+@pytest.mark.parametrize("version", [4, 11, 16])
+@pytest.mark.parametrize("what", ["others", "not understood"])
+def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: str) -> None:
+    """Case 53, trap 21: the response is of no use, and yet the broker has made a session."""
+    spoken = max(version, 7)
+    told = full(spoken, T[:2], correlation_id=3, session_id=SESSION_ID)
+    if what == "not understood":
+        told = framed(full(spoken, T, correlation_id=3, session_id=SESSION_ID)[4:] + b"?")
+
+    def dropped() -> Playbook:
+        play = Playbook().knows()
+        for correlation in (1, 2):
+            passes(play, version, T, correlation)
+        play.client(fetch(version, *T, correlation=3)).to_broker(asks(version, T, (0, 0), correlation=3))
+        play.broker(told).takes_client()
+        if version == 4:
+            play.to_broker(fetch(version, *T, correlation=3))
+            play.broker(full(version, T, correlation_id=3)).takes_client()
+        return play
+
+    play = dropped()
+    play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))
+    play = dropped()
+    for correlation in (4, 5):
+        passes(play, version, T, correlation)
+    play.client(fetch(version, *T, correlation=6))
+    play.to_broker(asks(version, T, (SESSION_ID, 0), correlation=6))
 
 
 def test_a_response_with_id_0_ends_the_session() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from kio.serial import entity_reader
 
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import _MAX_UNIT, FetchResponseWalk, response_head
-from proxy.protocol.primitives import Malformed, ProtocolError
+from proxy.protocol.primitives import MAX_TAGS, Malformed, ProtocolError
 from tests.examples import examples
 from tests.frames import DATA, VERSIONS, LiveExchange, entry, fetch_response, framed, live, named, walked
 from tests.model import wire
@@ -351,6 +352,66 @@ def test_a_topic_without_a_name_is_refused(version: int, name: bytes) -> None:
     at = 4 + 4 + (1 if layout.flexible else 0) + layout.response_head
     with pytest.raises(Malformed, match="no name"):
         walked(fetch_response(version)[:at] + layout.count(1) + name + bytes(8), version)
+
+
+# --- long units -----------------------------------------------------------------------------------
+
+LONG = bytes(400_000)
+TAG = ((9, LONG),)
+
+
+def long_units() -> list[tuple[str, bytes]]:
+    """Responses, v16, in which something other than records is long."""
+    many = tuple(wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(25_000))
+    topic = wire.TopicData(topic_id=b"t" * 16, partitions=(entry(0, 5), entry(1, 5)), tags=TAG)
+    tagged = wire.FetchResponse(version=16, correlation_id=1, topics=(topic, replace(topic, tags=())))
+    return [
+        ("header tags", fetch_response(16, ("t", [entry(0, 5)]), header_tags=TAG)),
+        ("topic tags", framed(wire.encode_response(tagged))),
+        ("entry tags", fetch_response(16, ("t", [entry(0, 5, tags=TAG), entry(1, 5)]))),
+        ("aborted transactions", fetch_response(16, ("t", [entry(0, 5, aborted=many), entry(1, 5)]))),
+        ("body tags", fetch_response(16, ("t", [entry(0, 5)]), tags=((9, LONG),))),
+    ]
+
+
+class Counting(FetchResponseWalk):
+    """Counts the bytes that are read again."""
+
+    __slots__ = ("read",)
+
+    def _walk(self, buffer: bytes, at: int) -> int:
+        self.read = getattr(self, "read", 0) + len(buffer) - at
+        return super()._walk(buffer, at)
+
+
+@pytest.mark.parametrize("size", [16, 1_448])
+@pytest.mark.parametrize(("what", "frame"), long_units(), ids=[what for what, _ in long_units()])
+def test_a_long_unit_that_drips_in_is_read_a_few_times(what: str, frame: bytes, size: int) -> None:
+    """Not once for each chunk; and its end is found when it comes, although nothing follows."""
+    walk = Counting(LAYOUTS[16], 0, keep=True)
+    for at in range(0, len(frame), size):
+        walk.feed(frame[at : at + size])
+    assert walk.done, what
+    assert walk.read < 8 * len(frame)
+    assert summary(walk, frame) == summary(walked(frame, 16), frame)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1_448])
+def test_more_tags_than_any_schema_has_are_not_read(size: int) -> None:
+    """Each costs a step of the loop."""
+    tags = tuple((number, b"") for number in range(MAX_TAGS + 1))
+    frame = fetch_response(16, ("t", [entry(0, 5, tags=tags)]))
+    with pytest.raises(Malformed, match="1025 tags"):
+        walk_chunks([frame[at : at + size] for at in range(0, len(frame), size)], 16)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_aborted_transaction_with_tags_is_not_understood(which: int) -> None:
+    """Law 2: its size is not known."""
+    aborted = [wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(3)]
+    aborted[which] = replace(aborted[which], tags=((3, b"new"),))
+    with pytest.raises(Malformed, match="aborted"):
+        walked(fetch_response(16, ("t", [entry(0, 5, aborted=tuple(aborted), records=bytes(99))])), 16)
 
 
 # --- small parts ----------------------------------------------------------------------------------

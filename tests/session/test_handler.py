@@ -51,7 +51,7 @@ def test_a_full_response_thrown_away_by_a_quota() -> None:
     handler = asked()
     result = give(handler, 16, throttle_time_ms=100)
     assert (result.action, result.reason) == (Action.EMPTY, "")
-    assert (*state(handler), handler.table) == (0, 0, None)
+    assert (*state(handler), handler.table, handler.has_session) == (0, 0, None, False)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_a_full_response_thrown_away_by_a_quota() -> None:
 )
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_full_response_with_other_partitions(version: int, elements: Any) -> None:
-    """Case 53: it is the broker's own response and goes on; there is no session after it. Trap 24."""
+    """Case 53: it is the broker's own response and goes on; its session is only named. Trap 24."""
     handler = asked(version)
     result = give(handler, version, *elements, session_id=77)
     assert (result.action, result.reason) == (Action.COMPLETE_NO_SESSION, "other partitions than asked for")
     assert (result.entries, result.rows) == ([], [])
-    assert (*state(handler), handler.table) == (0, 0, None)
+    assert (*state(handler), handler.table, handler.has_session) == (77, 0, None, False)
 
 
 def test_a_full_response_tells_which_entries_are_more_than_an_image() -> None:
