@@ -49,7 +49,7 @@ soak: $(STAMP)  ## the tests that take long
 	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
 	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/core/test_expanded_equals_direct.py tests/replay/simulate/test_predicted_equals_measured.py
 
-bench: $(STAMP)  ## the figures of BENCHMARKS.md, side by side in one run
+bench: programs  ## the figures of BENCHMARKS.md, side by side in one run
 	$(BIN)/python -m tools.bench --long
 
 clean:  ## remove what the other targets made

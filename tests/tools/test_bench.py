@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -18,13 +19,16 @@ from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk
 from tools import debian
 from tools.bench import __main__ as program
-from tools.bench import bulk, idle, latency, law6, micro, wire
+from tools.bench import bulk, idle, latency, law6, many, micro, wire
 from tools.bench.counting import Counted, saved
 from tools.bench.figures import Row, Table, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
+from tools.bench.inside import Inside
 from tools.bench.passthrough import address
-from tools.bench.processes import HOST, Load, Proxy, haproxy_command
+from tools.bench.processes import HOST, Load, Meter, Proxy, haproxy_command, haproxy_program
 from tools.bench.stage import Stage
+from tools.bench.traffic import RECORDS, Traffic, fetches, heartbeats, listing, produces
+from tools.bench.windows import beside, beyond, turned
 from tools.kafka import Broker
 from tools.kafka.ports import free_ports
 
@@ -152,15 +156,65 @@ class TestMicro:
     @pytest.mark.parametrize("busy", [False, True])
     @pytest.mark.parametrize(("topics", "partitions"), [(1, 100), (20, 1)])
     def test_what_is_timed_is_an_incremental_exchange(self, topics: int, partitions: int, busy: bool) -> None:
-        assert micro.exchange(topics, partitions, rounds=3, busy=busy) > 0
+        assert micro.exchange(fetches(topics, partitions, busy=busy), rounds=3) > 0
 
-    def test_a_session_is_established_before_the_clock_starts(self) -> None:
-        core = micro.in_session(micro.listing(2, 10))
-        assert core.session_id == micro.SESSION_ID
-        assert core.session_partitions == 20
+    def test_a_fetch_that_is_no_small_delta_is_not_timed(self) -> None:
+        traffic = fetches(1, 100)
+        other = replace(traffic, frames=fetches(2, 50).frames)
+
+        with pytest.raises(RuntimeError, match="not sent as a small delta"):
+            micro.exchange(other, rounds=1)
+
+    @pytest.mark.parametrize("name", micro.COLD)
+    @pytest.mark.parametrize("gateway", [False, True])
+    def test_cold_exchanges_pass_the_gateway_and_the_floor(
+        self, name: str, gateway: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cooled: list[None] = []
+        monkeypatch.setattr(micro, "cool", lambda: cooled.append(None))
+
+        assert micro.exchange(micro.COLD[name], rounds=3, cold=True, gateway=gateway) > 0
+        assert len(cooled) == 3
 
     def test_memory_is_that_of_many_partitions(self) -> None:
         assert 0 < micro.partition_bytes(2000) < 10_000
+
+
+class TestInside:
+    @pytest.mark.parametrize("gateway", [False, True])
+    @pytest.mark.parametrize("traffic", [fetches(1, 1), produces(), heartbeats()])
+    def test_what_needs_no_session_passes_whole(self, gateway: bool, traffic: Traffic) -> None:
+        with Inside(gateway=gateway) as inside:
+            if gateway:
+                inside.begin(traffic.listed, session=traffic.session)
+            request, response = traffic.frames(700)
+            took, sent, received = inside.exchange(request, response)
+
+        assert took > 0
+        assert (sent, received) == (len(request), len(response))
+
+    def test_a_session_sends_less_and_gives_the_client_all(self) -> None:
+        traffic = fetches(1, 100, busy=True)
+        with Inside(gateway=True) as inside:
+            inside.begin(traffic.listed, session=True)
+            _, sent, received = inside.exchange(*traffic.frames(700))
+
+        assert sent <= traffic.most
+        (topic, partitions), *_ = traffic.listed
+        records = {(topic, 0): RECORDS}
+        assert received == len(fetch_response(700, [(topic, partitions)], records=records))
+
+    def test_a_large_response_comes_in_several_reads(self) -> None:
+        traffic = fetches(1, 12, busy=True, size=1_000_000)
+        with Inside(gateway=True) as inside:
+            inside.begin(traffic.listed, session=True)
+            _, _, received = inside.exchange(*traffic.frames(700))
+
+        assert received > 1_000_000
+
+    def test_no_session_where_one_is_wanted_is_an_error(self) -> None:
+        with Inside(gateway=True) as inside, pytest.raises(RuntimeError, match="no session for 1 topics"):
+            inside.begin(listing(1, 1), session=True)
 
 
 def state(client: int, broker: int) -> dict[str, object]:
@@ -230,45 +284,75 @@ class TestLaw6:
 
 class TestRounds:
     def test_each_round_begins_with_another_route(self) -> None:
-        orders = [latency.turned(["a", "b", "c"], number) for number in range(4)]
+        orders = [turned(["a", "b", "c"], number) for number in range(4)]
         assert orders == [["a", "b", "c"], ["a", "c", "b"], ["c", "a", "b"], ["a", "b", "c"]]
 
     def test_windows_are_compared_within_their_round(self) -> None:
-        own = {"0": {"p50": 3.0}, "1": {"p50": 5.0}, "2": {"p50": 9.0}}
-        other = {"0": {"p50": 1.0}, "1": {"p50": 2.0}}
-        assert latency.beside(own, other, "p50", difference=True) == [2.0, 3.0]
-        assert latency.beside(own, other, "p50", difference=False) == [3.0, 2.5]
-
-    def test_latency_tells_what_is_added_and_the_tail_in_the_floors(self) -> None:
-        measured = {
-            name: {"0": {"p50": p50, "p99": p99}}
-            for name, p50, p99 in (("direct", 1.0, 2.0), ("floor", 1.5, 4.0), ("gateway", 1.75, 3.0))
+        rounds = {
+            "floor": [bulk.Drained(1.0, 9.0), bulk.Drained(2.0, 8.0), bulk.Drained(4.0, 1.0)],
+            "gateway": [bulk.Drained(3.0, 9.0), bulk.Drained(5.0, 8.0), bulk.Drained(4.0, 1.0)],
         }
-        rows = {each.name: each for each in latency._table(500, 0.5, measured).rows}
-        assert rows["added to p50"].values == {"floor": 0.5, "gateway": 0.75}
-        assert rows["p99 in the floor's"].values == {"direct": 0.5, "gateway": 0.75}
-        assert (rows["added to p50"].met, rows["p99 in the floor's"].met) == (False, True)
+        assert beyond(rounds, "floor", "cpu") == {"floor": 0.0, "gateway": 2.0}
+        assert beside(rounds, "floor", "cpu") == {"floor": 1.0, "gateway": 2.5}
+
+    def test_latencies_and_cpu_of_a_window_are_found_together(self) -> None:
+        printed = {"1": {"p50": 0.2, "p99": 1.0, "count": 9}, "0": {"p50": 0.1, "p99": 2.0, "count": 9}}
+        assert latency.windows(printed, [5.0, 7.0]) == [
+            latency.Window(p50=0.1, p99=2.0, cpu=5.0),
+            latency.Window(p50=0.2, p99=1.0, cpu=7.0),
+        ]
+
+    @pytest.mark.parametrize(("rate", "limit"), [(500, None), (2000, 1.3)])
+    def test_latency_is_held_against_the_floors(self, rate: int, limit: float | None) -> None:
+        rounds = {
+            name: [latency.Window(p50=p50, p99=p99, cpu=cpu)]
+            for name, p50, p99, cpu in (
+                ("direct", 1.0, 2.0, 0.0),
+                ("floor", 1.5, 4.0, 20.0),
+                ("haproxy", 1.25, 4.0, 18.0),
+                ("gateway", 1.75, 3.0, 25.0),
+            )
+        }
+        rows = {each.name: each for each in latency._table(rate, 5.0, rounds).rows}
+        assert rows["added to p50"].values == {"floor": 0.5, "haproxy": 0.25, "gateway": 0.75}
+        assert rows["p50 above the floor's"].values["gateway"] == 0.25
+        assert rows["p99 in the floor's"].values["gateway"] == 0.75
+        assert rows["CPU in the floor's"].values == {"floor": 1.0, "haproxy": 0.9, "gateway": 1.25}
+        assert rows["CPU in the floor's"].limit == limit
+        assert (rows["p50 above the floor's"].met, rows["p99 in the floor's"].met) == (False, True)
 
     def test_bulk_is_told_in_the_floors(self) -> None:
         rounds = {
-            "direct": [bulk.Drained(0.0, 400.0)],
-            "floor": [bulk.Drained(0.5, 200.0)],
-            "gateway": [bulk.Drained(0.9, 100.0), bulk.Drained(0.55, 196.0), bulk.Drained(0.5, 200.0)],
+            "direct": [bulk.Drained(0.0, 400.0)] * 3,
+            "floor": [bulk.Drained(0.5, 200.0), bulk.Drained(0.8, 150.0), bulk.Drained(0.4, 220.0)],
+            "gateway": [bulk.Drained(0.9, 100.0), bulk.Drained(0.8, 147.0), bulk.Drained(0.4, 220.0)],
         }
         cpu, times_cpu, pace, times_pace, resident = bulk._table(rounds, {"gateway": 50.0}, 2.0).rows
-        assert cpu.values == {"floor": 0.5, "gateway": 0.55}
-        assert pace.values["gateway"] == 196.0
+        assert cpu.values == {"floor": 0.5, "gateway": 0.8}
+        assert times_cpu.values == {"floor": 1.0, "gateway": 1.0}
+        assert pace.values["gateway"] == 147.0
+        assert times_pace.values["gateway"] == 0.98
         assert (times_cpu.met, times_pace.met, resident.met) == (True, True, True)
-        assert "direct" not in times_cpu.values
 
     def test_idle_holds_gateway_and_broker_against_the_broker_alone(self) -> None:
         spent = {
             "direct": [idle.Spent(0.0, 40.0)],
             "floor": [idle.Spent(1.0, 40.0)],
-            "gateway": [idle.Spent(2.0, 37.0)],
+            "gateway": [idle.Spent(2.0, 29.0)],
         }
-        proxy, _, both = idle._table(spent, 90.0).rows
-        assert (proxy.met, both.met, both.limit) == (True, True, 40.0)
+        rows = {each.name: each for each in idle._table(spent, 90.0).rows}
+        assert rows["proxy in the floor's"].values == {"floor": 1.0, "gateway": 2.0}
+        assert rows["both in direct"].values == {"floor": 1.025, "gateway": 0.775}
+        assert (rows["proxy in the floor's"].met, rows["both in direct"].met) == (False, True)
+
+    def test_many_connections_are_held_against_the_floor_by_the_fetch(self) -> None:
+        rounds = {
+            "floor": [many.Window(fetches=900.0, core=3.0, cpu=33.0)],
+            "gateway": [many.Window(fetches=450.0, core=2.0, cpu=44.0)],
+        }
+        rows = {each.name: each for each in many._table(rounds, 5.0).rows}
+        assert rows["CPU of a fetch in the floor's"].values["gateway"] == pytest.approx(4 / 3)
+        assert rows["CPU of a fetch in the floor's"].met is False
 
 
 class TestFloor:
@@ -313,12 +397,47 @@ class TestProcesses:
         with Load("tools.kafka.ports") as load, pytest.raises(RuntimeError, match="before it was ready"):
             load.ready()
 
+    def test_cpu_is_counted_finer_than_the_clock_ticks(self) -> None:
+        spent = []
+        for _ in range(2):
+            spent.append(Meter(os.getpid()).cpu)
+            sum(range(20_000))
+        assert 0 < spent[1] - spent[0] < 0.01
+
     def test_haproxy_gets_one_thread_and_plain_tcp(self, tmp_path: Path) -> None:
         command = haproxy_command("haproxy", tmp_path, 1, 2)
         text = Path(command[2]).read_text()
         assert "mode tcp" in text
+        assert "nbthread 1" in text
         assert "bind 127.0.0.1:1\n" in text
         assert "server broker 127.0.0.1:2\n" in text
+
+    def test_haproxy_is_fetched_where_it_is_not_installed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+        monkeypatch.setenv("PATH", str(tmp_path))
+        program = debian.programs() / "haproxy"
+
+        def fetch(packages: list[str]) -> dict[str, str]:
+            assert packages == ["haproxy"]
+            program.parent.mkdir(parents=True)
+            program.touch(mode=0o755)
+            return {}
+
+        monkeypatch.setattr(debian, "link_installed", lambda _: False)
+        monkeypatch.setattr(debian, "fetch", fetch)
+        assert haproxy_program() == str(program)
+
+    def test_without_haproxy_there_is_no_comparison(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path))
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr(debian, "link_installed", lambda _: False)
+        monkeypatch.setattr(debian, "fetch", lambda _: {"haproxy": "no network"})
+        with pytest.raises(RuntimeError, match="please install it: no network"):
+            haproxy_program()
 
 
 class TestProgram:
@@ -362,7 +481,8 @@ class TestProgram:
         program.main()
 
         text = page.read_text()
-        assert "but other times.\n\n## In short\n\nWords.\n\n## All figures\n\n**First**\n" in text
+        assert "but other times.\n\n## To the floor\n" in text
+        assert "targets are met.\n\n## In short\n\nWords.\n\n## All figures\n\n**First**\n" in text
         assert "Gone" not in text
 
     def test_programs_that_were_fetched_are_found_after_what_is_installed(
@@ -397,8 +517,9 @@ class TestLive:
     def test_records_come_through_every_route_and_latencies_with_them(self) -> None:
         with Stage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
             assert isinstance(stage.broker, Broker)
-            windows = latency._measured(stage, 200)
-        assert set(windows) >= {"direct", "floor", "gateway"}
-        for found in windows.values():
-            assert set(found) == {"0", "1"}
-            assert all(each["count"] > 0 for each in found.values())
+            rounds = latency.measured(stage, 200)
+        assert set(rounds) == {"direct", "floor", "haproxy", "gateway"}
+        for name, found in rounds.items():
+            assert len(found) == 2
+            assert all(0 < each.p50 <= each.p99 for each in found)
+            assert all((each.cpu > 0) is (name != "direct") for each in found)

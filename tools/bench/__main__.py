@@ -14,9 +14,11 @@ from tools import debian
 from tools.bench import (
     bulk,
     drain,
+    floor,
     idle,
     latency,
     law6,
+    many,
     memory,
     micro,
     operations,
@@ -26,7 +28,8 @@ from tools.bench import (
     wire,
     workers,
 )
-from tools.bench.figures import Table, document, markdown, prose, sections, show
+from tools.bench.figures import Table, document, show
+from tools.bench.page import page
 from tools.bench.stage import Stage
 
 PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
@@ -36,6 +39,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "bulk": bulk.run,
     "tls": tls.run,
     "latency": latency.run,
+    "connections": many.run,
     "idle": idle.run,
     "memory": memory.run,
     "operations": operations.run,
@@ -61,19 +65,28 @@ def main() -> None:
     tables: list[Table] = []
     with Stage(seconds=seconds, quick=options.quick, long=options.long, console=console) as stage:
         for name in options.only or PARTS:
-            for table in PARTS[name](stage):
+            measured = PARTS[name](stage)
+            for table in [*measured, *floor.where(name, measured)]:
                 show(console, table)
                 tables.append(table)
+    summary = floor.to_floor(tables)
+    if summary.rows:
+        show(console, summary)
     missed = [row for table in tables for row in table.rows if row.met is False]
     judged = sum(row.met is not None for table in tables for row in table.rows)
     console.print(f"{judged - len(missed)} of {judged} targets met, on {machine()}.", highlight=False)
     if options.json:
-        result = {"machine": machine(), "seconds": seconds, "tables": document(tables)}
+        result = {
+            "machine": machine(),
+            "seconds": seconds,
+            "tables": document(tables),
+            "floor": document([summary]),
+        }
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.markdown:
         before = options.markdown.read_text() if options.markdown.exists() else ""
-        kept = sections(before) if options.only else {}
-        options.markdown.write_text(_page(tables, seconds, prose(before), kept))
+        body = page(summary, tables, before, options.only)
+        options.markdown.write_text(f"{_head(seconds)}\n{body}\n")
 
 
 def machine() -> str:
@@ -81,19 +94,11 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
-def _page(tables: list[Table], seconds: float, written: str, kept: dict[str, str]) -> str:
-    """Return the page.
-
-    Args:
-        tables: what was measured now.
-        seconds: the length of a window.
-        written: the text of people above the tables. It may need an edit after this.
-        kept: tables of the old page, for the parts that were not measured now.
-    """
+def _head(seconds: float) -> str:
+    """Return the first lines of the page, for windows of so many seconds."""
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
-    where = f"On {machine()}; windows of {seconds:.0f} s. "
-    body = "\n\n".join([written] * bool(written) + [*(kept | sections(markdown(tables))).values()])
-    return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n\n{body}\n"
+    where = f"On {machine()}; windows of {seconds:.0f} s unless said. "
+    return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n"
 
 
 def _options() -> argparse.Namespace:

@@ -1,6 +1,5 @@
 """The tables of the benchmarks: each row has a value for each route, and a target for fetchgate."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -8,6 +7,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table as RichTable
 
+DIRECT: Final = "direct"
+FLOOR: Final = "floor"
+HAPROXY: Final = "haproxy"
 GATEWAY: Final = "gateway"
 REPLAY: Final = "replay"
 """The column of `fetchgate replay`."""
@@ -16,7 +18,7 @@ EXPLICIT: Final = "explicit"
 TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
 COLUMNS: Final = (
-    *("direct", "Java", "haproxy", "floor"),
+    *(DIRECT, "Java", FLOOR, HAPROXY),
     *(GATEWAY, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
     *(TSHARK, REPLAY),
 )
@@ -37,6 +39,8 @@ class Row:
     """The limit for fetchgate's own values: those in `JUDGED`."""
     least: bool = False
     """Whether `limit` is a minimum. Otherwise it is a maximum."""
+    figure: str = ""
+    """Its name in the table that compares with the floor (`tools.bench.floor`); empty: it is not in it."""
 
     @property
     def met(self) -> bool | None:
@@ -64,11 +68,15 @@ class Table:
     rows: Sequence[Row]
     notes: Sequence[str] = field(default=())
     """What a reader must know: what was missing, what was counted where."""
+    always: Sequence[str] = field(default=())
+    """Routes that have a column even without a value."""
 
     @property
     def columns(self) -> list[str]:
         """The routes that have any value."""
-        return [name for name in COLUMNS if any(name in row.values for row in self.rows)]
+        return [
+            name for name in COLUMNS if name in self.always or any(name in row.values for row in self.rows)
+        ]
 
 
 def number(value: float) -> str:
@@ -118,18 +126,6 @@ def markdown(tables: Sequence[Table]) -> str:
         lines += [_line(_cells(table, row)) for row in table.rows]
         lines += ["", *(f"{note}  " for note in table.notes), ""]
     return "\n".join(lines)
-
-
-def prose(page: str) -> str:
-    """Return the text of people on a page: from its first heading to its first table."""
-    text = page.split("\n**", 1)[0]
-    return text[text.index("## ") :].strip() if "## " in text else ""
-
-
-def sections(page: str) -> dict[str, str]:
-    """Split a page that `markdown` wrote. Return each table with its notes, by title."""
-    parts = re.split(r"^(?=\*\*)", page, flags=re.MULTILINE)
-    return {part.partition("\n")[0]: part.rstrip("\n") for part in parts if part.startswith("**")}
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,23 +1,22 @@
 """1,000 partitions, one of them with 100 records a second: CPU of the broker, and of the proxy before it."""
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
-from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.latency import turned
+from tools.bench.figures import DIRECT, FLOOR, GATEWAY, HAPROXY, Row, Table
 from tools.bench.processes import Load, Proxy
 from tools.bench.stage import Stage
+from tools.bench.windows import Rounds, beside, medians, turned, without
 from tools.bench.wire import consumer
 
 PARTITIONS: Final = 1000
 RATE: Final = 100
-CPU_LIMIT: Final = 2.5
-"""Most CPU of the gateway, in percent of a core."""
-ROUNDS: Final = 2
+SHARE: Final = 2
+"""Windows are so many times shorter than in other parts: ten seconds."""
+CPU_LIMIT, BOTH_LIMIT = 1.8, 0.8
+"""Most CPU of the gateway in the floor's; of gateway and broker in the broker's without a gateway."""
 SETTLE_SECONDS: Final = 3.0
 """Seconds from a consumer's first record until it has all partitions and a session."""
 
@@ -29,28 +28,34 @@ class Spent:
     proxy: float
     broker: float
 
+    @property
+    def both(self) -> float:
+        """The proxy's and the broker's."""
+        return self.proxy + self.broker
+
 
 def run(stage: Stage) -> list[Table]:
     """Measure all routes in turn, several rounds."""
-    rounds = 1 if stage.quick else ROUNDS
-    stage.report(f"idle: {rounds} rounds of a consumer of {PARTITIONS:,} partitions by each route ...")
+    rounds = stage.rounds(quick=1, usual=4, long=8)
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(PARTITIONS))
         command = ["tools.bench.load", "produce", stage.broker.address, topic, f"--rate={RATE}"]
         stack.enter_context(Load(*command)).ready()
         gateway = stack.enter_context(stage.gateway())
-        proxies: dict[str, Proxy | None] = {"direct": None, "floor": stack.enter_context(stage.floor())}
-        if (haproxy := stage.haproxy()) is not None:
-            proxies["haproxy"] = stack.enter_context(haproxy)
-        proxies[GATEWAY] = gateway
+        proxies: dict[str, Proxy | None] = {
+            DIRECT: None,
+            FLOOR: stack.enter_context(stage.floor()),
+            HAPROXY: stack.enter_context(stage.haproxy()),
+            GATEWAY: gateway,
+        }
         spent: dict[str, list[Spent]] = {name: [] for name in proxies}
         _window(stage, topic, None)  # the broker warms up
         for number in range(rounds):
+            stage.report(f"idle: {PARTITIONS:,} partitions by each route, round {number + 1} of {rounds} ...")
             for name in turned(list(proxies), number):
                 spent[name].append(_window(stage, topic, proxies[name]))
-        totals = gateway.state()["totals"]
-    incremental = totals["broker"]["fetches"]["incremental"]
-    return [_table(spent, incremental / (rounds * (stage.seconds + SETTLE_SECONDS)))]
+        fetches = gateway.state()["totals"]["broker"]["fetches"]["incremental"]
+    return [_table(spent, fetches / (rounds * (stage.seconds / SHARE + SETTLE_SECONDS)))]
 
 
 def _window(stage: Stage, topic: str, proxy: Proxy | None) -> Spent:
@@ -61,25 +66,41 @@ def _window(stage: Stage, topic: str, proxy: Proxy | None) -> Spent:
         time.sleep(SETTLE_SECONDS)
         began = time.monotonic()
         before = (proxy.meter.cpu if proxy is not None else 0.0, broker.cpu)
-        time.sleep(stage.seconds)
+        time.sleep(stage.seconds / SHARE)
         after = (proxy.meter.cpu if proxy is not None else 0.0, broker.cpu)
         took = (time.monotonic() - began) / 100
         load.finish()
     return Spent((after[0] - before[0]) / took, (after[1] - before[1]) / took)
 
 
-def _table(spent: Mapping[str, list[Spent]], fetches: float) -> Table:
-    proxy = {name: median(each.proxy for each in found) for name, found in spent.items() if name != "direct"}
-    broker = {name: median(each.broker for each in found) for name, found in spent.items()}
-    both = {name: median(each.proxy + each.broker for each in found) for name, found in spent.items()}
+def _table(spent: Rounds[Spent], fetches: float) -> Table:
+    what = f"{PARTITIONS:,} partitions, one with {RATE} records/s"
     rows = [
-        Row(name="proxy", unit="% of a core", values=proxy, limit=CPU_LIMIT),
-        Row(name="broker", unit="% of a core", values=broker),
-        Row(name="both", unit="% of a core", values=both, limit=both["direct"]),
+        Row(
+            name="proxy",
+            unit="% of a core",
+            values=without(medians(spent, "proxy"), DIRECT),
+            figure=f"{what}: CPU",
+        ),
+        Row(
+            name="proxy in the floor's",
+            unit="times",
+            values=without(beside(spent, FLOOR, "proxy"), DIRECT),
+            limit=CPU_LIMIT,
+            figure=f"{what}: CPU in the floor's",
+        ),
+        Row(name="broker", unit="% of a core", values=medians(spent, "broker")),
+        Row(name="both", unit="% of a core", values=medians(spent, "both")),
+        Row(
+            name="both in direct",
+            unit="times",
+            values=without(beside(spent, DIRECT, "both"), DIRECT),
+            limit=BOTH_LIMIT,
+            figure=f"{what}: CPU with the broker's, in direct",
+        ),
     ]
     notes = [
-        f"Medians of windows that follow each other; about {fetches:.0f} incremental fetches a second.",
-        "The broker's share contains the producer's requests.",
+        f"Medians of {len(spent[FLOOR])} rounds; ratios within a round.",
+        f"Some {fetches:.0f} incremental fetches a second. The broker's has the producer's requests.",
     ]
-    title = f"Idle: {PARTITIONS:,} partitions, one with {RATE} records/s"
-    return Table(part="idle", title=title, rows=rows, notes=notes)
+    return Table(part="idle", title=f"Idle: {what}", rows=rows, notes=notes)

@@ -1,101 +1,146 @@
-"""Latency from produce to consume at a constant rate with linger 0: what a proxy adds.
+"""Latency from produce to consume at a constant rate with linger 0, and the CPU of the proxy meanwhile.
 
-The producer always connects directly. There is a consumer for each route, connected all the time, with its
-own topic. Short windows alternate between the routes. Each is compared with the direct window of the same
-round.
+Producer and consumer both connect through the proxy. There is a consumer for each route, connected all the
+time, with its own topic. Windows alternate between the routes. Each is compared with those of the same round.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from statistics import median
+from dataclasses import dataclass
 from typing import Any, Final
 
-from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.figures import DIRECT, FLOOR, Row, Table
 from tools.bench.load import WARM_UP as NOT_COUNTED
-from tools.bench.processes import Load
+from tools.bench.processes import Load, Proxy
 from tools.bench.stage import Stage
+from tools.bench.windows import Rounds, beside, beyond, medians, turned, without
 
-ROUNDS: Final = 4
-QUICK_ROUNDS: Final = 2
-SHARE: Final = 5
-"""Windows are so many times shorter than in other parts: four seconds."""
-WARM_UP: Final = 0.5
-"""Seconds at the start of a window that are not counted."""
-LIMITS: Final = ((500, 0.10), (2000, 0.12))
-"""Records a second, and the most milliseconds that the gateway may add at the median."""
+LONG_SHARE, SHARE = 1.5, 0.25
+"""The length of windows in that of other parts: 30 s in long runs, otherwise 5 s."""
+WARM_UP: Final = 1.0
+"""Seconds at the start of a window that are not counted: the producer connects."""
+RATES: Final = (500, 2000)
+"""Records a second."""
+CPU_RATE: Final = 2000
+"""At this rate, the CPU has a limit."""
+ADDED_LIMIT, CPU_LIMIT, P99_LIMIT = 0.03, 1.3, 1.2
+"""The most milliseconds more than the floor adds to p50; the most CPU and the highest p99 in the floor's."""
 BYTES: Final = 200
 
-Windows = Mapping[str, Mapping[str, Any]]
-"""p50, p99 (ms) and count of each window of one route, by its number."""
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window of one route."""
+
+    p50: float
+    """In ms."""
+    p99: float
+    cpu: float
+    """CPU of the proxy, in percent of a core; 0 without a proxy."""
 
 
 def run(stage: Stage) -> list[Table]:
     """Measure both rates."""
-    return [_table(rate, limit, _measured(stage, rate)) for rate, limit in LIMITS]
+    return [_table(rate, seconds_of(stage), measured(stage, rate)) for rate in RATES]
 
 
-def _measured(stage: Stage, rate: int) -> dict[str, Windows]:
-    rounds = QUICK_ROUNDS if stage.quick else ROUNDS
-    stage.report(f"latency: {rounds} rounds of all routes at {rate:,} records/s ...")
+def seconds_of(stage: Stage) -> float:
+    """Return the length of a window."""
+    return stage.seconds * (LONG_SHARE if stage.long else SHARE)
+
+
+def measured(stage: Stage, rate: int) -> dict[str, list[Window]]:
+    """Measure all routes in turn, several rounds, at one rate."""
+    rounds = stage.rounds(quick=2, usual=6, long=10)
     with ExitStack() as stack:
-        routes = {"direct": stage.broker.address, "floor": stack.enter_context(stage.floor()).address}
-        if (haproxy := stage.haproxy()) is not None:
-            routes["haproxy"] = stack.enter_context(haproxy).address
-        routes[GATEWAY] = stack.enter_context(stage.gateway()).address
+        proxies: dict[str, Proxy | None] = {DIRECT: None, **stage.peers(stack)}
+        routes = {
+            name: stage.broker.address if proxy is None else proxy.address for name, proxy in proxies.items()
+        }
         topics = {name: stack.enter_context(stage.topic(1)) for name in routes}
         consumers = {
             name: stack.enter_context(Load("tools.bench.load", "consume", address, topics[name])).ready()
             for name, address in routes.items()
         }
-        for topic in topics.values():
-            _produce(stage, topic, rate, NOT_COUNTED)
+        cpu: dict[str, list[float]] = {name: [] for name in routes}
+        for name, address in routes.items():
+            _produce(stage, address, topics[name], rate, NOT_COUNTED, None)
         for number in range(rounds):
+            stage.report(f"latency: {rate:,} records/s, round {number + 1} of {rounds} of all routes ...")
             for name in turned(list(routes), number):
-                _produce(stage, topics[name], rate, number)
-        return {name: load.finish()["windows"] for name, load in consumers.items()}
+                spent = _produce(stage, routes[name], topics[name], rate, number, proxies[name])
+                cpu[name].append(spent)
+        found = {name: load.finish()["windows"] for name, load in consumers.items()}
+    return {name: windows(found[name], cpu[name]) for name in routes}
 
 
-def turned(names: Sequence[str], by: int) -> list[str]:
-    """Return the order of routes in a round: each begins with another one, every second is reversed."""
-    by %= len(names)
-    order = [*names[by:], *names[:by]]
-    return order[::-1] if by % 2 else order
-
-
-def _produce(stage: Stage, topic: str, rate: int, window: int) -> None:
-    command = ["tools.bench.load", "produce", stage.broker.address, topic, f"--rate={rate}"]
-    command += [f"--bytes={BYTES}", f"--window={window}", f"--warm-up={WARM_UP}"]
-    with Load(*command, f"--seconds={WARM_UP + stage.seconds / SHARE}") as load:
-        load.ready().result()
-
-
-def _table(rate: int, limit: float, measured: Mapping[str, Windows]) -> Table:
-    p50 = {name: median(each["p50"] for each in windows.values()) for name, windows in measured.items()}
-    p99 = {name: median(each["p99"] for each in windows.values()) for name, windows in measured.items()}
-    added = {
-        name: median(beside(windows, measured["direct"], "p50", difference=True))
-        for name, windows in measured.items()
-        if name != "direct"
-    }
-    against = {
-        name: median(beside(windows, measured["floor"], "p99", difference=False))
-        for name, windows in measured.items()
-        if name != "floor"
-    }
-    rows = [
-        Row(name="p50", unit="ms", values=p50),
-        Row(name="added to p50", unit="ms", values=added, limit=limit),
-        Row(name="p99", unit="ms", values=p99),
-        Row(name="p99 in the floor's", unit="times", values=against, limit=1.0),
+def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> list[Window]:
+    """Join what a consumer printed with the CPU of each window."""
+    return [
+        Window(p50=latencies[str(number)]["p50"], p99=latencies[str(number)]["p99"], cpu=spent)
+        for number, spent in enumerate(cpu)
     ]
-    notes = ["Medians of windows; differences and ratios are those of windows of the same round."]
-    if "haproxy" not in measured:
-        notes.append("haproxy is not installed here.")
+
+
+def _produce(stage: Stage, address: str, topic: str, rate: int, window: int, proxy: Proxy | None) -> float:
+    """Produce for one window. Return the CPU of the proxy, in percent of a core."""
+    seconds = seconds_of(stage)
+    command = ["tools.bench.load", "produce", address, topic, f"--rate={rate}"]
+    command += [f"--bytes={BYTES}", f"--window={window}", f"--warm-up={WARM_UP}"]
+    with Load(*command, f"--seconds={WARM_UP + seconds}") as load:
+        load.ready()
+        time.sleep(WARM_UP)
+        before, began = (proxy.meter.cpu if proxy is not None else 0.0), time.monotonic()
+        time.sleep(0.9 * seconds)  # the producer may end a little early
+        after, ended = (proxy.meter.cpu if proxy is not None else 0.0), time.monotonic()
+        load.result()
+    return 100 * (after - before) / (ended - began)
+
+
+def _table(rate: int, seconds: float, rounds: Rounds[Window]) -> Table:
+    what = f"{rate:,} records/s, producer and consumer"
+    rows = [
+        Row(name="p50", unit="ms", values=medians(rounds, "p50")),
+        Row(
+            name="added to p50",
+            unit="ms",
+            values=without(beyond(rounds, DIRECT, "p50"), DIRECT),
+            figure=f"{what}: added to p50",
+        ),
+        Row(
+            name="p50 above the floor's",
+            unit="ms",
+            values=without(beyond(rounds, FLOOR, "p50"), DIRECT),
+            limit=ADDED_LIMIT,
+            figure=f"{what}: p50 above the floor's",
+        ),
+        Row(
+            name="CPU of the proxy",
+            unit="% of a core",
+            values=without(medians(rounds, "cpu"), DIRECT),
+            figure=f"{what}: CPU",
+        ),
+        Row(
+            name="CPU in the floor's",
+            unit="times",
+            values=without(beside(rounds, FLOOR, "cpu"), DIRECT),
+            limit=CPU_LIMIT if rate == CPU_RATE else None,
+            figure=f"{what}: CPU in the floor's",
+        ),
+        Row(name="p99", unit="ms", values=medians(rounds, "p99"), figure=f"{what}: p99"),
+        Row(
+            name="p99 in the floor's",
+            unit="times",
+            values=beside(rounds, FLOOR, "p99"),
+            limit=P99_LIMIT,
+            figure=f"{what}: p99 in the floor's",
+        ),
+    ]
+    notes = [
+        f"Medians of {len(rounds[FLOOR])} rounds of windows of {seconds:g} s;",
+        "differences and ratios are those of windows of the same round.",
+        "Producer and consumer both connect through the proxy; acks=all, linger 0.",
+    ]
     title = f"Latency: {rate:,} records/s of {BYTES} bytes, produce to consume"
     return Table(part="latency", title=title, rows=rows, notes=notes)
-
-
-def beside(windows: Windows, others: Windows, what: str, *, difference: bool) -> list[float]:
-    """Compare each window with that of another route in the same round: difference or ratio."""
-    pairs = [(windows[each][what], others[each][what]) for each in windows if each in others]
-    return [own - other if difference else own / other for own, other in pairs]

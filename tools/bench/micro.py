@@ -1,28 +1,22 @@
-"""One unchanged fetch inside the gateway: request and response through `proxy.core.connection`, no sockets.
+"""One exchange inside the gateway, request and response, from the read of a socket to the write to the other.
 
-The client's list is in another order each time, as librdkafka's is. The broker has nothing new, or records of
-one partition.
+`tools.bench.inside` stands in for the sockets. The client's list is in another order each time, as
+librdkafka's is. The broker has nothing new, or records of one partition.
+
+In a tight loop, code and data stay in the caches of the processor. A live gateway waits between exchanges and
+finds other data there. So the second table sleeps and touches 32 MB before each exchange.
 """
 
 import random
-import time
 import tracemalloc
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from proxy.core.connection import Connection
-from proxy.core.eligibility import SessionLimits
-from proxy.protocol.api import ApiKey
-from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.frames import OFFSET, Key, fetch_request, fetch_response, rotated
+from tools.bench.figures import FLOOR, GATEWAY, Row, Table
+from tools.bench.inside import Inside, cool
 from tools.bench.stage import Stage
-from tools.kafka.raw import array, frame
-
-SESSION_ID: Final = 77
-RECORDS: Final = bytes(290)
-"""As long as a record of 200 bytes on the wire."""
-_RANGES: Final = ((1, 4, 18), (9, 1, 9), (10, 0, 6), (18, 0, 4))
-"""The part of a 4.3 broker's ApiVersions that matters: key, lowest and highest version."""
+from tools.bench.traffic import Traffic, fetches, heartbeats, listing, produces
 
 _SHAPES: Final = (
     (1, 100, 40.0),
@@ -31,13 +25,23 @@ _SHAPES: Final = (
     (1_000, 1, 1_000.0),
 )
 """Topics, partitions of each, limit in microseconds."""
-
-Topics = list[tuple[bytes, list[int]]]
+COLD: Final[Mapping[str, Traffic]] = {
+    "unchanged fetch of 1,000 partitions": fetches(1, 1_000),
+    "fetch of 1,000 partitions, records in one": fetches(1, 1_000, busy=True),
+    "unchanged fetch of 100 partitions": fetches(1, 100),
+    "fetch of one partition": fetches(1, 1),
+    "produce": produces(),
+    "heartbeat": heartbeats(),
+}
+COLD_LIMIT: Final = 100.0
+"""Most microseconds of the first of them."""
+ENTRIES: Final = 1_000_000
+"""Frames are built first. So many entries fit into memory."""
 
 
 def run(stage: Stage) -> list[Table]:
-    """Measure all shapes, idle and with records in one partition."""
-    stage.report("micro: one fetch inside the gateway ...")
+    """Measure all shapes in a tight loop, then what is cold."""
+    stage.report("micro: exchanges inside the gateway ...")
     rounds = 60 if stage.quick else 400
     rows = []
     for topics, partitions, limit in _SHAPES:
@@ -47,93 +51,82 @@ def run(stage: Stage) -> list[Table]:
             else f"{topics:,} topics of one partition"
         )
         for busy in (False, True):
-            # Frames are built first. A million entries fit into memory.
-            fitting = min(rounds, 1_000_000 // (topics * partitions))
-            took = exchange(topics, partitions, rounds=fitting, busy=busy)
+            fitting = min(rounds, ENTRIES // (topics * partitions))
+            took = exchange(fetches(topics, partitions, busy=busy), rounds=fitting)
             label = f"{name}, records in one" if busy else name
             rows.append(Row(name=label, unit="µs", values={GATEWAY: took}, limit=None if busy else limit))
-    notes = ("medians; the list rotated on every fetch, Fetch v16, response without records unless said",)
-    return [
-        Table(
-            part="micro", title="One fetch inside the gateway, request and response", rows=rows, notes=notes
-        )
+    notes = [
+        "Medians; the list rotated on every fetch, Fetch v16, response without records unless said.",
+        "From the read of a socket to the write to the other one, without the event loop and the kernel.",
     ]
+    title = "One fetch inside the gateway, request and response"
+    return [Table(part="micro", title=title, rows=rows, notes=notes), _cold(stage)]
 
 
-def exchange(topics: int, partitions: int, *, rounds: int, busy: bool) -> float:
-    """Return the microseconds that a fetch and its response take in a session, as a median."""
-    topic_list = listing(topics, partitions)
-    core = in_session(topic_list)
-    chance = random.Random(partitions)  # noqa: S311 - any order will do, the same on every run
-    hot: Key = (topic_list[0][0], 0)
-    frames = []
-    for number in range(1, rounds + 1):
-        listed = rotated(topic_list, chance.randrange(topics * partitions))
-        offsets = {hot: OFFSET + number} if busy else {}
-        request = fetch_request(number, listed, offsets=offsets)
-        changed = [(hot[0], [hot[1]])] if busy else []
-        response = fetch_response(number, changed, session_id=SESSION_ID, records={hot: RECORDS})
-        frames.append((request, response))
-    return median(_timed(core, request, response) for request, response in frames) * 1e6
+def _cold(stage: Stage) -> Table:
+    stage.report("micro: cold exchanges ...")
+    rounds = 30 if stage.quick else 200
+    first = next(iter(COLD))
+    rows = [
+        Row(
+            name=name,
+            unit="µs",
+            values={
+                FLOOR: exchange(traffic, rounds=rounds, cold=True, gateway=False),
+                GATEWAY: exchange(traffic, rounds=rounds, cold=True),
+            },
+            limit=COLD_LIMIT if name == first else None,
+            figure=f"{name}, cold",
+        )
+        for name, traffic in COLD.items()
+    ]
+    notes = [
+        "Medians; before each, a pause of 5 ms, and 32 MB are touched. Without event loop and kernel.",
+        "The floor's is its own Python code. haproxy has none that could be measured in this way.",
+    ]
+    title = "One cold exchange inside the gateway, request and response"
+    return Table(part="micro", title=title, rows=rows, notes=notes)
+
+
+def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool = True) -> float:
+    """Return the microseconds that a request and its response take, as a median.
+
+    Raises:
+        RuntimeError: a fetch of a session was not sent as a small delta.
+    """
+    frames = [traffic.frames(number) for number in range(1, rounds + 1)]
+    with Inside(gateway=gateway) as inside:
+        if gateway:
+            inside.begin(traffic.listed, session=traffic.session)
+        return median(_taken(inside, traffic, frames, cold=cold, gateway=gateway)) * 1e6
+
+
+def _taken(
+    inside: Inside, traffic: Traffic, frames: Sequence[tuple[bytes, bytes]], *, cold: bool, gateway: bool
+) -> list[float]:
+    taken = []
+    for request, response in frames:
+        if cold:
+            cool()
+        took, sent, _ = inside.exchange(request, response)
+        if sent > (traffic.most if gateway else len(request)):
+            raise RuntimeError("a fetch that changed at most one partition was not sent as a small delta")
+        taken.append(took)
+    return taken
 
 
 def partition_bytes(partitions: int) -> float:
     """Return the bytes of memory that an idle session needs for each partition of one topic."""
-    in_session(listing(1, 10))  # loads and makes what is needed only once
-    listed = listing(1, partitions)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        core = in_session(listed)
-        _timed(core, fetch_request(1, rotated(listed, 5)), fetch_response(1, [], session_id=SESSION_ID))
-        return (tracemalloc.get_traced_memory()[0] - before) / partitions
-    finally:
-        tracemalloc.stop()
-
-
-def listing(topics: int, partitions: int) -> Topics:
-    """Return topic ids, the same on every run, each with its partitions."""
-    chance = random.Random(topics)  # noqa: S311 - not a secret
-    return [(chance.randbytes(16), list(range(partitions))) for _ in range(topics)]
-
-
-def in_session(listed: Topics) -> Connection:
-    """Return a core that is in a session.
-
-    Raises:
-        RuntimeError: it requested no session within a few fetches.
-    """
-    core = Connection(sessions=SessionLimits(max_sessions=1), resolve=lambda _, host, port: (host, port))
-    for number in range(1, 10):
-        core.receive_client(fetch_request(number, rotated(listed, number)), 0.0)
-        for sent in core.drain_broker():
-            core.receive_broker(_response(bytes(sent), number, rotated(listed, number)), 0.0)
-        core.drain_client()
-        core.drain_events()
-        if core.session_id:
-            return core
-    raise RuntimeError(f"no session for {len(listed)} topics: {core!r}")
-
-
-def _response(request: bytes, number: int, listed: Topics) -> bytes:
-    """Respond as a broker: to ApiVersions, or to a fetch with all partitions (and a session on request)."""
-    if request[5] == ApiKey.API_VERSIONS:
-        ranges = [b"".join(value.to_bytes(2) for value in each) for each in _RANGES]
-        return frame(request[8:12] + b"\0\0" + array(ranges))
-    wants = b"\0\0\0\0\0\0\0\0" in request[:60]  # session id 0, epoch 0
-    return fetch_response(number, listed, session_id=SESSION_ID if wants else 0)
-
-
-def _timed(core: Connection, request: bytes, response: bytes) -> float:
-    """Send one exchange through the core as the gateway does. Return the seconds."""
-    began = time.perf_counter()
-    core.receive_client(request, 1.0)
-    sent = core.drain_broker()
-    core.drain_events()
-    core.receive_broker(response, 1.0)
-    core.drain_client()
-    core.drain_events()
-    took = time.perf_counter() - began
-    if len(sent) != 1 or len(sent[0]) > 200:
-        raise RuntimeError("a fetch that changed at most one partition was not sent as a small delta")
-    return took
+    chance = random.Random(partitions)  # noqa: S311 - not a secret
+    exchange(fetches(1, 10), rounds=1)  # loads and makes what is needed only once
+    traffic = fetches(1, partitions)
+    with Inside(gateway=True) as inside:
+        request, response = traffic.frames(chance.randrange(partitions))
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            inside.begin(listing(1, partitions), session=True)
+            inside.exchange(request, response)
+            return (tracemalloc.get_traced_memory()[0] - before) / partitions
+        finally:
+            tracemalloc.stop()

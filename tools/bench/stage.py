@@ -1,6 +1,5 @@
 """The real broker that all parts share, and the routes to it."""
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,13 +10,12 @@ from typing import Final, Self
 
 from rich.console import Console
 
-from tools.bench.processes import HOST, Gateway, Meter, Proxy, haproxy_command
+from tools.bench.figures import FLOOR, GATEWAY, HAPROXY
+from tools.bench.processes import HOST, Gateway, Meter, Proxy, haproxy_command, haproxy_program
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.ports import free_ports
 
-FLOOR: Final = "FLOOR"
-HAPROXY: Final = "HAPROXY"
 HEAP: Final = "1g"
 
 
@@ -61,7 +59,7 @@ class Stage:
             first = free_ports(2)
             self._ports = {FLOOR: first, HAPROXY: first + 1}
             self.report(f"Starting Kafka {LATEST} ...")
-            listeners = {name: (HOST, port) for name, port in self._ports.items()}
+            listeners = {name.upper(): (HOST, port) for name, port in self._ports.items()}
             broker = Broker(listeners=listeners, heap=HEAP)
             self._broker = self._stack.enter_context(broker)
         return self._broker
@@ -87,16 +85,29 @@ class Stage:
 
     def floor(self) -> Proxy:
         """Start the proxy that only forwards."""
-        target = f"{HOST}:{self.broker.port_of(FLOOR)}"
+        target = f"{HOST}:{self.broker.port_of(FLOOR.upper())}"
         port = self._ports[FLOOR]
         return Proxy([sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target], port)
 
-    def haproxy(self) -> Proxy | None:
-        """Start haproxy; None if it is not installed."""
-        program = shutil.which("haproxy")
-        if program is None:
-            return None
+    def haproxy(self) -> Proxy:
+        """Start haproxy."""
         folder = self._stack.enter_context(tempfile.TemporaryDirectory())
-        target = self.broker.port_of(HAPROXY)
+        target = self.broker.port_of(HAPROXY.upper())
         port = self._ports[HAPROXY]
-        return Proxy(haproxy_command(program, Path(folder), port, target), port)
+        return Proxy(haproxy_command(haproxy_program(), Path(folder), port, target), port)
+
+    def peers(self, stack: ExitStack) -> dict[str, Proxy]:
+        """Start what is compared side by side: the floor, haproxy and a gateway, by the names of columns.
+
+        Args:
+            stack: ends them.
+        """
+        return {
+            FLOOR: stack.enter_context(self.floor()),
+            HAPROXY: stack.enter_context(self.haproxy()),
+            GATEWAY: stack.enter_context(self.gateway()),
+        }
+
+    def rounds(self, *, quick: int, usual: int, long: int) -> int:
+        """Return how many rounds of windows this run has."""
+        return quick if self.quick else long if self.long else usual

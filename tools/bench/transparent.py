@@ -8,18 +8,16 @@ rounds.
 
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from tests.integration.sidecar import USER, as_user
 from tools.bench.figures import EXPLICIT, TRANSPARENT, Row, Table
-from tools.bench.latency import turned
 from tools.bench.processes import HOST, Load, Proxy
 from tools.bench.stage import Stage
 from tools.bench.stub import PARTITIONS, TOPIC_ID
-from tools.bench.windows import beside, medians
+from tools.bench.windows import Rounds, beside, medians, turned
 from tools.netns import Namespace, missing, veth
 from tools.netns.rules import rules
 
@@ -27,8 +25,6 @@ MODES: Final = (EXPLICIT, *TRANSPARENT)
 BROKER: Final = "10.84.9.9"
 PORT, LISTEN_PORT = 9092, 19092
 CONNECTIONS: Final = 4
-ROUNDS: Final = 24
-QUICK_ROUNDS: Final = 4
 SHARE: Final = 20
 """Windows are so many times shorter than in other parts: one second."""
 CPU_LIMIT, PACE_LIMIT = 1.03, 0.97
@@ -76,9 +72,6 @@ class Window:
     pace: float
 
 
-Rounds = Mapping[str, list[Window]]
-
-
 def run(stage: Stage) -> list[Table]:
     """Measure both kinds, if namespaces can be made."""
     if lacking := missing("nft", "setpriv"):
@@ -96,7 +89,7 @@ class Mode:
 
 
 def _measured(stage: Stage, kind: Kind) -> dict[str, list[Window]]:
-    rounds = QUICK_ROUNDS if stage.quick else ROUNDS
+    rounds = stage.rounds(quick=4, usual=24, long=48)
     stage.report(f"transparent: {rounds} rounds of all modes, {kind.name} ...")
     found: dict[str, list[Window]] = {name: [] for name in MODES}
     with ExitStack() as stack:
@@ -146,7 +139,7 @@ def _window(mode: Mode, kind: Kind, seconds: float) -> Window:
     return Window(spent / done * kind.cpu[1], done / result["seconds"] * kind.pace[1])
 
 
-def _table(kind: Kind, rounds: Rounds, seconds: float) -> Table:
+def _table(kind: Kind, rounds: Rounds[Window], seconds: float) -> Table:
     rows = [
         Row(
             name="CPU of the gateway",
@@ -154,10 +147,11 @@ def _table(kind: Kind, rounds: Rounds, seconds: float) -> Table:
             values=medians(rounds, "cpu"),
         ),
         Row(
-            name="in explicit mode's",
+            name="CPU in explicit mode's",
             unit="times",
             values=beside(rounds, EXPLICIT, "cpu"),
             limit=CPU_LIMIT,
+            figure=f"transparent, {kind.name}: CPU in explicit mode's",
         ),
         Row(
             name="throughput",
@@ -165,7 +159,7 @@ def _table(kind: Kind, rounds: Rounds, seconds: float) -> Table:
             values=medians(rounds, "pace"),
         ),
         Row(
-            name="in explicit mode's",
+            name="throughput in explicit mode's",
             unit="times",
             values=beside(rounds, EXPLICIT, "pace"),
             limit=PACE_LIMIT,

@@ -1,24 +1,48 @@
-"""Medians of short windows of several routes, with one window for each in every round."""
+"""Short windows of several routes, one for each in every round: their order, medians, and comparisons.
 
-from collections.abc import Mapping, Sequence
+A busy machine is busy for all windows of a round. So routes are compared within each round, and the median of
+these comparisons counts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-Rounds: TypeAlias = Mapping[str, Sequence[object]]
+T = TypeVar("T")
+Rounds: TypeAlias = Mapping[str, Sequence[T]]
 """The windows of each route, in the order of rounds."""
 
 
-def medians(rounds: Rounds, what: str) -> dict[str, float]:
+def turned(names: Sequence[str], by: int) -> list[str]:
+    """Return the order of routes in a round: each begins with another one, every second is reversed."""
+    by %= len(names)
+    order = [*names[by:], *names[:by]]
+    return order[::-1] if by % 2 else order
+
+
+def medians(rounds: Rounds[Any], what: str) -> dict[str, float]:
     """Return the median of a figure for each route."""
     return {name: median(getattr(each, what) for each in windows) for name, windows in rounds.items()}
 
 
-def beside(rounds: Rounds, against: str, what: str) -> dict[str, float]:
+def beside(rounds: Rounds[Any], against: str, what: str) -> dict[str, float]:
     """Return for each route the median ratio of a figure to that of another route in the same round."""
+    return compared(rounds, against, lambda own, other: getattr(own, what) / getattr(other, what))
+
+
+def beyond(rounds: Rounds[Any], against: str, what: str) -> dict[str, float]:
+    """Return for each route the median difference of a figure to that of another route in the same round."""
+    return compared(rounds, against, lambda own, other: getattr(own, what) - getattr(other, what))
+
+
+def compared(rounds: Rounds[T], against: str, how: Callable[[T, T], float]) -> dict[str, float]:
+    """Return for each route the median of a comparison with another route in the same round."""
     return {
-        name: median(
-            getattr(own, what) / getattr(other, what)
-            for own, other in zip(windows, rounds[against], strict=True)
-        )
+        name: median(how(own, other) for own, other in zip(windows, rounds[against], strict=True))
         for name, windows in rounds.items()
     }
+
+
+def without(values: Mapping[str, float], *names: str) -> dict[str, float]:
+    """Leave routes out."""
+    return {name: value for name, value in values.items() if name not in names}

@@ -1,0 +1,112 @@
+"""The table that compares with the floor, the profiles of what is too dear, and the page of both."""
+
+import pytest
+
+from tools.bench import floor
+from tools.bench.__main__ import PARTS
+from tools.bench.figures import Row, Table
+from tools.bench.page import page, prose
+from tools.bench.traffic import fetches
+
+
+def figure(value: float, name: str = "fetches: CPU in the floor's") -> Row:
+    values = {"direct": 9.0, "floor": 1.0, "haproxy": 1.1, "gateway": value}
+    return Row(name="CPU in the floor's", unit="times", values=values, limit=1.25, figure=name)
+
+
+def table(*rows: Row, part: str = "idle", title: str = "Idle") -> Table:
+    return Table(part=part, title=title, rows=rows)
+
+
+class TestTable:
+    def test_it_has_the_marked_rows_of_all_parts_side_by_side(self) -> None:
+        unmarked = Row(name="broker", unit="%", values={"gateway": 3.0})
+        summary = floor.to_floor([table(unmarked, figure(1.2)), table(figure(1.3, "bulk"), part="bulk")])
+
+        assert summary.columns == ["floor", "haproxy", "gateway"]
+        assert [(row.name, row.met) for row in summary.rows] == [
+            ("fetches: CPU in the floor's", True),
+            ("bulk", False),
+        ]
+        assert summary.rows[0].values == {"floor": 1.0, "haproxy": 1.1, "gateway": 1.2}
+
+    @pytest.mark.parametrize(("least", "shown"), [(False, 1.04), (True, 1.02)])
+    def test_of_two_modes_the_worse_one_counts(self, least: bool, shown: float) -> None:
+        values = {"explicit": 1.0, "redirect": 1.02, "tproxy": 1.04}
+        row = Row(name="CPU", unit="times", values=values, limit=1.03, least=least, figure="transparent")
+
+        assert floor.to_floor([table(row)]).rows[0].values == {"gateway": shown}
+
+    def test_its_columns_are_the_same_for_every_part(self) -> None:
+        row = Row(name="CPU", unit="times", values={"2 workers": 1.1}, figure="workers")
+
+        assert floor.to_floor([table(row)]).columns == ["floor", "haproxy", "gateway"]
+
+
+class TestProfile:
+    def test_a_missed_figure_has_the_functions_that_take_its_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(floor.PROFILED, "idle", {"fetch of ten": fetches(1, 10)})
+        (profile,) = floor.where("idle", [table(figure(1.3))])
+
+        assert profile.title == "Where the time goes: idle, fetch of ten"
+        assert profile.rows[0].name.startswith("all, ")
+        assert len(profile.rows) == 1 + floor.FUNCTIONS
+        assert any("proxy/core/connection.py:" in row.name for row in profile.rows)
+        assert profile.rows[0].values["gateway"] > profile.rows[1].values["gateway"] > 0
+        assert not any("perf_counter" in row.name for row in profile.rows)
+
+    def test_what_is_met_or_not_in_the_table_has_none(self) -> None:
+        missed = Row(name="broker", unit="%", values={"gateway": 3.0}, limit=2.0)
+
+        assert floor.where("idle", [table(figure(1.2), missed)]) == []
+
+    def test_every_part_with_figures_is_profiled(self) -> None:
+        assert set(floor.PROFILED) <= set(PARTS)
+
+
+class TestPage:
+    def write(self, *tables: Table, before: str = "", only: list[str] | None = None) -> str:
+        return page(floor.to_floor(tables), tables, before, only)
+
+    def test_it_begins_with_the_comparison_and_what_was_missed(self) -> None:
+        text = self.write(table(figure(1.3)), table(figure(1.2, "bulk"), part="bulk", title="Bulk"))
+
+        assert text.startswith(
+            "## To the floor\n\n|  | unit | floor | haproxy | gateway | target |  |\n"
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
+            "| fetches: CPU in the floor's | times | 1 | 1.10 | 1.30 | ≤ 1.25 | missed |\n"
+            "| bulk | times | 1 | 1.10 | 1.20 | ≤ 1.25 | met |\n"
+        )
+        assert "1 of 2 targets are met. Missed:\n\n- Idle: CPU in the floor's (≤ 1.25)\n\n**Idle**" in text
+
+    def test_parts_alone_replace_their_rows_and_keep_the_others(self) -> None:
+        idle, bulk = figure(1.3, "idle"), figure(1.4, "bulk")
+        before = self.write(table(idle), table(bulk, part="bulk", title="Bulk"))
+        text = self.write(table(figure(1.2, "idle")), before=before, only=["idle"])
+
+        lines = text.splitlines()
+        assert lines[4:6] == [
+            "| idle | times | 1 | 1.10 | 1.20 | ≤ 1.25 | met |",
+            "| bulk | times | 1 | 1.10 | 1.40 | ≤ 1.25 | missed |",
+        ]
+        assert "1 of 2 targets are met. Missed:\n\n- Bulk: CPU in the floor's" in text
+        assert text.count("**Bulk**") == text.count("**Idle**") == 1
+
+    def test_a_profile_goes_when_its_part_meets_its_limit(self) -> None:
+        stale = table(figure(9.0), title="Where the time goes: idle, fetch of ten")
+        other = table(figure(9.0), part="bulk", title="Where the time goes: bulk, fetch of ten")
+        before = self.write(table(figure(1.3)), stale, other)
+        text = self.write(table(figure(1.2)), before=before, only=["idle"])
+
+        assert "goes: idle" not in text
+        assert "goes: bulk" in text
+
+    def test_the_text_of_people_stays_between_comparison_and_tables(self) -> None:
+        before = self.write(table(figure(1.3))).replace("**Idle**", "## Why\n\nWords.\n\n## All\n\n**Idle**")
+        text = self.write(table(figure(1.2)), before=before)
+
+        assert "1 of 1 targets are met.\n\n## Why\n\nWords.\n\n## All\n\n**Idle**" in text
+        assert prose(text, "To the floor") == "## Why\n\nWords.\n\n## All"
+        assert text.count("## To the floor") == 1

@@ -1,0 +1,199 @@
+"""A gateway's own code for one connection, without sockets: its protocols, its link and its core.
+
+Stand-ins take the place of the event loop's transports. What an exchange takes here is what Python does
+between the read of a socket and the write to the other one. The floor (`tools.bench.passthrough`) runs in the
+same way.
+"""
+
+import asyncio
+import cProfile
+import logging
+import socket
+import time
+from collections.abc import Coroutine
+from contextlib import nullcontext
+from typing import Any, Final, Self
+
+import numpy as np
+
+from proxy.config import load
+from proxy.logger import structlog
+from proxy.net.endpoint import RECEIVE_BYTES
+from proxy.net.link import Link
+from proxy.net.sockets import BrokerProtocol, ClientProtocol
+from proxy.protocol.api import ApiKey
+from proxy.server.gateway import Gateway
+from tools.bench import passthrough
+from tools.bench.frames import Topics, fetch_request, fetch_response, rotated
+from tools.bench.processes import HOST
+from tools.bench.traffic import SESSION_ID
+from tools.kafka.ports import free_ports
+from tools.kafka.raw import array, frame
+
+_RANGES: Final = ((0, 0, 11), (1, 4, 18), (3, 0, 13), (9, 1, 9), (10, 0, 6), (12, 0, 4), (18, 0, 4))
+"""The part of a 4.3 broker's ApiVersions that matters: key, lowest and highest version."""
+_PEER: Final = (HOST, 1)
+FIRST_FETCHES: Final = 10
+"""A gateway has a session after fewer fetches."""
+PAUSE_SECONDS: Final = 0.005
+_TOUCHED: Final = np.zeros(32_000_000, np.uint8)
+"""More than the caches of a core hold."""
+
+
+def cool() -> None:
+    """Sleep, and touch other memory: whatever runs next finds nothing of its own in the caches."""
+    time.sleep(PAUSE_SECONDS)
+    np.add(_TOUCHED, 1, out=_TOUCHED)
+
+
+class _Transport(asyncio.Transport):
+    """Keeps what is written. Its socket is one that is connected to nothing."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__({"socket": sock, "peername": _PEER, "sockname": _PEER})
+        self._written: list[bytes | memoryview] = []
+
+    def taken(self) -> bytes:
+        """Return what was written since the last call."""
+        data = b"".join(self._written)
+        self._written.clear()
+        return data
+
+    def write(self, data: Any) -> None:
+        self._written.append(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        self._written += list_of_data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is no buffer."""
+
+    def abort(self) -> None:
+        """Nothing is connected."""
+
+    def pause_reading(self) -> None:
+        """Nothing is read."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read."""
+
+
+class _Gateway(Gateway):
+    """One that accepts nothing, although it is bound, and never connects."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        options = {"listen": f"{HOST}:{free_ports()}", "bootstrap": f"{HOST}:{_PEER[1]}", "admin": "off"}
+        log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+        super().__init__(load(options, {}, None), loop, log)
+        self.open()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run nothing in the background: the stand-ins are connected at once."""
+        work.close()
+
+
+class Inside:
+    """One connection through the gateway's code, or through that of the floor. `with` ends it.
+
+    Args:
+        gateway: the gateway's code; otherwise the floor's.
+    """
+
+    def __init__(self, *, gateway: bool) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._socket = socket.socket()
+        self._client, self._broker = _Transport(self._socket), _Transport(self._socket)
+        self._client_side: asyncio.BufferedProtocol
+        self._broker_side: asyncio.BufferedProtocol
+        self._gateway = _Gateway(self._loop) if gateway else None
+        if self._gateway is not None:
+            link = Link(self._gateway, None)
+            self._client_side, self._broker_side = ClientProtocol(link), BrokerProtocol(link)
+        else:
+            side = passthrough.Side()
+            self._client_side, self._broker_side = side, passthrough.Side(other=side)
+        self._client_side.connection_made(self._client)
+        self._broker_side.connection_made(self._broker)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._gateway is not None:
+            self._gateway.close()
+        self._loop.close()
+        self._socket.close()
+
+    def begin(self, listed: Topics, *, session: bool) -> None:
+        """Fetch a few times, so that the gateway knows its broker, and has a session if it wants one.
+
+        Args:
+            listed: topics and partitions, rotated on every fetch.
+            session: the gateway must get one.
+
+        Raises:
+            RuntimeError: it requested none.
+        """
+        established = False
+        for number in range(1, FIRST_FETCHES):
+            topics = rotated(listed, number)
+            _give(self._client_side, fetch_request(number, topics))
+            while sent := self._broker.taken():
+                while sent:
+                    first, sent = sent[: (size := 4 + int.from_bytes(sent[:4]))], sent[size:]
+                    wants = _wants_session(first)
+                    established |= wants
+                    _give(self._broker_side, _response(first, topics, wants=wants))
+            self._client.taken()
+            if established:
+                return
+        if session:
+            raise RuntimeError(f"no session for {len(listed)} topics")
+
+    def exchange(
+        self, request: bytes, response: bytes, profile: cProfile.Profile | None = None
+    ) -> tuple[float, int, int]:
+        """Receive a request and its response.
+
+        Returns:
+            the seconds that it took, the bytes sent to the broker, the bytes sent to the client.
+        """
+        took = _give(self._client_side, request, profile)
+        sent = len(self._broker.taken())
+        took += _give(self._broker_side, response, profile)
+        return took, sent, len(self._client.taken())
+
+
+def _give(side: asyncio.BufferedProtocol, data: bytes, profile: cProfile.Profile | None = None) -> float:
+    """Give bytes to a protocol, in reads as large as its buffer. Return the seconds that it took them."""
+    took = 0.0
+    for start in range(0, len(data), RECEIVE_BYTES):
+        size = len(read := data[start : start + RECEIVE_BYTES])
+        memoryview(side.get_buffer(-1))[:size] = read  # as the kernel would: it is no part of the time
+        with profile or nullcontext():
+            began = time.perf_counter()
+            side.buffer_updated(size)
+            took += time.perf_counter() - began
+    return took
+
+
+def _wants_session(request: bytes) -> bool:
+    """Whether a fetch has session id 0 and epoch 0."""
+    return request[5] == ApiKey.FETCH and bytes(8) in request[:60]
+
+
+def _response(request: bytes, listed: Topics, *, wants: bool) -> bytes:
+    """Respond as a broker: to ApiVersions, or to a fetch with all partitions (and a session on request)."""
+    if request[5] == ApiKey.API_VERSIONS:
+        ranges = [b"".join(value.to_bytes(2) for value in each) for each in _RANGES]
+        return frame(request[8:12] + b"\0\0" + array(ranges))
+    return fetch_response(int.from_bytes(request[8:12]), listed, session_id=SESSION_ID if wants else 0)

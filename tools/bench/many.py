@@ -1,0 +1,94 @@
+"""500 connections that each fetch one partition with nothing new: CPU of each proxy.
+
+A real broker answers after max_wait_ms. The clients of each route are one process without a Kafka library.
+They are connected all the time; the routes fetch in turn.
+"""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from tools.bench.figures import FLOOR, Row, Table
+from tools.bench.processes import Load, Proxy
+from tools.bench.stage import Stage
+from tools.bench.windows import Rounds, beside, medians, turned
+from tools.kafka.admin import Admin
+
+CONNECTIONS: Final = 500
+WAIT_MS: Final = 500
+SHARE: Final = 4
+"""Windows are so many times shorter than in other parts: five seconds."""
+CPU_LIMIT: Final = 1.25
+"""Most CPU of the gateway for a fetch, in the floor's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window of one route."""
+
+    fetches: float
+    """In a second."""
+    core: float
+    """CPU of the proxy, in percent of a core."""
+    cpu: float
+    """The same for a fetch, in microseconds."""
+
+
+def clients(address: str, topic_id: str, count: int) -> Load:
+    """Start connections that fetch the first partition of a topic. They wait for `Load.go`."""
+    return Load("tools.bench.connections", address, topic_id, str(count), str(WAIT_MS))
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure all routes in turn, several rounds."""
+    rounds = stage.rounds(quick=2, usual=6, long=10)
+    with ExitStack() as stack:
+        topic = stack.enter_context(stage.topic(1, name="quiet"))
+        with Admin(stage.broker.address) as admin:
+            topic_id = admin.topic_id(topic).hex
+        proxies = stage.peers(stack)
+        loads = {
+            name: stack.enter_context(clients(proxy.address, topic_id, CONNECTIONS)).ready()
+            for name, proxy in proxies.items()
+        }
+        found: dict[str, list[Window]] = {name: [] for name in proxies}
+        for number in range(rounds):
+            stage.report(f"connections: {CONNECTIONS} that fetch, round {number + 1} of {rounds} ...")
+            for name in turned(list(proxies), number):
+                found[name].append(_window(proxies[name], loads[name], stage.seconds / SHARE))
+    return [_table(found, stage.seconds / SHARE)]
+
+
+def _window(proxy: Proxy, load: Load, seconds: float) -> Window:
+    before = proxy.meter.cpu
+    load.go()
+    time.sleep(seconds)
+    result = load.pause()
+    spent, fetches = proxy.meter.cpu - before, result["responses"]
+    return Window(
+        fetches=fetches / result["seconds"],
+        core=100 * spent / result["seconds"],
+        cpu=spent / max(fetches, 1) * 1e6,
+    )
+
+
+def _table(rounds: Rounds[Window], seconds: float) -> Table:
+    what = f"{CONNECTIONS} connections of one partition"
+    rows = [
+        Row(name="fetches", unit="1/s", values=medians(rounds, "fetches")),
+        Row(name="CPU", unit="% of a core", values=medians(rounds, "core"), figure=f"{what}: CPU"),
+        Row(name="CPU", unit="µs a fetch", values=medians(rounds, "cpu")),
+        Row(
+            name="CPU of a fetch in the floor's",
+            unit="times",
+            values=beside(rounds, FLOOR, "cpu"),
+            limit=CPU_LIMIT,
+            figure=f"{what}: CPU in the floor's",
+        ),
+    ]
+    notes = [
+        f"Medians of {len(rounds[FLOOR])} rounds of windows of {seconds:g} s; ratios within a round.",
+        f"A real broker, which answers after max_wait_ms, {WAIT_MS}; for each proxy one process of clients.",
+    ]
+    return Table(part="connections", title=what, rows=rows, notes=notes)

@@ -1,0 +1,91 @@
+"""BENCHMARKS.md: the page that `--markdown` writes, and writes again when parts are measured alone.
+
+It has the table that compares with the floor, the targets that were missed, the text of people, and then the
+table of each measurement.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from tools.bench.figures import Table, markdown
+
+PROFILE: Final = "Where the time goes: "
+"""How titles of profiles begin; the name of the part follows."""
+_CELL: Final = " | "
+
+
+def page(summary: Table, tables: Sequence[Table], before: str, only: Collection[str] | None) -> str:
+    """Format the tables as the body of the page.
+
+    Args:
+        summary: the table that compares with the floor.
+        tables: what was measured now.
+        before: the page as it was. The text of people stays; it may need an edit after this.
+        only: the parts that were measured now; None: all. What the old page has of other parts stays, too.
+    """
+    kept, rows = {}, {}
+    if only is not None:
+        stale = tuple(f"**{PROFILE}{part}," for part in only)
+        kept = {title: text for title, text in sections(before).items() if not title.startswith(stale)}
+        rows = _rows(before, summary.title)
+    parts = kept | sections(markdown(tables))
+    written = prose(before, summary.title)
+    return "\n\n".join([_section(summary, rows), _missed(parts), *filter(None, [written]), *parts.values()])
+
+
+def _section(table: Table, before: Mapping[str, str]) -> str:
+    """Format a table under a heading of its own.
+
+    Args:
+        table: the table.
+        before: rows that it had, by their first cell.
+    """
+    head, rule, *own = [line for line in markdown([table]).splitlines() if line.startswith("|")]
+    rows = {**before, **{_first(line): line for line in own}}
+    return "\n".join([f"## {table.title}", "", head, rule, *rows.values(), "", *table.notes])
+
+
+def _rows(text: str, title: str) -> dict[str, str]:
+    """Return the rows of the table under a heading, by their first cell."""
+    section = text.partition(f"## {title}\n")[2].partition("\n## ")[0].partition("\n**")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return {_first(line): line for line in lines[2:]}
+
+
+def _missed(parts: Mapping[str, str]) -> str:
+    """Tell how many targets are met, and list the others."""
+    judged = [
+        (title.strip("*"), line)
+        for title, part in parts.items()
+        for line in part.splitlines()
+        if line.endswith(("| met |", "| missed |"))
+    ]
+    missed = [
+        f"- {title}: {_first(line)} ({line.rsplit(_CELL, 2)[-2]})"
+        for title, line in judged
+        if line.endswith("| missed |")
+    ]
+    told = f"{len(judged) - len(missed)} of {len(judged)} targets are met{'. Missed:' if missed else '.'}"
+    return "\n".join([told, "", *missed]).rstrip()
+
+
+def _first(line: str) -> str:
+    return line.split(_CELL, 1)[0].removeprefix("| ")
+
+
+def prose(text: str, summary: str) -> str:
+    """Return the text of people on the page: from its first heading to its first table.
+
+    Args:
+        text: the page.
+        summary: a heading under which nothing is theirs.
+    """
+    headed = re.split(r"^(?=## )", text.partition("\n**")[0], flags=re.MULTILINE)[1:]
+    return "".join(part for part in headed if not part.startswith(f"## {summary}\n")).strip()
+
+
+def sections(text: str) -> dict[str, str]:
+    """Split what `markdown` wrote. Return each table with its notes, by title."""
+    parts = re.split(r"^(?=\*\*)", text, flags=re.MULTILINE)
+    return {part.partition("\n")[0]: part.rstrip("\n") for part in parts if part.startswith("**")}
