@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -65,10 +66,12 @@ def main() -> None:
     tables: list[Table] = []
     with Stage(seconds=seconds, quick=options.quick, long=options.long, console=console) as stage:
         for name in options.only or PARTS:
+            began = time.monotonic()
             measured = PARTS[name](stage)
             for table in [*measured, *floor.where(name, measured)]:
                 show(console, table)
                 tables.append(table)
+            stage.report(f"{name}: took {time.monotonic() - began:.0f} s")
     summary = floor.to_floor(tables)
     if summary.rows:
         show(console, summary)
