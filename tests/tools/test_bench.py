@@ -25,7 +25,7 @@ from tools.bench.figures import Row, Table, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
 from tools.bench.inside import Inside
 from tools.bench.passthrough import address
-from tools.bench.processes import HOST, Load, Meter, Proxy, haproxy_command, haproxy_program
+from tools.bench.processes import HOST, Load, Meter, Proxy, Times, haproxy_command, haproxy_program
 from tools.bench.stage import Stage
 from tools.bench.traffic import RECORDS, Traffic, fetches, heartbeats, listing, produces
 from tools.bench.windows import beside, beyond, turned
@@ -313,7 +313,7 @@ class TestRounds:
                 ("gateway", 1.75, 3.0, 25.0),
             )
         }
-        rows = {each.name: each for each in latency._table(rate, 5.0, rounds).rows}
+        rows = {each.name: each for each in latency._table(rate, 5.0, rounds, {"gateway": 40.0}).rows}
         assert rows["added to p50"].values == {"floor": 0.5, "haproxy": 0.25, "gateway": 0.75}
         assert rows["p50 above the floor's"].values["gateway"] == 0.25
         assert rows["p99 in the floor's"].values["gateway"] == 0.75
@@ -350,7 +350,7 @@ class TestRounds:
             "floor": [many.Window(fetches=900.0, core=3.0, cpu=33.0)],
             "gateway": [many.Window(fetches=450.0, core=2.0, cpu=44.0)],
         }
-        rows = {each.name: each for each in many._table(rounds, 5.0).rows}
+        rows = {each.name: each for each in many._table(rounds, {"gateway": 40.0}, 5.0).rows}
         assert rows["CPU of a fetch in the floor's"].values["gateway"] == pytest.approx(4 / 3)
         assert rows["CPU of a fetch in the floor's"].met is False
 
@@ -403,6 +403,10 @@ class TestProcesses:
             spent.append(Meter(os.getpid()).cpu)
             sum(range(20_000))
         assert 0 < spent[1] - spent[0] < 0.01
+
+    def test_cpu_is_told_by_where_it_was_spent(self) -> None:
+        assert Times(3.0, 5.0).kernel_since(Times(2.0, 2.0)) == 75.0
+        assert Times(2.0, 2.0).kernel_since(Times(2.0, 2.0)) == 0.0
 
     def test_haproxy_gets_one_thread_and_plain_tcp(self, tmp_path: Path) -> None:
         command = haproxy_command("haproxy", tmp_path, 1, 2)
@@ -517,7 +521,8 @@ class TestLive:
     def test_records_come_through_every_route_and_latencies_with_them(self) -> None:
         with Stage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
             assert isinstance(stage.broker, Broker)
-            rounds = latency.measured(stage, 200)
+            rounds, kernel = latency.measured(stage, 200)
+        assert set(kernel) == {"floor", "haproxy", "gateway"}
         assert set(rounds) == {"direct", "floor", "haproxy", "gateway"}
         for name, found in rounds.items():
             assert len(found) == 2

@@ -131,10 +131,13 @@ class TestTable:
             "tproxy": [Window(0.9, 101.0), Window(1.8, 51.0), Window(3.6, 26.0)],
         }
 
-        cpu, times_cpu, pace, times_pace = transparent._table(KINDS[0], rounds, 0.5).rows
+        cpu, kernel, times_cpu, pace, times_pace = transparent._table(
+            KINDS[0], rounds, {"tproxy": 40.0}, 0.5
+        ).rows
 
         assert cpu.values == {"explicit": 2.0, "redirect": 2.04, "tproxy": 1.8}
         assert times_cpu.values == {"explicit": 1.0, "redirect": 1.02, "tproxy": 0.9}
+        assert kernel.values == {"tproxy": 40.0}
         assert pace.values["redirect"] == 49.5
         assert times_pace.values["redirect"] == 0.99
         assert (times_cpu.met, times_pace.met) == (True, True)

@@ -19,10 +19,11 @@ def test_windows_are_held_against_those_of_the_same_round() -> None:
 
 @pytest.mark.parametrize(("cores", "met"), [(5, None), (6, True)])
 def test_fetches_a_second_are_judged_where_there_are_cores_for_them(cores: int, met: bool | None) -> None:
-    table = workers._table(ROUNDS, 0.5, cores)
+    table = workers._table(ROUNDS, {"2 workers": 40.0}, 0.5, cores)
 
-    cpu, times_cpu, share, pace, times_pace = table.rows
+    cpu, kernel, times_cpu, share, pace, times_pace = table.rows
     assert cpu.values == {"1 worker": 200.0, "2 workers": 210.0}
+    assert kernel.values == {"2 workers": 40.0}
     assert (times_cpu.values["2 workers"], times_cpu.met) == (1.05, True)
     assert (share.values, share.met) == ({"2 workers": 44.0}, True)
     assert pace.values["2 workers"] == 7_200.0

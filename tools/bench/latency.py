@@ -42,7 +42,7 @@ class Window:
 
 def run(stage: Stage) -> list[Table]:
     """Measure both rates."""
-    return [_table(rate, seconds_of(stage), measured(stage, rate)) for rate in RATES]
+    return [_table(rate, seconds_of(stage), *measured(stage, rate)) for rate in RATES]
 
 
 def seconds_of(stage: Stage) -> float:
@@ -50,11 +50,16 @@ def seconds_of(stage: Stage) -> float:
     return stage.seconds * (LONG_SHARE if stage.long else SHARE)
 
 
-def measured(stage: Stage, rate: int) -> dict[str, list[Window]]:
-    """Measure all routes in turn, several rounds, at one rate."""
+def measured(stage: Stage, rate: int) -> tuple[dict[str, list[Window]], dict[str, float]]:
+    """Measure all routes in turn, several rounds, at one rate.
+
+    Returns:
+        the windows of each route; which part of each proxy's CPU was the kernel's, in percent.
+    """
     rounds = stage.rounds(quick=2, usual=6, long=10)
     with ExitStack() as stack:
-        proxies: dict[str, Proxy | None] = {DIRECT: None, **stage.peers(stack)}
+        peers = stage.peers(stack)
+        proxies: dict[str, Proxy | None] = {DIRECT: None, **peers}
         routes = {
             name: stage.broker.address if proxy is None else proxy.address for name, proxy in proxies.items()
         }
@@ -66,13 +71,15 @@ def measured(stage: Stage, rate: int) -> dict[str, list[Window]]:
         cpu: dict[str, list[float]] = {name: [] for name in routes}
         for name, address in routes.items():
             _produce(stage, address, topics[name], rate, NOT_COUNTED, None)
+        before = {name: proxy.meter.times for name, proxy in peers.items()}
         for number in range(rounds):
             stage.report(f"latency: {rate:,} records/s, round {number + 1} of {rounds} of all routes ...")
             for name in turned(list(routes), number):
                 spent = _produce(stage, routes[name], topics[name], rate, number, proxies[name])
                 cpu[name].append(spent)
+        kernel = {name: proxy.meter.times.kernel_since(before[name]) for name, proxy in peers.items()}
         found = {name: load.finish()["windows"] for name, load in consumers.items()}
-    return {name: windows(found[name], cpu[name]) for name in routes}
+    return {name: windows(found[name], cpu[name]) for name in routes}, kernel
 
 
 def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> list[Window]:
@@ -98,7 +105,7 @@ def _produce(stage: Stage, address: str, topic: str, rate: int, window: int, pro
     return 100 * (after - before) / (ended - began)
 
 
-def _table(rate: int, seconds: float, rounds: Rounds[Window]) -> Table:
+def _table(rate: int, seconds: float, rounds: Rounds[Window], kernel: Mapping[str, float]) -> Table:
     what = f"{rate:,} records/s, producer and consumer"
     rows = [
         Row(name="p50", unit="ms", values=medians(rounds, "p50")),
@@ -121,6 +128,7 @@ def _table(rate: int, seconds: float, rounds: Rounds[Window]) -> Table:
             values=without(medians(rounds, "cpu"), DIRECT),
             figure=f"{what}: CPU",
         ),
+        Row(name="of it in the kernel", unit="%", values=kernel),
         Row(
             name="CPU in the floor's",
             unit="times",

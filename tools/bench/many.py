@@ -5,6 +5,7 @@ They are connected all the time; the routes fetch in turn.
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -53,11 +54,13 @@ def run(stage: Stage) -> list[Table]:
             for name, proxy in proxies.items()
         }
         found: dict[str, list[Window]] = {name: [] for name in proxies}
+        before = {name: proxy.meter.times for name, proxy in proxies.items()}
         for number in range(rounds):
             stage.report(f"connections: {CONNECTIONS} that fetch, round {number + 1} of {rounds} ...")
             for name in turned(list(proxies), number):
                 found[name].append(_window(proxies[name], loads[name], stage.seconds / SHARE))
-    return [_table(found, stage.seconds / SHARE)]
+        kernel = {name: proxy.meter.times.kernel_since(before[name]) for name, proxy in proxies.items()}
+    return [_table(found, kernel, stage.seconds / SHARE)]
 
 
 def _window(proxy: Proxy, load: Load, seconds: float) -> Window:
@@ -73,12 +76,13 @@ def _window(proxy: Proxy, load: Load, seconds: float) -> Window:
     )
 
 
-def _table(rounds: Rounds[Window], seconds: float) -> Table:
+def _table(rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float) -> Table:
     what = f"{CONNECTIONS} connections of one partition"
     rows = [
         Row(name="fetches", unit="1/s", values=medians(rounds, "fetches")),
         Row(name="CPU", unit="% of a core", values=medians(rounds, "core"), figure=f"{what}: CPU"),
         Row(name="CPU", unit="µs a fetch", values=medians(rounds, "cpu")),
+        Row(name="of it in the kernel", unit="%", values=kernel),
         Row(
             name="CPU of a fetch in the floor's",
             unit="times",

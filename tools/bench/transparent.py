@@ -8,6 +8,7 @@ rounds.
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -77,7 +78,7 @@ def run(stage: Stage) -> list[Table]:
     if lacking := missing("nft", "setpriv"):
         stage.report(f"transparent: not measured, {lacking}")
         return []
-    return [_table(kind, _measured(stage, kind), stage.seconds / SHARE) for kind in KINDS]
+    return [_table(kind, *_measured(stage, kind), stage.seconds / SHARE) for kind in KINDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class Mode:
     load: Load
 
 
-def _measured(stage: Stage, kind: Kind) -> dict[str, list[Window]]:
+def _measured(stage: Stage, kind: Kind) -> tuple[dict[str, list[Window]], dict[str, float]]:
+    """Return the windows of each mode, and which part of its CPU was the kernel's, in percent."""
     rounds = stage.rounds(quick=4, usual=24, long=48)
     stage.report(f"transparent: {rounds} rounds of all modes, {kind.name} ...")
     found: dict[str, list[Window]] = {name: [] for name in MODES}
@@ -99,10 +101,12 @@ def _measured(stage: Stage, kind: Kind) -> dict[str, list[Window]]:
             stub = [sys.executable, "-m", "tools.bench.stub", f"{BROKER}:{PORT}", str(kind.size)]
             stack.enter_context(Proxy(stub, PORT, host=BROKER))
         modes = {name: _mode(stack, far, number, name) for number, name in enumerate(MODES)}
+        before = {name: mode.gateway.meter.times for name, mode in modes.items()}
         for number in range(rounds):
             for name in turned(MODES, number):
                 found[name].append(_window(modes[name], kind, stage.seconds / SHARE))
-    return found
+        kernel = {name: mode.gateway.meter.times.kernel_since(before[name]) for name, mode in modes.items()}
+    return found, kernel
 
 
 def _namespace() -> Namespace:
@@ -139,13 +143,14 @@ def _window(mode: Mode, kind: Kind, seconds: float) -> Window:
     return Window(spent / done * kind.cpu[1], done / result["seconds"] * kind.pace[1])
 
 
-def _table(kind: Kind, rounds: Rounds[Window], seconds: float) -> Table:
+def _table(kind: Kind, rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float) -> Table:
     rows = [
         Row(
             name="CPU of the gateway",
             unit=kind.cpu[0],
             values=medians(rounds, "cpu"),
         ),
+        Row(name="of it in the kernel", unit="%", values=kernel),
         Row(
             name="CPU in explicit mode's",
             unit="times",

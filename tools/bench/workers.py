@@ -7,7 +7,7 @@ gateway allows, through each of two gateways in turn.
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -57,10 +57,12 @@ def run(stage: Stage) -> list[Table]:
             for name, count in WORKERS.items()
         }
         loads = {name: [_load(stack, gateway) for _ in range(LOADS)] for name, gateway in gateways.items()}
+        before = {name: gateway.meter.times for name, gateway in gateways.items()}
         for number in range(rounds):
             for name in turned(list(WORKERS), number):
                 found[name].append(_window(gateways[name], loads[name], stage.seconds / SHARE))
-    return [_table(found, stage.seconds / SHARE, os.cpu_count() or 1)]
+        kernel = {name: gateway.meter.times.kernel_since(before[name]) for name, gateway in gateways.items()}
+    return [_table(found, kernel, stage.seconds / SHARE, os.cpu_count() or 1)]
 
 
 def _load(stack: ExitStack, gateway: Gateway) -> Load:
@@ -83,10 +85,11 @@ def _window(gateway: Gateway, loads: Sequence[Load], seconds: float) -> Window:
     )
 
 
-def _table(rounds: Rounds[Window], seconds: float, cores: int) -> Table:
+def _table(rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float, cores: int) -> Table:
     scales = cores >= CORES
     rows = [
         Row(name="CPU of all processes", unit="µs a fetch", values=medians(rounds, "cpu")),
+        Row(name="of it in the kernel", unit="%", values=kernel),
         Row(
             name="CPU in one worker's",
             unit="times",
