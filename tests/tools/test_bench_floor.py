@@ -62,7 +62,7 @@ class TestProfile:
 
         assert floor.where("idle", [table(figure(1.2), missed)]) == []
 
-    def test_every_part_with_figures_is_profiled(self) -> None:
+    def test_only_parts_that_there_are_have_one(self) -> None:
         assert set(floor.PROFILED) <= set(PARTS)
 
 

@@ -20,6 +20,8 @@ LONG_SHARE, SHARE = 1.5, 0.25
 """The length of windows in that of other parts: 30 s in long runs, otherwise 5 s."""
 WARM_UP: Final = 1.0
 """Seconds at the start of a window that are not counted: the producer connects."""
+FIRST_SECONDS: Final = 5.0
+"""All that runs warms up for so long by each route."""
 RATES: Final = (500, 2000)
 """Records a second."""
 CPU_RATE: Final = 2000
@@ -56,7 +58,7 @@ def measured(stage: Stage, rate: int) -> tuple[dict[str, list[Window]], dict[str
     Returns:
         the windows of each route; which part of each proxy's CPU was the kernel's, in percent.
     """
-    rounds = stage.rounds(quick=2, usual=6, long=10)
+    rounds, seconds = stage.rounds(quick=2, usual=6, long=10), seconds_of(stage)
     with ExitStack() as stack:
         peers = stage.peers(stack)
         proxies: dict[str, Proxy | None] = {DIRECT: None, **peers}
@@ -70,12 +72,12 @@ def measured(stage: Stage, rate: int) -> tuple[dict[str, list[Window]], dict[str
         }
         cpu: dict[str, list[float]] = {name: [] for name in routes}
         for name, address in routes.items():
-            _produce(stage, address, topics[name], rate, NOT_COUNTED, None)
+            _produce(address, topics[name], rate, NOT_COUNTED, None, min(seconds, FIRST_SECONDS))
         before = {name: proxy.meter.times for name, proxy in peers.items()}
         for number in range(rounds):
             stage.report(f"latency: {rate:,} records/s, round {number + 1} of {rounds} of all routes ...")
             for name in turned(list(routes), number):
-                spent = _produce(stage, routes[name], topics[name], rate, number, proxies[name])
+                spent = _produce(routes[name], topics[name], rate, number, proxies[name], seconds)
                 cpu[name].append(spent)
         kernel = {name: proxy.meter.times.kernel_since(before[name]) for name, proxy in peers.items()}
         found = {name: load.finish()["windows"] for name, load in consumers.items()}
@@ -90,9 +92,8 @@ def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> lis
     ]
 
 
-def _produce(stage: Stage, address: str, topic: str, rate: int, window: int, proxy: Proxy | None) -> float:
+def _produce(address: str, topic: str, rate: int, window: int, proxy: Proxy | None, seconds: float) -> float:
     """Produce for one window. Return the CPU of the proxy, in percent of a core."""
-    seconds = seconds_of(stage)
     command = ["tools.bench.load", "produce", address, topic, f"--rate={rate}"]
     command += [f"--bytes={BYTES}", f"--window={window}", f"--warm-up={WARM_UP}"]
     with Load(*command, f"--seconds={WARM_UP + seconds}") as load:
