@@ -1,5 +1,6 @@
 """The gateway as users run it: a process with options, an address, an admin endpoint and a log."""
 
+import copy
 import json
 import os
 import shutil
@@ -66,6 +67,19 @@ class GatewayProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def successor(self) -> Self:
+        """Return a gateway that is not started, at the same addresses, to take over (--reuse-port).
+
+        Only its admin endpoint is another one, since this gateway keeps its own until it ends.
+        """
+        new = copy.copy(self)
+        new.admin = f"{self.host}:{free_ports()}"
+        new.folder = Path(tempfile.mkdtemp(prefix="fetchgate-"))
+        reaper.remove(new.folder)
+        new._command = [new.admin if word == self.admin else word for word in self._command]  # noqa: SLF001 - a copy
+        new._process = None  # noqa: SLF001
+        return new
 
     @property
     def address(self) -> str:

@@ -28,8 +28,10 @@ class Link:
         name: of the device, in both.
         addresses: of both ends, with their prefix.
         delay: in seconds, in each direction.
-        loss: the share of packets that are lost, in each direction.
+        loss: the share of packets that are lost, in each direction; with 1.0 the link is cut.
         seed: of the random choice of lost packets.
+
+    `delay` and `loss` may be changed at any time, for the packets that come from then on.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Link:
         seed: int,
     ) -> None:
         self.carried = self.lost = 0
-        self._delay, self._loss = delay, loss
+        self.delay, self.loss = delay, loss
         self._random = random.Random(seed)  # noqa: S311 - not a secret
         self._ends = [_tun(place, name, at) for place, at in zip((near, far), addresses, strict=True)]
         self._wake = os.pipe()
@@ -73,11 +75,11 @@ class Link:
                         return
                     packet = os.read(key.fd, _MTU)
                     self.carried += 1
-                    if self._random.random() < self._loss:
+                    if self._random.random() < self.loss:
                         self.lost += 1
                         continue
                     other = self._ends[1 - self._ends.index(key.fd)]
-                    heapq.heappush(due, (time.monotonic() + self._delay, self.carried, other, packet))
+                    heapq.heappush(due, (time.monotonic() + self.delay, self.carried, other, packet))
                 while due and due[0][0] <= time.monotonic():
                     _, _, other, packet = heapq.heappop(due)
                     os.write(other, packet)

@@ -1,0 +1,20 @@
+"""Fuzzers: every part that reads bytes of others is fed millions of broken ones.
+
+    python -m tools.fuzz                                  # all targets, each for a minute
+    python -m tools.fuzz client core --inputs 10000000    # so many inputs each
+    python -m tools.fuzz pcap --seconds 600 --seed 7
+    python -m tools.fuzz core --replay FILE               # one input, without anything else
+
+With atheris (`pip install -e '.[fuzz]'`, Linux) inputs are made from what reached new code. Without it they
+are made from seeds by a small mutator. Both give the same inputs to the same targets.
+
+- `target`: what a target is, and what counts as a finding: an exception that is not documented, more than
+  20 ms of CPU time for one input, more memory than the target's bound.
+- `connection`: targets `client`, `broker`, `core`: frames of either side, and both interleaved, through
+  `proxy.core.connection.Connection`.
+- `captures`: targets `reassembly`, `packets`, `pcap`, `pcapng`: what `fetchgate replay` reads.
+- `processes`: targets `channel`, `admin`: messages between the processes of a gateway, and its admin endpoint.
+- `seeds`, `mutate`: where inputs come from. `guided` is the loop with atheris, `plain` the one without.
+- `findings`: a finding is made small and becomes a file in tests/fuzz/regressions/TARGET, which
+  `tests/fuzz/test_regressions.py` replays.
+"""

@@ -1,0 +1,237 @@
+"""Targets `reassembly`, `packets`, `pcap` and `pcapng`: what `fetchgate replay` makes of broken captures."""
+
+import io
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.formats import NotACaptureError, identify
+from replay.capture.files.pcap import first_time as first_time_of_pcap
+from replay.capture.files.pcapng import first_time as first_time_of_pcapng
+from replay.capture.files.reading import _read_stream
+from replay.capture.files.sources import Piece, Source
+from replay.capture.files.window import Records, Window
+from replay.capture.kafka.connection import CapturedConnection
+from replay.capture.kafka.exchanges import Connections
+from replay.capture.kafka.pairing import Keep
+from replay.capture.packets.segments import runs, split
+from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, decode
+from tools.fuzz.seeds import capture_head, frames
+from tools.fuzz.target import Target
+
+_LOW, _HIGH = "10.0.0.1:50000", "10.0.0.2:9092"
+_FLAGS: Final = (0, 0, 0, SYN, FIN, RST, SYN | FIN, 0)
+_SECOND: Final = 1_000_000_000
+_LINKS: Final = (101, 1, 0, 113, 276, 12, 108, 228, 229, -1)
+_SHORT_READ: Final = 700
+"""A stream that gives fewer bytes than it is asked for."""
+
+
+class _Dripping(io.BytesIO):
+    """A file of which a read returns few bytes."""
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # narrower than Buffer
+        return super().readinto(buffer[:_SHORT_READ])
+
+
+# reassembly
+
+
+def _reassembly(data: bytes) -> None:
+    """Rows of segments: a byte of flags, sequence number, missing bytes, size, payload."""
+    at = 1
+    ports = frozenset({9092}) if data[:1] > b"\x7f" else frozenset[int]()
+    keep = Keep(requests=True, responses=True)
+    connection = CapturedConnection(_LOW, _HIGH, 0, ports=ports, keep=keep)
+    number, next_ = 0, [1000, 2000]
+    while at + 6 <= len(data):
+        kind = data[at]
+        offset, missing, size = data[at + 1], data[at + 2], data[at + 3] | data[at + 4] << 8
+        payload = data[at + 5 : at + 5 + size]
+        at += 5 + size
+        low = bool(kind & 1)
+        sequence = next_[low]
+        if kind & 2:  # otherwise it follows the one before
+            sequence += (offset - 128) << (kind >> 4)
+        hole = missing << 4 if kind & 4 else 0
+        flags = _FLAGS[missing & 7] if kind & 8 else 0
+        next_[low] = sequence + len(payload) + hole & 0xFFFF_FFFF
+        row = (payload, low, number * _SECOND, number * _SECOND + 1, sequence & 0xFFFF_FFFF, flags, hole, 1)
+        number += 1
+        if not connection.row(memoryview(row[0]), *row[1:]):
+            _finish(connection)
+            connection = CapturedConnection(_LOW, _HIGH, number, ports=ports, keep=keep)
+            connection.row(memoryview(row[0]), *row[1:])
+        connection.drain()
+    _finish(connection)
+
+
+def _finish(connection: CapturedConnection) -> None:
+    exchanges, end = connection.finish()
+    for exchange in exchanges:
+        repr(exchange)
+    repr(end)
+
+
+def _reassembly_seeds() -> list[bytes]:
+    requests, responses = frames()
+    found = []
+    for number in range(0, len(requests) - 4, 2):
+        rows = bytearray([number & 255])
+        for request, response in zip(
+            requests[number : number + 4], responses[number : number + 4], strict=False
+        ):
+            for side, frame in ((0, request), (1, request[4:8] + response[4:])):
+                whole = len(frame).to_bytes(4) + frame
+                rows += bytes([side, 128, 0]) + len(whole).to_bytes(2, "little") + whole
+        found.append(bytes(rows))
+    return found
+
+
+# packets
+
+
+def _packets(data: bytes) -> None:
+    """Packets of one link type: a byte of the length that was cut, two of the size, then the packet."""
+    link = _LINKS[data[0] % len(_LINKS)] if data else 101
+    window = Window(0, len(data))
+    window.data[: len(data)] = data
+    window.end = len(data)
+    at, captured, length = 1, [], []
+    begins = []
+    while at + 3 <= len(data):
+        cut, size = data[at], data[at + 1] | data[at + 2] << 8
+        size = min(size, len(data) - at - 3)
+        begins.append(at + 3)
+        captured.append(size)
+        length.append(size + cut)
+        at += 3 + size
+    count = len(begins)
+    records = Records(
+        at=np.array(begins, np.int64),
+        captured=np.array(captured, np.int64),
+        length=np.array(length, np.int64),
+        time=np.arange(count, dtype=np.int64) * 1000,
+        offset=np.array(begins, np.int64),
+        link=np.full(count, link, np.int64),
+    )
+    counts = FileCounts(file="fuzz")
+    connections = Connections(keep_requests=True)
+    for batch in split(runs(window, decode(window, records, EVERYTHING, counts), 0)):
+        for event in connections.feed(batch):
+            repr(event)
+    for event in connections.end():
+        repr(event)
+    FileCounts.from_json(counts.to_json())
+
+
+def _packets_seeds() -> list[bytes]:
+    found = []
+    for name, link in (("librdkafka-gateway.pcap", 0), ("many-clients-any.pcap", 4), ("java-100p.pcap", 1)):
+        head, at, packets = capture_head(name, 20_000), 24, []
+        while at + 16 <= len(head):
+            size = int.from_bytes(head[at + 8 : at + 12], "little")
+            packets.append(head[at + 16 : at + 16 + size])
+            at += 16 + size
+        for start in range(0, min(len(packets), 30), 3):
+            parts = [
+                b"\0" + len(packet).to_bytes(2, "little") + packet for packet in packets[start : start + 3]
+            ]
+            found.append(bytes([link]) + b"".join(parts))
+    return found
+
+
+# pcap and pcapng
+
+
+def _file(head: bytes, data: bytes) -> None:
+    """A file that begins as its format does, so that not every input ends at the first bytes."""
+    if data[:1] == b"\xff":
+        data = data[1:]
+    else:
+        data = head + data[len(head) :]
+    counts = FileCounts(file="fuzz")
+    window = Window(0, len(data) + 1)
+    window.fill(io.BytesIO(data))
+    try:
+        form = identify(data[:24])
+    except NotACaptureError:
+        form = None
+    if form is not None:
+        first = first_time_of_pcapng(window) if form.kind == "pcapng" else first_time_of_pcap(form, window)
+        repr(first)
+    seen = 0
+    try:
+        for place, records in _records(data, counts):
+            seen += len(records.at)
+            if (
+                (records.at < 0) | (records.at + records.captured > place.end) | (records.captured < 0)
+            ).any():
+                raise AssertionError("a record lies outside of its window")
+            decode(place, records, EVERYTHING, counts)
+    except NotACaptureError:
+        pass
+    if seen != counts.packets:
+        raise AssertionError(f"{counts.packets} packets counted, {seen} were read")
+    if counts.file_bytes + counts.skipped_bytes > 2 * len(data):
+        raise AssertionError("bytes were read twice")
+    counts.to_json()
+
+
+def _records(data: bytes, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
+    return _read_stream(Piece(source=Source(name="fuzz")), _Dripping(data), counts)
+
+
+def _pcap_seeds() -> list[bytes]:
+    names = ("librdkafka-gateway.pcap", "many-clients-any.pcap", "java-100p.pcap")
+    return [b"\xff" + capture_head(name, size) for name in names for size in (200, 1000, 3000)]
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    size = (len(body) + 12).to_bytes(4, "little")
+    return kind.to_bytes(4, "little") + size + body + size
+
+
+def _pcapng_seeds() -> list[bytes]:
+    head = capture_head("librdkafka-gateway.pcap", 4000)
+    section = _block(0x0A0D0D0A, bytes.fromhex("4d3c2b1a01000000") + b"\xff" * 8)
+    found = []
+    for options in (
+        b"",
+        bytes.fromhex("09000100090000000000"),
+        bytes.fromhex("0e00080001000000000000000000"),
+    ):
+        options += bytes(-len(options) % 4)
+        interface = _block(1, bytes.fromhex("6500000000000400") + options)
+        packets, at = [], 24
+        while at + 16 <= len(head) and len(packets) < 12:
+            size = int.from_bytes(head[at + 8 : at + 12], "little")
+            packet = head[at + 16 : at + 16 + size]
+            body = bytes(12) + size.to_bytes(4, "little") * 2 + packet + bytes(-len(packet) % 4)
+            simple = size.to_bytes(4, "little") + packet + bytes(-len(packet) % 4)
+            packets.append(_block(6, body) if len(packets) % 3 else _block(3, simple))
+            at += 16 + size
+        found.append(b"\xff" + section + interface + b"".join(packets) + _block(5, bytes(12)))
+    return found
+
+
+_PCAP_HEAD: Final = bytes.fromhex("d4c3b2a1")
+_PCAPNG_HEAD: Final = bytes.fromhex("0a0d0d0a")
+_FILES: Final = ("replay.capture.files", "replay.capture.packets")
+TARGETS: Final = (
+    Target(name="reassembly", run=_reassembly, seeds=_reassembly_seeds, modules=("replay.capture.kafka",)),
+    Target(
+        name="packets",
+        run=_packets,
+        seeds=_packets_seeds,
+        modules=("replay.capture.packets", "replay.capture.kafka"),
+    ),
+    Target(name="pcap", run=partial(_file, _PCAP_HEAD), seeds=_pcap_seeds, modules=_FILES, memory=48 << 20),
+    Target(
+        name="pcapng", run=partial(_file, _PCAPNG_HEAD), seeds=_pcapng_seeds, modules=_FILES, memory=48 << 20
+    ),
+)
+"""A file is read through a window of 16 MB, whatever its size."""

@@ -1,0 +1,274 @@
+"""Targets `client`, `broker` and `core`: one connection of the gateway, without sockets.
+
+An input is a list of steps: a byte that says what is done, then what that needs. Frames are given their
+length, and responses the correlation id that is due, so that most of them are read beyond that. Raw steps
+leave both to the input. `ModelBroker` is who answers sensibly.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from proxy.core.budget import RequestBudget
+from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
+from proxy.core.histograms import Measured
+from tests.frames import fetch, topic_id
+from tests.model.broker import ConnectionClosedError, ModelBroker
+from tests.model.primitives import WireError
+from tools.fuzz.seeds import frames
+from tools.fuzz.target import Target
+
+CLIENT_FRAME, CLIENT_RAW, BROKER_FRAME, BROKER_RAW, MODEL, FETCH, OTHER, CONTROL = range(8)
+_CLIENT: Final = (CLIENT_FRAME, CLIENT_RAW, FETCH, OTHER, CONTROL)
+_BROKER: Final = (BROKER_FRAME, BROKER_RAW, MODEL, FETCH, OTHER, CONTROL)
+_ALL: Final = (*range(8), FETCH, MODEL)
+_VERSIONS: Final = (4, 6, 7, 11, 12, 13, 15, 16, 17, 18)
+_TOPIC: Final = "t"
+_PARTITIONS: Final = 6
+_BUDGET: Final = 1 << 16
+_MODEL_ANSWERS: Final = 16
+"""At most so many answers of the model in a row."""
+_RELEASES: Final = ("4.3", "3.9", "2.8", "1.1", "1.0")
+
+
+class _Script:
+    """One connection, and what an input does to it."""
+
+    def __init__(self, data: bytes, steps: tuple[int, ...], *, answered: bool) -> None:
+        self._data, self._at = data, 0
+        self._steps = steps
+        self._answered = answered
+        options = self._byte()
+        self._limits = SessionLimits(max_sessions=options & 3, on=not options & 4)
+        self._budget = RequestBudget(_BUDGET)
+        self._connection = Connection(
+            sessions=self._limits,
+            resolve=_resolve if options & 8 else None,
+            max_request_bytes=100_000,
+            measured=Measured(),
+            foreign=bool(options & 16),
+            request_budget=self._budget if options & 32 else None,
+        )
+        self._release = _RELEASES[(options >> 6) % len(_RELEASES)]
+        self._model: ModelBroker | None = None
+        self._asked = bytearray()
+        """What went to the broker and was not answered by the model."""
+        self._now = 0.0
+        self._chunk = 0
+
+    def run(self) -> None:
+        while self._at < len(self._data):
+            self._step()
+        self._end()
+
+    def _byte(self) -> int:
+        if self._at >= len(self._data):
+            return 0
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _bytes(self) -> bytes:
+        size = self._byte() | self._byte() << 8
+        taken = self._data[self._at : self._at + size]
+        self._at += size
+        return taken
+
+    def _step(self) -> None:
+        kind = self._byte()
+        match self._steps[kind % len(self._steps)]:
+            case 0:
+                content = self._bytes()
+                self._client(len(content).to_bytes(4) + content)
+            case 1:
+                self._client(self._bytes())
+            case 2:
+                self._broker(self._response(self._bytes()))
+            case 3:
+                self._broker(self._bytes())
+            case 4:
+                self._answer(self._byte(), self._byte())
+            case 5:
+                self._fetch(self._byte(), self._byte(), self._byte())
+            case 6:
+                self._other(self._byte(), self._byte())
+            case _:
+                self._control(self._byte())
+        if self._answered:
+            for _ in range(_MODEL_ANSWERS):
+                if not self._answer(0, 0):
+                    break
+
+    def _client(self, data: bytes) -> None:
+        self._feed(self._connection.receive_client, data)
+
+    def _broker(self, data: bytes) -> None:
+        self._feed(self._connection.receive_broker, data)
+
+    def _feed(self, receive: Callable[[bytes, float], None], data: bytes) -> None:
+        step = self._chunk or len(data) or 1
+        for at in range(0, len(data), step):
+            receive(data[at : at + step], self._now)
+            self._drain()
+
+    def _drain(self) -> None:
+        connection = self._connection
+        connection.drain_client()
+        for piece in connection.drain_broker():
+            self._asked += piece
+        connection.drain_events()
+
+    def _response(self, content: bytes) -> bytes:
+        """Frame a response with the correlation id that is due."""
+        expected = self._connection._responses.expected  # noqa: SLF001 - the harness is its broker
+        if expected:
+            content = expected[0].correlation_id + content
+        return len(content).to_bytes(4) + content
+
+    def _answer(self, where: int, mask: int) -> bool:
+        """Have the model answer the next request; `mask` spoils one byte of its answer."""
+        if len(self._asked) < 4:
+            return False
+        size = int.from_bytes(self._asked[:4])
+        request = bytes(self._asked[4 : 4 + size])
+        if len(request) < size or size < 8:
+            return False
+        del self._asked[: 4 + size]
+        try:
+            response = bytearray(self._broker_model().handle(request, self._now))
+        except (WireError, ConnectionClosedError, ValueError, OverflowError, KeyError, IndexError):
+            response = bytearray(request[4:8])
+        if mask and len(response) > 4:
+            response[4 + where % (len(response) - 4)] ^= mask
+        self._broker(len(response).to_bytes(4) + response)
+        return True
+
+    def _broker_model(self) -> ModelBroker:
+        if self._model is None:
+            self._model = ModelBroker(self._release)
+            topic = self._model.create_topic(_TOPIC, _PARTITIONS)
+            topic.topic_id = topic_id(_TOPIC)
+            topic.partitions[0].append(b"x" * 50)
+        return self._model
+
+    def _fetch(self, kind: int, subset: int, offset: int) -> None:
+        """Send a fetch as clients do."""
+        version = _VERSIONS[kind % len(_VERSIONS)]
+        wants = [
+            (_TOPIC, index, offset if index == 0 else 0)
+            for index in range(_PARTITIONS)
+            if subset >> index & 1
+        ]
+        if subset & 64:
+            wants.reverse()
+        if subset & 128:
+            wants = wants[1:] + wants[:1]
+        self._client(fetch(version, *wants, correlation=kind))
+
+    def _other(self, api_key: int, version: int) -> None:
+        content = bytes((0, api_key % 90, 0, version % 20, 0, 0, 0, api_key)) + b"\0\1c" + bytes(version % 7)
+        self._client(len(content).to_bytes(4) + content)
+
+    def _control(self, what: int) -> None:
+        connection = self._connection
+        match what:
+            case 0:
+                connection.close_session(self._now)
+            case 1:
+                connection.client_ended()
+            case 2:
+                connection.broker_ended()
+            case 3:
+                self._limits.on = not self._limits.on
+            case 4:
+                self._limits.crowded = not self._limits.crowded
+            case 5 if self._model is not None:
+                self._model.partition(_TOPIC, 1).append(b"y" * 20)
+            case 6:
+                self._model = None
+            case _ if what < 128:
+                self._now += what / 8
+            case _:
+                self._chunk = what - 128
+        self._drain()
+        self._look()
+
+    def _look(self) -> None:
+        """Ask what the shell asks."""
+        connection = self._connection
+        repr(connection)
+        for name in (
+            "reads_client",
+            "done",
+            "begun",
+            "busy",
+            "wire",
+            "buffered",
+            "session_id",
+            "session_partitions",
+        ):
+            getattr(connection, name)
+
+    def _end(self) -> None:
+        self._look()
+        connection = self._connection
+        if connection.buffered < 0:
+            raise AssertionError(f"buffered is {connection.buffered}")
+        connection.ended()
+        left = (self._limits.used, self._budget.total, connection.buffered)
+        if any(left):
+            raise AssertionError(f"slots, request budget and buffered bytes that nobody gives back: {left}")
+
+
+def _resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
+    return None if node_id % 7 == 3 else (f"gate-{host[:8]}", port & 0xFFFF)
+
+
+def _run(steps: tuple[int, ...], answered: bool, data: bytes) -> None:  # noqa: FBT001
+    _Script(data, steps, answered=answered).run()
+
+
+def _sized(content: bytes) -> bytes:
+    return (len(content) & 0xFFFF).to_bytes(2, "little") + content
+
+
+def _seeds(steps: tuple[int, ...]) -> list[bytes]:
+    """Make scripts of real frames, and some in which a session is made and used."""
+    at = {step: number for number, step in enumerate(steps)}
+    requests, responses = frames()
+    found = []
+    if CLIENT_FRAME in at:
+        found += [
+            bytes([options, at[CLIENT_FRAME]]) + _sized(frame) for frame in requests for options in (3, 11)
+        ]
+    if BROKER_FRAME in at:
+        # Responses are read by what was asked: ask Metadata, FindCoordinator and others, and fetch.
+        for number, frame in enumerate(responses):
+            asked = bytes([at[OTHER], (3, 10, 60, 18, 0, 74, 75)[number % 7], number % 13])
+            told = bytes([at[BROKER_FRAME]]) + _sized(frame[4:])
+            found.append(bytes([11]) + asked + told)
+            found.append(bytes([11, at[FETCH], number, 63, 0]) + told)
+    for version in range(len(_VERSIONS)):
+        fetches = b"".join(
+            bytes([at[FETCH], version, 63, offset]) + (bytes([at[MODEL], 0, 0]) * 3 if MODEL in at else b"")
+            for offset in (0, 0, 1, 1, 1)
+        )
+        for options in (3, 35, 67, 131):
+            found.append(bytes([options, at[OTHER], 18, 0]) + fetches + bytes([at[CONTROL], 0]))
+    return found
+
+
+_MODULES: Final = ("proxy.core", "proxy.protocol", "proxy.session")
+TARGETS: Final = tuple(
+    Target(
+        name=name,
+        run=partial(_run, steps, answered),
+        seeds=partial(_seeds, steps),
+        modules=_MODULES,
+    )
+    for name, steps, answered in (
+        ("client", _CLIENT, True),
+        ("broker", _BROKER, False),
+        ("core", _ALL, False),
+    )
+)

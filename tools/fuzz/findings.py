@@ -1,0 +1,53 @@
+"""What was found becomes a small file that a test replays."""
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from tools.fuzz.target import Finding, Target, examine
+
+REGRESSIONS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "regressions"
+_MOST_TRIES: Final = 2000
+
+
+def regressions(target: Target) -> list[Path]:
+    """Return the regression files of a target."""
+    return sorted((REGRESSIONS / target.name).glob("*"))
+
+
+def keep(target: Target, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path, Finding] | None:
+    """Make an input small and write it to a file; None if it does nothing that it must not do.
+
+    Inputs come from processes in which code is traced. So it is checked again here.
+    """
+    found = examine(target, data)
+    if found is None:
+        return None
+    data = smaller(target, data, found)
+    place = folder / target.name
+    place.mkdir(parents=True, exist_ok=True)
+    file = place / f"{found.kind}-{hashlib.sha256(found.where.encode()).hexdigest()[:8]}"
+    if not file.exists() or file.stat().st_size > len(data):
+        file.write_bytes(data)
+    return file, found
+
+
+def smaller(target: Target, data: bytes, found: Finding) -> bytes:
+    """Leave out what is not needed for the same finding."""
+    tries = 0
+    size = len(data) // 2
+    while size and tries < _MOST_TRIES:
+        at = 0
+        while at < len(data) and tries < _MOST_TRIES:
+            shorter = data[:at] + data[at + size :]
+            tries += 1
+            again = examine(target, shorter)
+            if again is not None and (again.kind, again.kind == "crash" and again.where) == (
+                found.kind,
+                found.kind == "crash" and found.where,
+            ):
+                data = shorter
+            else:
+                at += size
+        size //= 2
+    return data

@@ -1,0 +1,64 @@
+"""The loop with atheris, which has a process for each target: libFuzzer ends the process that it runs in.
+
+    python -m tools.fuzz.guided TARGET COUNT SECONDS SEED FOLDER
+
+FOLDER gets the file `result.json`, and keeps the inputs that reached new code.
+"""
+
+import json
+import os
+import sys
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+SLOWER: Final = 4.0
+"""Traced code takes so many times as long. A suspect is examined again without."""
+_SAY_SECONDS: Final = 5.0
+
+
+def available() -> bool:
+    """Whether atheris is installed."""
+    return find_spec("atheris") is not None
+
+
+def main() -> None:
+    """Fuzz until the count or the time is reached."""
+    name, count, seconds, seed, folder = sys.argv[1:]
+    atheris: Any = import_module("atheris")
+    with atheris.instrument_imports(include=["proxy", "replay"]):
+        targets = import_module("tools.fuzz.targets")
+    target = targets.TARGETS[name]
+    watch = import_module("tools.fuzz.plain").Watch(target, slower=SLOWER)
+    place = Path(folder)
+    corpus = place / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, content in enumerate(target.seeds()):
+        (corpus / f"seed-{number}").write_bytes(content[: target.most_bytes])
+    began = said = time.monotonic()
+
+    def feed(data: bytes) -> None:
+        nonlocal said
+        watch.feed(data)
+        now = time.monotonic()
+        over = watch.inputs >= int(count) or now - began >= float(seconds)
+        if over or now - said >= _SAY_SECONDS:
+            said = now
+            suspects = {key: value.hex() for key, value in watch.suspects.items()}
+            told = {"inputs": watch.inputs, "seconds": now - began, "suspects": suspects}
+            part = place / "result.part"
+            part.write_text(json.dumps(told))
+            part.replace(place / "result.json")
+        if over:
+            os._exit(0)  # libFuzzer itself ends the process without a word
+
+    options = [f"-seed={int(seed) + 1}", f"-max_len={target.most_bytes}", "-timeout=60", "-rss_limit_mb=2048"]
+    options += ["-verbosity=0", f"-artifact_prefix={place}/"]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], feed, enable_python_coverage=True)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

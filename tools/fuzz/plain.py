@@ -1,0 +1,89 @@
+"""The loop without atheris: seeds, mutated; and what both loops do with each input."""
+
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import psutil
+
+from tools.fuzz.mutate import mutated
+from tools.fuzz.target import CPU_SECONDS, Finding, Target, examine, run_once
+
+EXAMINE_EVERY: Final = 2000
+"""Every so many inputs one is examined for the memory that it takes. That costs a hundred times as much."""
+LOOK_EVERY: Final = 20_000
+MOST_GROWTH: Final = 64 << 20
+"""A process must not grow by more while it feeds inputs, after the first `LOOK_EVERY`."""
+
+Say = Callable[[int, float], None]
+"""Called now and then with the number of inputs so far, and the seconds."""
+
+
+class Watch:
+    """Feeds inputs, and keeps those that do what they must not.
+
+    Args:
+        target: what is fed.
+        slower: how much slower code is here than usual, since a fuzzer traces it.
+    """
+
+    def __init__(self, target: Target, *, slower: float = 1.0) -> None:
+        self.inputs = 0
+        self.suspects: dict[str, bytes] = {}
+        """An input for each finding, by what tells it from others. `findings.keep` checks them again."""
+        self._target = target
+        self._most_seconds = CPU_SECONDS * slower
+        self._process = psutil.Process()
+        self._memory = 0
+
+    def feed(self, data: bytes) -> None:
+        """Feed one input."""
+        self.inputs += 1
+        found, taken = run_once(self._target, data)
+        if found is not None:
+            self._suspect(found, data)
+        elif taken > self._most_seconds:
+            self._suspect(Finding("hang", ""), data)
+        elif self.inputs % EXAMINE_EVERY == 0 and (found := examine(self._target, data)) is not None:
+            self._suspect(found, data)
+        if self.inputs % LOOK_EVERY == 0:
+            self._look(data)
+
+    def _suspect(self, found: Finding, data: bytes) -> None:
+        name = f"{found.kind} {found.where if found.kind == 'crash' else len(self.suspects) % 8}"
+        if name not in self.suspects or len(self.suspects[name]) > len(data):
+            self.suspects[name] = data
+
+    def _look(self, data: bytes) -> None:
+        gc.collect()
+        memory = self._process.memory_info().rss
+        self._memory = self._memory or memory
+        if memory > self._memory + MOST_GROWTH:
+            self._suspect(Finding("growth", f"{memory - self._memory} bytes kept"), data)
+            self._memory = memory
+
+
+def inputs(target: Target, seed: int) -> Iterator[bytes]:
+    """Return the seeds, and then mutations of them without end."""
+    seeds = target.seeds()
+    yield from seeds
+    choose = random.Random(f"{target.name} {seed}")  # noqa: S311 - not a secret
+    while True:
+        yield mutated(choose.choice(seeds), seeds, choose, target.most_bytes)
+
+
+def plain(target: Target, count: int, seconds: float, seed: int, say: Say) -> Watch:
+    """Feed so many inputs, or for so many seconds."""
+    watch = Watch(target)
+    began = said = time.monotonic()
+    for data in inputs(target, seed):
+        now = time.monotonic()
+        if watch.inputs >= count or now - began >= seconds:
+            break
+        watch.feed(data)
+        if now - said >= 5:
+            said = now
+            say(watch.inputs, now - began)
+    return watch

@@ -1,0 +1,252 @@
+"""Targets `channel` and `admin`: messages between a gateway's processes, and what comes to its admin endpoint.
+
+The two ends of a channel are the same program, so pickled data is trusted there. What is made of an input are
+messages, their order, and where reads and packets cut them. Bytes of the input are never unpickled.
+"""
+
+import asyncio
+import logging
+import pickle
+import socket
+import struct
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final, cast
+from unittest.mock import patch
+
+import structlog
+
+from proxy.config import load
+from proxy.server.gateway import Gateway
+from proxy.server.ipc import Channel, Question, receive_connection, respond, send_connection
+from proxy.telemetry import logs
+from proxy.telemetry.admin import Admin
+from proxy.telemetry.state import Described
+from proxy.telemetry.status import Account, Status
+from tools.fuzz.target import Target
+
+# channel
+
+_MOST_MESSAGES: Final = 64
+_FLAGS: Final = {"bootstrap": "127.0.0.1:1", "listen": "127.0.0.1:0"}
+
+
+def _channel(data: bytes) -> None:
+    """Two bytes say what is sent; then messages, each with a byte for its size and one for where it is cut."""
+    if len(data) < 3:
+        return
+    _packets(data)
+    sent, stream, cuts = [], b"", []
+    at = 2
+    while at + 2 <= len(data) and len(sent) < _MOST_MESSAGES:
+        size, cut = data[at], data[at + 1]
+        content = data[at + 2 : at + 2 + size]
+        at += 2 + size
+        message = (f"name{cut}", *_arguments(content))
+        pickled = pickle.dumps(message)
+        sent.append(message)
+        stream += struct.pack("<I", len(pickled)) + pickled
+        cuts.append(1 + cut)
+    got: list[Any] = []
+    channel = Channel(lambda *message: got.append(message), lambda: None)
+    begin = number = 0
+    while begin < len(stream):
+        size = cuts[number % len(cuts)]
+        channel.data_received(stream[begin : begin + size])
+        begin += size
+        number += 1
+    if got != sent:
+        raise AssertionError(f"{sent} was sent, {got} was received")
+    if channel._buffer:  # noqa: SLF001 - nothing may be kept
+        raise AssertionError("bytes of whole messages are kept")
+    channel.data_received(stream[: data[0]])
+    channel.connection_lost(None)
+    channel.send("nobody", content)
+    channel.close()
+
+
+def _arguments(content: bytes) -> list[Any]:
+    kinds = content[:1] and content[0] % 6
+    match kinds:
+        case 0:
+            return []
+        case 1:
+            return [content]
+        case 2:
+            return [{each: None for each in content}]
+        case 3:
+            return [list(content), content[1:]]
+        case 4:
+            return [int.from_bytes(content), None]
+        case _:
+            return [content.decode("latin-1")]
+
+
+@cache
+def _pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
+    pairs = tuple(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    for pair in pairs:
+        for end in pair:
+            end.setblocking(False)
+    return pairs
+
+
+def _packets(data: bytes) -> None:
+    """Questions with late responses, and connections that are sent with and without a descriptor."""
+    (asks, responds), (sends, receives) = _pairs()
+    question = Question(asks)
+    asks.setblocking(False)
+    for late in range(data[0] & 3):
+        responds.send(pickle.dumps((-late, data)))
+    number = question._number + 1  # noqa: SLF001 - of the question that follows
+    responds.send(pickle.dumps((number, data)))
+    if question("what", data) != data:
+        raise AssertionError("a late response was taken for the response")
+    respond(responds, lambda *_: data[1])
+    if pickle.loads(asks.recv(65_536)) != (number, data[1]):  # noqa: S301 - of this function
+        raise AssertionError("another response than the one found")
+    node_id = int.from_bytes(data[:2], signed=True) if data[0] & 4 else None
+    send_connection(sends, asks, node_id)
+    received = receive_connection(receives)
+    if received is None or received[0] != node_id or received[1] is None:
+        raise AssertionError(f"{received} was received")
+    received[1].close()
+    sends.send(struct.pack("<q", data[1]))  # its descriptor was lost
+    if receive_connection(receives) != (data[1], None):
+        raise AssertionError("a connection whose descriptor was lost")
+    with suppress(BlockingIOError):
+        receive_connection(receives)
+        raise AssertionError("a connection that nobody sent")
+
+
+def _channel_seeds() -> list[bytes]:
+    return [
+        bytes([number, number * 7])
+        + b"".join(
+            bytes([size, cut]) + bytes([kind]) * size for kind, size in enumerate((0, 3, 30, 200, 8, 1))
+        )
+        for number in range(8)
+        for cut in (0, 3, 255)
+    ]
+
+
+# admin
+
+
+class _Still:
+    """A gateway whose state does not change."""
+
+    def __init__(self, status: Status, account: Account) -> None:
+        self._status, self._account = status, account
+
+    async def collect_status(self) -> Status:
+        return self._status
+
+    async def collect_account(self) -> Account:
+        return self._account
+
+    async def collect_connections(self, most: int) -> list[Described]:
+        return [(1, '{"connection": 1}')][:most]
+
+
+class _Writer:
+    """What a response is written to."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.closed = False
+        self.transport = self
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+class _DefectError(Exception):
+    """The endpoint has logged a defect of its own."""
+
+
+class _Log:
+    """Raises what the endpoint logs."""
+
+    def error(self, event: str, *, exc_info: BaseException) -> None:
+        raise _DefectError(event) from exc_info
+
+
+@cache
+def _stage() -> tuple[asyncio.AbstractEventLoop, Admin]:
+    loop = asyncio.new_event_loop()
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+    async def begin() -> Admin:
+        gate = Gateway(load(_FLAGS, {}, None), loop, structlog.get_logger())
+        gate.open()
+        still = _Still(await gate.collect_status(), await gate.collect_account())
+        gate.close()
+        return Admin(still)
+
+    admin = loop.run_until_complete(begin())
+    patch.object(logs, "logger", _Log).start()
+    return loop, admin
+
+
+def _admin(data: bytes) -> None:
+    """A request in pieces: the first byte says how long each of them is."""
+    loop, admin = _stage()
+    loop.run_until_complete(_ask(admin, data[:1], data[1:]))
+
+
+async def _ask(admin: Admin, cut: bytes, data: bytes) -> None:
+    reader, writer = asyncio.StreamReader(limit=8192), _Writer()
+    step = max(1, 16 * sum(cut))
+    serving = asyncio.ensure_future(admin._client(reader, cast("asyncio.StreamWriter", writer)))  # noqa: SLF001
+    for at in range(0, len(data), step):
+        reader.feed_data(data[at : at + step])
+        if at < 4 * step:
+            await asyncio.sleep(0)
+    reader.feed_eof()
+    await serving
+    if not writer.closed or admin._open:  # noqa: SLF001 - nothing may be kept
+        raise AssertionError("a connection stays open")
+    if b"\r\n\r\n" in data[:8000] and not writer.written.startswith(b"HTTP/1.1 "):
+        raise AssertionError("no response")
+    if writer.written:
+        head, _, body = bytes(writer.written).partition(b"\r\n\r\n")
+        if f"\r\nContent-Length: {len(body)}\r\n".encode() not in head:
+            raise AssertionError("a response of another length")
+
+
+def _admin_seeds() -> list[bytes]:
+    lines = [
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        for method in ("GET", "POST", "HEAD")
+        for path in (
+            "/livez",
+            "/readyz",
+            "/metrics?x=1",
+            "/state",
+            "/state?connections=3",
+            "/state?connections=",
+            "*",
+        )
+    ]
+    return [bytes([cut]) + line for cut in (0, 1, 255) for line in lines]
+
+
+TARGETS: Final = (
+    Target(name="channel", run=_channel, seeds=_channel_seeds, modules=("proxy.server.ipc",), memory=8 << 20),
+    Target(
+        name="admin",
+        run=_admin,
+        seeds=_admin_seeds,
+        modules=("proxy.telemetry.admin", "proxy.telemetry.state"),
+        most_bytes=10_000,
+    ),
+)

@@ -1,0 +1,93 @@
+"""A target: what is fed, with what, and what it must not do."""
+
+import gc
+import time
+import traceback
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+CPU_SECONDS: Final = 0.020
+"""One input must not take more CPU time."""
+TRIES: Final = 3
+"""An input counts as too slow if it is each time: other processes disturb caches."""
+FRAMES: Final = 3
+"""So many of the innermost lines tell one crash from another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One entry of the code for bytes of others."""
+
+    name: str
+    run: Callable[[bytes], None]
+    """Feeds one input. What it raises is a finding: documented errors are caught in it."""
+    seeds: Callable[[], list[bytes]]
+    modules: tuple[str, ...]
+    """Packages whose code guides the fuzzer."""
+    most_bytes: int = 4096
+    """No input is longer."""
+    memory: int = 4 << 20
+    """One input must not allocate more at a time, and `memory_per_byte` for each of its bytes."""
+    memory_per_byte: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an input did that it must not do."""
+
+    kind: str
+    """`crash`, `hang` or `growth`."""
+    where: str
+    """What tells it from others: for a crash the exception and the innermost lines."""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}\n{self.text}"
+
+
+def crash(error: BaseException) -> Finding:
+    """Describe an exception."""
+    lines = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    where = " < ".join(f"{Path(line.filename).name}:{line.lineno}" for line in reversed(lines))
+    text = "".join(traceback.format_exception(error))
+    return Finding("crash", f"{type(error).__name__} at {where}", text)
+
+
+def run_once(target: Target, data: bytes) -> tuple[Finding | None, float]:
+    """Feed one input. Return what was found, if anything, and the CPU time it took."""
+    began = time.process_time()
+    try:
+        target.run(data)
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
+        return crash(error), time.process_time() - began
+    return None, time.process_time() - began
+
+
+def examine(target: Target, data: bytes) -> Finding | None:
+    """Feed one input with all checks: crash, CPU time, memory."""
+    found, taken = run_once(target, data)
+    if found is None and taken > CPU_SECONDS:
+        found = _slow(target, data)
+    return found or _greedy(target, data)
+
+
+def _slow(target: Target, data: bytes) -> Finding | None:
+    gc.collect()
+    taken = min(run_once(target, data)[1] for _ in range(TRIES))
+    return Finding("hang", f"{taken * 1000:.0f} ms of CPU time") if taken > CPU_SECONDS else None
+
+
+def _greedy(target: Target, data: bytes) -> Finding | None:
+    tracemalloc.start()
+    try:
+        found, _ = run_once(target, data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    bound = target.memory + target.memory_per_byte * len(data)
+    if found is None and peak > bound:
+        return Finding("growth", f"{peak} bytes at a time, {bound} are allowed for {len(data)} of input")
+    return found

@@ -1,0 +1,11 @@
+"""All targets by name."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tools.fuzz import captures, connection, processes
+from tools.fuzz.target import Target
+
+TARGETS: Final[Mapping[str, Target]] = {
+    target.name: target for target in (*connection.TARGETS, *captures.TARGETS, *processes.TARGETS)
+}

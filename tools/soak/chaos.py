@@ -1,0 +1,406 @@
+"""The run: brokers, gateway, clients, disturbances; then a calm end, and what came out."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from rich.table import Table
+
+from tools.kafka import Cluster
+from tools.kafka.admin import Admin
+from tools.soak.broker_sessions import broker_sessions
+from tools.soak.consumers import DIRECT, GATEWAY, Reader, readers
+from tools.soak.disturbances import Disturbances, create
+from tools.soak.gateways import Gateways, Used
+from tools.soak.network import Network, configure, network, restored
+from tools.soak.producers import CHURN_PARTITIONS, CLIENTS, PARTITIONS, Source, Topics
+from tools.soak.records import GENERATION, Log, Place, Produced, Record, describe
+
+NODES: Final = 3
+FEW_SLOTS: Final = 8
+"""Fetch sessions that the last broker has room for: one in each of its eight shards."""
+STEP_SECONDS: Final = 0.1
+SAY_SECONDS: Final = 5.0
+CATCH_UP_SECONDS: Final = 180.0
+COMPLETE_SECONDS: Final = 600.0
+"""A run goes on for at most so long beyond its time until each kind of disturbance has happened."""
+CALM_SECONDS: Final = 20.0
+READ_SECONDS: Final = 120.0
+FOLLOWERS_SECONDS: Final = 30.0
+"""The followers of a broker that was restarted have their sessions after so long."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came out of a run."""
+
+    produced: Produced
+    log: Log
+    """What the brokers had at the end."""
+    readers: list[Reader]
+    done: Mapping[str, int]
+    used: tuple[Used, Used, int]
+    """By the last gateway when it had started and when its clients had left; the most memory of all."""
+    fetches: Mapping[str, int]
+    """How many fetches clients sent, and how many brokers got, by side."""
+    saved: int
+    sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By node id: how many its followers have, and how many it had at the end."""
+    problems: list[str] = field(default_factory=list)
+
+    def missing(self, reader: Reader) -> list[tuple[Place, int]]:
+        """Return what a consumer did not receive of what was in its topics."""
+        return missing(self.produced, self.log, reader)
+
+    def judge(self) -> None:
+        """Add what was wrong with the records."""
+        self.problems += self.produced.problems(self.log)
+        direct = {reader.name: reader for reader in self.readers if reader.way == DIRECT}
+        for reader in self.readers:
+            name, received = f"{reader.name} ({reader.way})", reader.received
+            like = direct.get(reader.name.partition(",")[0])
+            if lost := self.missing(reader):
+                self.problems.append(f"{name} lacks {len(lost)} records: {describe(lost)}")
+            if received.changed:
+                self.problems.append(f"{name} received changed records: {describe(received.changed)}")
+            if received.invented:
+                self.problems.append(f"{name} received invented records: {describe(received.invented)}")
+            if reader.way == DIRECT:
+                continue
+            if received.again and not (like and like.received.again):
+                self.problems.append(f"{name} received {received.again} records again without a reason")
+            if private := reader.private_errors:
+                self.problems.append(f"{name} was told {private}")
+            if reader.endings and not (like and like.endings):
+                self.problems.append(f"{name} ended by itself: {reader.endings[0][-400:]}")
+        for node, (followers, at_end) in self.sessions.items():
+            if at_end > followers:
+                self.problems.append(
+                    f"broker {node} has {at_end} sessions, {followers} of them its followers'"
+                )
+
+
+def missing(produced: Produced, log: Log, reader: Reader) -> list[tuple[Place, int]]:
+    """Return what a consumer has not received, of what was acknowledged and of what is in the log."""
+    received = reader.received.log
+    places = {*produced.acknowledged.missing_from(received), *log.missing_from(received)}
+    return sorted(where for where in places if where[0].topic in reader.topics)
+
+
+def soak(seconds: float, seed: int, say: Say) -> Outcome:
+    """Run everything for so many seconds, and until each kind of disturbance has happened.
+
+    Args:
+        seconds: how long to disturb.
+        seed: of all choices; times differ from run to run nevertheless.
+        say: called with lines that tell how it goes.
+    """
+    with ExitStack() as stack:
+        between, what = network(NODES, seed)
+        say(f"seed {seed}; {what}")
+        stack.enter_context(between)
+        with between.far():
+            cluster = Cluster(nodes=NODES, heap="320m")
+            slots = {"max.incremental.fetch.session.cache.slots": FEW_SLOTS}
+            cluster.brokers[-1].configure(slots)
+            via = ",".join(configure(between, broker) for broker in cluster.brokers)
+            say("starting three brokers ...")
+            stack.enter_context(cluster)
+            run_id = uuid.uuid4().hex[:6]
+            topics = Topics(f"steady-{run_id}", f"churn-{run_id}")
+            with Admin(cluster.bootstrap) as admin:
+                create(admin, topics.steady, PARTITIONS)
+                create(admin, topics.churn, CHURN_PARTITIONS)
+        gateways = stack.enter_context(Gateways(via, between.near))
+        run = _Run(seconds, seed, say, between, cluster, gateways, topics)
+        stack.callback(run.close)
+        return run.outcome()
+
+
+class _Run:
+    """The clients of one soak."""
+
+    def __init__(
+        self,
+        seconds: float,
+        seed: int,
+        say: Say,
+        between: Network,
+        cluster: Cluster,
+        gateways: Gateways,
+        topics: Topics,
+    ) -> None:
+        self._seconds, self._say, self._network = seconds, say, between
+        self._cluster, self._gateways, self._topics = cluster, gateways, topics
+        self._produced = Produced()
+        self._readers: list[Reader] = []
+        self._sources = [
+            Source(name, make, gateways.address, topics, self._produced, seed + number)
+            for number, (name, make) in enumerate(CLIENTS.items())
+        ]
+        self._disturbances = Disturbances(
+            cluster, between, gateways, topics, seed, max(5.0, seconds / 8), self._drained
+        )
+        self._began = time.monotonic()
+        self._said = 0.0
+        self._churned = False
+        self._pool = ThreadPoolExecutor(len(self._sources) + 2)
+
+    def close(self) -> None:
+        """Kill the clients."""
+        for reader in self._readers:
+            reader.close()
+
+    def outcome(self) -> Outcome:
+        """Run, and end in good order."""
+        sent, topics = self._produced.sent, self._topics
+        for way, bootstrap, place in (
+            (GATEWAY, self._gateways.address, self._network.near),
+            (DIRECT, self._cluster.bootstrap, self._network.far),
+        ):
+            for reader in readers(way, bootstrap, topics, sent, place):
+                self._readers.append(reader)
+        self._disturb()
+        self._say("no more disturbances; waiting until everybody has received everything ...")
+        log = self._caught_up()
+        self._say("ending the clients ...")
+        for reader in self._readers:
+            reader.stop()
+        problems = [*self._disturbances.problems]
+        followers = self._sessions()
+        last = self._gateways.finish()
+        sessions = {node: (before, self._sessions_of(node)) for node, before in followers.items()}
+        outcome = Outcome(
+            self._produced,
+            log,
+            self._readers,
+            self._disturbances.done,
+            (self._gateways.first, last, self._gateways.most),
+            self._gateways.fetches,
+            self._gateways.saved,
+            sessions,
+            problems + self._gateways.problems,
+        )
+        outcome.judge()
+        return outcome
+
+    def _disturb(self) -> None:
+        """Produce, consume and disturb."""
+        ended = threading.Event()
+        disturbances = self._disturbances
+        working: list[Future[None]] = [
+            self._pool.submit(source.run, ended, self._network.near()) for source in self._sources
+        ]
+        disturbing: list[Future[None]] = []
+        try:
+            while not self._all_started():
+                self._step(working)
+            self._began = time.monotonic()
+            disturbing += [self._pool.submit(disturbances.brokers), self._pool.submit(disturbances.gateway)]
+            deadline = self._began + self._seconds
+            while (now := time.monotonic()) < deadline or (
+                not disturbances.complete and now < deadline + COMPLETE_SECONDS
+            ):
+                self._step([*working, *disturbing])
+            disturbances.end()
+            while not all(each.done() for each in disturbing):
+                self._step(working)
+        finally:
+            disturbances.end()
+            ended.set()
+        restored(self._network.wires)
+        for each in disturbing:
+            each.result()
+        while not all(each.done() for each in working):
+            self._step([])
+        for each in working:
+            each.result()
+        if not disturbances.complete:
+            disturbances.problems.append("not every kind of disturbance has happened")
+
+    def _all_started(self) -> bool:
+        """Whether every consumer has received something, or did not for too long."""
+        late = time.monotonic() - self._began > CATCH_UP_SECONDS
+        if late:
+            self._disturbances.problems.append("not every consumer had received something before it began")
+        return late or all(reader.received.log.count for reader in self._readers)
+
+    def _step(self, working: Iterable[Future[None]]) -> None:
+        time.sleep(STEP_SECONDS)
+        for each in working:
+            if each.done():
+                each.result()  # it must not end before it is told to: this raises what ended it
+                raise RuntimeError("a thread of the soak has ended early")
+        for reader in self._readers:
+            reader.read()
+        now = time.monotonic()
+        if now - self._said >= SAY_SECONDS:
+            self._said = now
+            self._gateways.used()
+            self._tell()
+
+    def _tell(self) -> None:
+        produced = self._produced
+        doing = " + ".join(filter(None, self._disturbances.now.values())) or "calm"
+        counts = " ".join(
+            f"{reader.name[:13]}{'!' * (',' in reader.name)}/{reader.way[0]} {reader.received.log.count}"
+            for reader in self._readers
+        )
+        done = sum(self._disturbances.done.values())
+        self._say(
+            f"{time.monotonic() - self._began:6.0f} s  {done} disturbances, now {doing}; "
+            f"{produced.acknowledged.count} acknowledged, {produced.given_up} given up; "
+            f"{self._gateways.most / 1e6:.0f} MB; {counts}"
+        )
+
+    def _drained(self) -> bool:
+        """Whether what was produced to the churning topic is acknowledged, and was received by everybody."""
+        if any(source.churn_in_flight for source in self._sources):
+            return False
+        return not any(
+            place.topic == self._topics.churn
+            for reader in self._readers
+            if self._topics.churn in reader.topics
+            for place, _ in self._produced.acknowledged.missing_from(reader.received.log)
+        )
+
+    def _caught_up(self) -> Log:
+        """Wait until all consumers have received all that is in the log; return the log."""
+        with self._network.far():
+            log = read_log(self._cluster.bootstrap, self._topics)
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while time.monotonic() < deadline:
+            self._step([])
+            if not any(missing(self._produced, log, reader) for reader in self._readers):
+                break
+        return log
+
+    def _sessions(self) -> dict[int, int]:
+        """Have brokers forget all sessions of clients, then use the gateway for a while.
+
+        Sessions whose connection broke stay at a broker until it needs their slots, with or without a
+        gateway. So all brokers are restarted one after the other. After that there are only those of the
+        followers, and what the gateway makes from then on it has to close.
+
+        Returns:
+            the number of sessions of followers, by node id.
+        """
+        self._say("restarting the brokers, so that only sessions from now on count ...")
+        with self._network.far():
+            for broker in self._cluster.brokers:
+                broker.restart()
+                self._disturbances.settle()
+        time.sleep(FOLLOWERS_SECONDS)
+        followers = {broker.node_id: self._sessions_of(broker.node_id) for broker in self._cluster.brokers}
+        some = [
+            reader
+            for reader in readers(
+                GATEWAY, self._gateways.address, self._topics, self._produced.sent, self._network.near
+            )
+            if reader.name != "kafka-python"  # it has sessions of its own, which are its own to close
+        ]
+        self._readers_apart(some)
+        return followers
+
+    def _readers_apart(self, some: list[Reader]) -> None:
+        """Run consumers for a while, with a takeover in the middle; what they receive was judged before."""
+        try:
+            for half in range(2):
+                until = time.monotonic() + CALM_SECONDS
+                while time.monotonic() < until:
+                    time.sleep(STEP_SECONDS)
+                    for reader in some:
+                        reader.read()
+                if not half:
+                    self._gateways.take_over()
+            held = self._gateways.state().get("sessions", {}).get("held", 0)
+            if not held:
+                self._disturbances.problems.append("the gateway had no session at the end: nothing to close")
+            self._say(f"the gateway holds {held} sessions; ending its clients ...")
+            for reader in some:
+                reader.stop()
+        finally:
+            for reader in some:
+                reader.close()
+
+    def _sessions_of(self, node_id: int) -> int:
+        with self._network.far():
+            return broker_sessions(self._cluster.broker(node_id))
+
+
+def read_log(bootstrap: str, topics: Topics) -> Log:
+    """Read all that is in the topics, from the brokers themselves.
+
+    Raises:
+        RuntimeError: they did not give it in time.
+    """
+    log = Log()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    try:
+        places = [
+            (name, partition)
+            for name, count in ((topics.steady, PARTITIONS), (topics.churn, CHURN_PARTITIONS))
+            for partition in range(count)
+        ]
+        ends = {
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=30)[1] for place in places
+        }
+        left = {place: end for place, end in ends.items() if end}
+        consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in left])
+        deadline = time.monotonic() + READ_SECONDS
+        while left:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the log could not be read: {left}")
+            for message in consumer.consume(1000, 1.0):
+                if message.error():
+                    continue
+                name, partition, offset = (
+                    message.topic() or "",
+                    message.partition() or 0,
+                    message.offset() or 0,
+                )
+                headers = [(str(key), _bytes(content)) for key, content in list(message.headers() or [])]
+                generation = int(dict(headers)[GENERATION] or b"-1")
+                value = message.value() or b""
+                record = Record(message.timestamp()[1], _bytes(message.key()), _bytes(value) or b"", headers)
+                log.put(Place(name, generation, partition), offset, record.digest())
+                if offset + 1 >= left.get((name, partition), offset + 2):
+                    del left[name, partition]
+        return log
+    finally:
+        with suppress(KafkaException):
+            consumer.close()
+
+
+def _bytes(content: str | bytes | None) -> bytes | None:
+    """Return what the library gave as bytes; its types allow text as well."""
+    return content.encode() if isinstance(content, str) else content
+
+
+def table(outcome: Outcome) -> Table:
+    """Return what everybody received."""
+    produced = outcome.produced
+    title = f"{len(produced.sent)} records sent, {produced.acknowledged.count} acknowledged with their offset"
+    found = Table(title=title)
+    for heading in ("consumer", "way", "received", "missing", "changed", "invented", "repeated", "errors"):
+        found.add_column(heading)
+    for reader in outcome.readers:
+        received = reader.received
+        numbers = (
+            received.log.count,
+            len(outcome.missing(reader)),
+            len(received.changed),
+            len(received.invented),
+            f"{received.repeated} ({received.again} without a reason)",
+        )
+        errors = ", ".join(f"{code} {count}" for code, count in sorted(reader.errors.items()))
+        found.add_row(reader.name, reader.way, *map(str, numbers), errors)
+    return found

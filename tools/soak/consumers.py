@@ -1,0 +1,115 @@
+"""Consumer programs behind the gateway, and the same ones direct to the brokers."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.clients.runner import Program, Run, python_programs
+from tools.soak.producers import PARTITIONS, Topics
+from tools.soak.records import Received
+
+DIRECT: Final = "direct"
+GATEWAY: Final = "gateway"
+ASSIGNED: Final = ("confluent-kafka", "aiokafka")
+"""The clients that read the steady topic a second time, without a group."""
+PRIVATE_ERRORS: Final = ("SESSION", "CORRUPT", "CRC", "BAD_MSG", "INVALID_RECORD", "PROTOCOL", "UnknownError")
+"""Parts of the names of errors that no fault here explains: the gateway's own business, or broken frames."""
+_ENDINGS: Final = 5
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """A consumer, and what it received."""
+
+    name: str
+    way: str
+    start: Callable[[], Run]
+    received: Received
+    topics: tuple[str, ...]
+    run: Run
+    errors: Counter[str] = field(default_factory=Counter)
+    endings: list[str] = field(default_factory=list)
+    """What it said when it ended by itself. It was started again then."""
+    _runs: int = 0
+
+    def read(self) -> None:
+        """Note what was received since the last call. Start the program again if it has ended."""
+        ended = not self.run.running
+        for line in self.run.take():
+            match line["kind"]:
+                case "record":
+                    self.received.record(self._runs, line)
+                case "error":
+                    self.errors[line["code"]] += 1
+                case "assigned" | "revoked":
+                    self.received.rebalanced(self._runs)
+        if ended and len(self.endings) < _ENDINGS:
+            self.endings.append(self.run.told_on_stderr())
+            self.run.__exit__(None, None, None)
+            self._runs += 1
+            self.run = self.start()
+
+    def stop(self) -> None:
+        """Have the program leave."""
+        self.read()
+        try:
+            self.run.stop()
+        except (AssertionError, OSError) as error:
+            self.endings.append(f"it did not leave: {error}")
+        self.read_rest()
+
+    def read_rest(self) -> None:
+        """Note the last lines of a program that was stopped."""
+        for line in self.run.take():
+            if line["kind"] == "record":
+                self.received.record(self._runs, line)
+
+    def close(self) -> None:
+        """Kill it if it is running."""
+        self.run.__exit__(None, None, None)
+
+    @property
+    def private_errors(self) -> list[str]:
+        """Errors that a client must never see."""
+        upper = {code: code.upper() for code in self.errors}
+        return sorted(
+            code for code, text in upper.items() if any(part.upper() in text for part in PRIVATE_ERRORS)
+        )
+
+
+def readers(
+    way: str,
+    bootstrap: str,
+    topics: Topics,
+    sent: set[int],
+    place: Callable[[], AbstractContextManager[None]],
+) -> Iterator[Reader]:
+    """Start all consumers of one way."""
+    for program in python_programs().values():
+        yield _reader(program, way, bootstrap, topics, sent, place, assigned=False)
+        if way == GATEWAY and program.name in ASSIGNED:
+            yield _reader(program, way, bootstrap, topics, sent, place, assigned=True)
+
+
+def _reader(
+    program: Program,
+    way: str,
+    bootstrap: str,
+    topics: Topics,
+    sent: set[int],
+    place: Callable[[], AbstractContextManager[None]],
+    *,
+    assigned: bool,
+) -> Reader:
+    def start() -> Run:
+        with place():
+            if assigned:
+                return Run(program, bootstrap, assign={topics.steady: PARTITIONS})
+            group = f"{topics.steady}-{program.name}-{way}"
+            return Run(program, bootstrap, subscribe=[topics.steady, topics.churn], group=group)
+
+    name = f"{program.name}, assigned" if assigned else program.name
+    followed = (topics.steady,) if assigned else (topics.steady, topics.churn)
+    return Reader(name, way, start, Received(sent), followed, start())

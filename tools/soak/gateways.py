@@ -1,0 +1,190 @@
+"""The gateway of a soak, and those that take over from it; what each of them used."""
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psutil
+
+from tools.gateway import GatewayProcess
+from tools.kafka import reaper
+
+WORKERS: Final = 2
+DRAIN_SECONDS: Final = 10
+MOST_BYTES: Final = 512 << 20
+"""What all processes of a gateway may use together: the limit in the deployment files."""
+SPARE_DESCRIPTORS: Final = 12
+"""It may have so many more when its clients have left than at its start: the admin endpoint is asked."""
+QUIET_SECONDS: Final = 60.0
+"""The gateway must have no connection so long after its clients have left."""
+TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What all processes of a gateway use."""
+
+    memory: int
+    descriptors: int
+
+    def __str__(self) -> str:
+        return f"{self.memory / 1e6:.0f} MB, {self.descriptors} descriptors"
+
+
+@dataclass(slots=True)
+class Gateways:
+    """The gateway that serves now, with its options in a file. `with` starts it and ends it.
+
+    Args:
+        bootstrap: the brokers.
+        near: goes to where the gateway is.
+    """
+
+    bootstrap: str
+    near: Callable[[], AbstractContextManager[None]]
+    most: int = 0
+    """The most memory that was seen, in bytes."""
+    problems: list[str] = field(default_factory=list)
+    first: Used = Used(0, 0)
+    """What the one that serves now used when it had just started."""
+    takeovers: int = 0
+    saved: int = 0
+    """Bytes that all gateways so far have saved."""
+    fetches: dict[str, int] = field(default_factory=dict)
+    _current: GatewayProcess | None = None
+    _folder: Path = Path()
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="soak-"))
+        reaper.remove(self._folder)
+        self.configure()
+        file, state = str(self._folder / "gate.toml"), str(self._folder / "state.json")
+        options = ("--workers", str(WORKERS), "--reuse-port", "on", "--config", file, "--state", state)
+        with self.near():
+            gateway = GatewayProcess(self.bootstrap, *options, "--drain-timeout", str(DRAIN_SECONDS))
+            gateway.start()
+        self._current = gateway
+        self.first = self.used()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._current is not None:
+            self._current.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def current(self) -> GatewayProcess:
+        """The one that serves now.
+
+        Raises:
+            RuntimeError: none was started.
+        """
+        if self._current is None:
+            raise RuntimeError("no gateway was started")
+        return self._current
+
+    @property
+    def address(self) -> str:
+        """The bootstrap address for clients."""
+        return self.current.address
+
+    def configure(self, **options: object) -> None:
+        """Write the file of options that apply at run time."""
+        lines = {"max_sessions": 500, "sessions": True} | options
+        words = {True: "true", False: "false"}
+        text = "".join(
+            f"{name} = {words[value] if isinstance(value, bool) else value}\n"
+            for name, value in lines.items()
+        )
+        (self._folder / "gate.toml").write_text(text)
+
+    def reload(self, **options: object) -> None:
+        """Change options that apply at run time, with SIGHUP."""
+        self.configure(**options)
+        self.current.reload()
+
+    def take_over(self) -> None:
+        """Start a new gateway at the same ports, and end the old one."""
+        old = self.current
+        new = old.successor()
+        with self.near():
+            try:
+                new.start()
+            except RuntimeError as error:
+                self.problems.append(f"a new gateway did not take over: {error}")
+                new.close()
+                return
+            self._current = new
+            self.takeovers += 1
+            self.first = self.used()
+            self._leave(old)
+
+    def finish(self) -> Used:
+        """End the last one in good order, and return what it used when its clients had left."""
+        with self.near():
+            deadline = time.monotonic() + QUIET_SECONDS
+            while (open_ := self.state().get("connections_open", 0)) and time.monotonic() < deadline:
+                time.sleep(0.5)
+            if open_:
+                self.problems.append(f"the gateway has {open_} connections although all clients have left")
+            last = self.used()
+            self._leave(self.current)
+        if last.descriptors > self.first.descriptors + SPARE_DESCRIPTORS:
+            self.problems.append(f"the gateway kept descriptors: {self.first} before, {last} after")
+        if self.most > MOST_BYTES:
+            self.problems.append(f"the gateway used {self.most / 1e6:.0f} MB")
+        return last
+
+    def kill_worker(self, number: int) -> bool:
+        """Kill a worker with SIGKILL; False if it is not known which process it is."""
+        workers = self.state().get("workers", [])
+        if number >= len(workers):
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(workers[number]["pid"], signal.SIGKILL)
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Return /state of the one that serves now; empty if it does not say."""
+        with self.near(), suppress(OSError):
+            return self.current.state()
+        return {}
+
+    def used(self) -> Used:
+        """Return what the one that serves now uses."""
+        memory = descriptors = 0
+        with suppress(psutil.Error):
+            process = psutil.Process(self.current.pid)
+            for each in (process, *process.children(recursive=True)):
+                with suppress(psutil.Error):
+                    memory += each.memory_info().rss
+                    descriptors += each.num_fds()
+        self.most = max(self.most, memory)
+        return Used(memory, descriptors)
+
+    def _leave(self, gateway: GatewayProcess) -> None:
+        """End a gateway with SIGTERM. Look at its log, and keep what it counted."""
+        with suppress(OSError):
+            totals = gateway.state()["totals"]
+            self.saved += totals["saved_bytes"]
+            for side in ("client", "broker"):
+                counts = totals[side]["fetches"]
+                self.fetches[side] = self.fetches.get(side, 0) + sum(counts.values())
+        code = gateway.stop(timeout=DRAIN_SECONDS + 30)
+        if code:
+            self.problems.append(f"the gateway ended with {code}")
+        lines = [line for line in gateway.log().splitlines() if TROUBLE.search(line)]
+        if lines:
+            self.problems.append(f"the gateway logged {len(lines)} lines like: {lines[0]}")
+            kept = Path(tempfile.gettempdir()) / f"soak-gateway-{os.getpid()}-{self.takeovers}.log"
+            kept.write_text(gateway.log())
+            self.problems.append(f"its log is in {kept}")
+        gateway.close()

@@ -1,0 +1,208 @@
+"""What is between the gateway and the brokers: it can be slow, lose packets, and be cut, for each broker.
+
+In namespaces the brokers and their direct clients are in one, the gateway and its clients in another. A link
+(`tools.netns.lossy`) for each broker joins the two. Packets that are lost are lost for good, and a cut link
+says nothing to either end. Where no namespaces are allowed, a relay for each broker takes their place. It
+delays and withholds bytes, but loses none.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Final, Protocol, Self
+
+from tools.kafka import Broker
+from tools.kafka.ports import free_ports
+from tools.netns import Namespace, missing
+from tools.netns.lossy import Link
+
+LISTENER: Final = "VIA"
+"""The listener of each broker that the gateway uses."""
+LINK_PORT: Final = 9092
+STEP_SECONDS: Final = 0.05
+CHUNK: Final = 65_536
+
+
+class Wire(Protocol):
+    """The way to one broker."""
+
+    delay: float
+    """Seconds, in each direction."""
+    loss: float
+    """The share of packets that are lost; 1.0: it is cut."""
+
+
+class Network(Protocol):
+    """All ways to brokers. `with` makes and removes them."""
+
+    wires: dict[int, Wire]
+    """By node id."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def near(self) -> AbstractContextManager[None]:
+        """Go, with this thread, to where the gateway and its clients are."""
+
+    def far(self) -> AbstractContextManager[None]:
+        """Go, with this thread, to where the brokers and direct clients are."""
+
+    def via(self, broker: Broker) -> tuple[str, str]:
+        """Return where a broker binds the gateway's listener, and where the gateway finds it."""
+
+
+def configure(network: Network, broker: Broker) -> str:
+    """Give a broker that was not started yet a listener for the gateway. Return its address."""
+    bound, advertised = network.via(broker)
+    own = f"PLAINTEXT://{broker.address}"
+    controller = f"CONTROLLER://{broker.host}:{broker.controller_port}"
+    names = ("PLAINTEXT", LISTENER, "CONTROLLER")
+    broker.configure(
+        {
+            "listeners": f"{own},{LISTENER}://{bound},{controller}",
+            "advertised.listeners": f"{own},{LISTENER}://{advertised}",
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+        }
+    )
+    return advertised
+
+
+def network(nodes: int, seed: int) -> tuple[Network, str]:
+    """Return the best network that this machine allows, and in words which one it is."""
+    if lacking := missing():
+        return Relays(nodes), f"relays between gateway and brokers, which lose no packets ({lacking})"
+    return Links(nodes, seed), "two network namespaces, with a link for each broker"
+
+
+class Links:
+    """Links between two namespaces."""
+
+    def __init__(self, nodes: int, seed: int) -> None:
+        self.wires: dict[int, Wire] = {}
+        self._nodes, self._seed = nodes, seed
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._near = self._stack.enter_context(Namespace())
+        self._far = self._stack.enter_context(Namespace())
+        for node in range(1, self._nodes + 1):
+            addresses = (f"10.81.{node}.1/24", f"10.81.{node}.2/24")
+            link = Link(
+                self._near, self._far, f"wire{node}", addresses, delay=0, loss=0, seed=self._seed + node
+            )
+            self.wires[node] = self._stack.enter_context(link)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def near(self) -> AbstractContextManager[None]:
+        """See Network."""
+        return self._near.inside()
+
+    def far(self) -> AbstractContextManager[None]:
+        """See Network."""
+        return self._far.inside()
+
+    def via(self, broker: Broker) -> tuple[str, str]:
+        """See Network."""
+        address = f"10.81.{broker.node_id}.2:{LINK_PORT}"  # a broker needs another port for each listener
+        return address, address
+
+
+class Relays:
+    """A relay for each broker, all in one thread."""
+
+    def __init__(self, nodes: int) -> None:
+        self._relays = {node: Relay() for node in range(1, nodes + 1)}
+        self.wires: dict[int, Wire] = dict(self._relays)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        for relay in self._relays.values():
+            asyncio.run_coroutine_threadsafe(relay.start(), self._loop).result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @staticmethod
+    async def _end() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def near(self) -> AbstractContextManager[None]:
+        """See Network."""
+        return nullcontext()
+
+    def far(self) -> AbstractContextManager[None]:
+        """See Network."""
+        return nullcontext()
+
+    def via(self, broker: Broker) -> tuple[str, str]:
+        """See Network."""
+        relay = self._relays[broker.node_id]
+        return relay.target, relay.address
+
+
+class Relay:
+    """Listens at `address` and forwards both ways to `target`."""
+
+    def __init__(self) -> None:
+        self.delay = self.loss = 0.0
+        port = free_ports(2)
+        self.address, self.target = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
+
+    async def start(self) -> None:
+        """Listen."""
+        host, _, port = self.address.rpartition(":")
+        await asyncio.start_server(self._serve, host, int(port))
+
+    async def _serve(self, near: asyncio.StreamReader, near_writer: asyncio.StreamWriter) -> None:
+        host, _, port = self.target.rpartition(":")
+        with _closing(near_writer):
+            await self._uncut()
+            try:
+                far, far_writer = await asyncio.open_connection(host, int(port))
+            except OSError:
+                return
+            with _closing(far_writer):
+                await asyncio.gather(self._pump(near, far_writer), self._pump(far, near_writer))
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(CHUNK):
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                await self._uncut()
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+    async def _uncut(self) -> None:
+        while self.loss >= 1:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(STEP_SECONDS)
+
+
+@contextmanager
+def _closing(writer: asyncio.StreamWriter) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+def restored(wires: Mapping[int, Wire]) -> None:
+    """Make all ways quick and whole again."""
+    for wire in wires.values():
+        wire.delay = wire.loss = 0.0

@@ -1,0 +1,188 @@
+"""What was produced and what was received, record by record."""
+
+import hashlib
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+GENERATION: Final = "generation"
+"""The header that says how often its topic had been made again when a record was produced."""
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A partition of one generation of a topic."""
+
+    topic: str
+    generation: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}" + f" ({self.generation})" * bool(self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that a client can see of a record but its place."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: Headers
+
+    def digest(self) -> int:
+        """Return a number that is the same for equal records, never 0."""
+        value = f"{len(self.value)}:{hashlib.sha256(self.value).hexdigest()}"
+        key = None if self.key is None else self.key.hex()
+        headers = ((name, None if content is None else content.hex()) for name, content in self.headers)
+        return _digest(self.timestamp, key, value, headers)
+
+
+def digest_of(line: Mapping[str, Any]) -> int:
+    """Return the digest of a record as a consumer program prints it."""
+    headers = ((name, content) for name, content in line["headers"])
+    return _digest(line["timestamp"], line["key"], line["value"], headers)
+
+
+def generation_of(line: Mapping[str, Any]) -> int:
+    """Return the generation of a record as a consumer program prints it; -1 without that header."""
+    found = dict(map(tuple, line["headers"])).get(GENERATION)
+    return -1 if found is None else int(bytes.fromhex(found))
+
+
+def _digest(timestamp: int, key: str | None, value: str, headers: Iterable[tuple[str, str | None]]) -> int:
+    text = repr((timestamp, key, value, list(headers)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1
+
+
+class Log:
+    """Digests by place and offset."""
+
+    def __init__(self) -> None:
+        self._columns: defaultdict[Place, array[int]] = defaultdict(lambda: array("Q"))
+        self.count = 0
+
+    def get(self, place: Place, offset: int) -> int:
+        """Return a digest, or 0."""
+        column = self._columns.get(place)
+        return column[offset] if column is not None and offset < len(column) else 0
+
+    def put(self, place: Place, offset: int, digest: int) -> None:
+        """Note a digest."""
+        column = self._columns[place]
+        if offset >= len(column):
+            column.frombytes(bytes(8 * (offset + 1 - len(column))))
+        self.count += not column[offset]
+        column[offset] = digest
+
+    def items(self) -> Iterable[tuple[Place, int, int]]:
+        """Return places, offsets and digests."""
+        for place, column in list(self._columns.items()):
+            for offset, digest in enumerate(list(column)):
+                if digest:
+                    yield place, offset, digest
+
+    def missing_from(self, other: "Log") -> list[tuple[Place, int]]:
+        """Return where another log has no record, or a different one."""
+        found = []
+        for place, column in list(self._columns.items()):
+            theirs = other._columns.get(place, array("Q"))  # noqa: SLF001 - of the same class
+            if column == theirs:
+                continue
+            found += [
+                (place, offset)
+                for offset, digest in enumerate(list(column))
+                if digest and (offset >= len(theirs) or theirs[offset] != digest)
+            ]
+        return found
+
+
+@dataclass(slots=True)
+class Produced:
+    """What the producers sent, and what became of it."""
+
+    sent: set[int] = field(default_factory=set)
+    acknowledged: Log = field(default_factory=Log)
+    without_offset: list[int] = field(default_factory=list)
+    """Acknowledged, but without an offset: a broker says so of a record that it got twice."""
+    given_up: int = 0
+    """Records of which the producer said that it could not produce them. They may be in the log."""
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def delivered(self, place: Place, offset: int | None, digest: int) -> None:
+        """Note an acknowledgement."""
+        if offset is None or offset < 0:
+            self.without_offset.append(digest)
+        else:
+            self.acknowledged.put(place, offset, digest)
+
+    def failed(self, reason: str) -> None:
+        """Note a record that was given up."""
+        self.given_up += 1
+        self.errors[reason] += 1
+
+    def problems(self, log: Log) -> list[str]:
+        """Return what the brokers' log, as read at the end, lacks or has that was not sent."""
+        found = []
+        if lost := [where for where in self.acknowledged.missing_from(log) if _kept(log, where[0])]:
+            found.append(f"{len(lost)} acknowledged records are not in the log: {describe(lost)}")
+        times = Counter(digest for _, _, digest in log.items())
+        if lacking := sum(digest not in times for digest in self.without_offset):
+            found.append(f"{lacking} records that were acknowledged without an offset are not in the log")
+        if twice := sum(count > 1 for count in times.values()):
+            found.append(f"{twice} records are in the log more than once")
+        if invented := sum(digest not in self.sent for digest in times):
+            found.append(f"{invented} records are in the log that nobody sent")
+        return found
+
+
+def _kept(log: Log, place: Place) -> bool:
+    """Whether the log still has this generation of a topic; earlier ones were deleted."""
+    return all(other.generation <= place.generation for other in log._columns if other.topic == place.topic)  # noqa: SLF001
+
+
+def describe(places: Sequence[tuple[Place, int]]) -> str:
+    """Show the first of some places."""
+    shown = ", ".join(f"{place} at {offset}" for place, offset in places[:4])
+    return shown + ", ..." * (len(places) > 4)
+
+
+class Received:
+    """What one consumer, or the members of one group, received."""
+
+    def __init__(self, sent: set[int]) -> None:
+        self.log = Log()
+        self.repeated = 0
+        """Records that came again: after a rebalance a member reads from the last commit on."""
+        self.again = 0
+        """Those that came again although nothing had happened to the group."""
+        self.changed: list[tuple[Place, int]] = []
+        """Records that came again with another content."""
+        self.invented: list[tuple[Place, int]] = []
+        """Records that nobody had sent."""
+        self._sent = sent
+        self._last: dict[int, dict[Place, int]] = defaultdict(dict)
+
+    def rebalanced(self, member: int) -> None:
+        """Note that a member may read from another offset from now on."""
+        self._last[member].clear()
+
+    def record(self, member: int, line: Mapping[str, Any]) -> None:
+        """Note a record as a consumer program prints it."""
+        digest, offset = digest_of(line), line["offset"]
+        place = Place(line["topic"], generation_of(line), line["partition"])
+        if digest not in self._sent:
+            self.invented.append((place, offset))
+            return
+        if before := self.log.get(place, offset):
+            self.repeated += 1
+            if before != digest:
+                self.changed.append((place, offset))
+        last = self._last[member]
+        self.again += offset <= last.get(place, -1)
+        last[place] = offset
+        self.log.put(place, offset, digest)
