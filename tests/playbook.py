@@ -13,6 +13,7 @@ from difflib import ndiff
 from itertools import count
 from typing import Any, Final, Self
 
+from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import MAX_REQUEST_BYTES, Connection
 from proxy.core.eligibility import SessionLimits
@@ -64,6 +65,7 @@ class Playbook:
         resolve: where brokers are told to be.
         max_request_bytes: the longest frame taken from the client.
         request_budget: bytes of fetches that may be kept until they are whole.
+        versions: what the broker said to other clients.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Playbook:
         resolve: Resolve | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         request_budget: RequestBudget | None = None,
+        versions: BrokerVersions | None = None,
     ) -> None:
         self.sessions = sessions or SessionLimits(max_sessions=10)
         self.measured = Measured()
@@ -82,6 +85,7 @@ class Playbook:
             max_request_bytes=max_request_bytes,
             measured=self.measured,
             request_budget=request_budget,
+            versions=versions,
         )
         self.now = 0.0
         self._asked: dict[bytes, tuple[int, int]] = {}

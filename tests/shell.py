@@ -14,6 +14,7 @@ import structlog
 import uvloop
 
 from proxy.config import Config, load
+from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
 from proxy.core.events import Event, Fault, SessionClosed, Tally
 from proxy.core.histograms import Measured
@@ -260,7 +261,7 @@ class WireGateway(Gateway):
 
     closing = b""
 
-    def make_core(self, _reached_at: str, _measured: Measured) -> Connection:
+    def make_core(self, _reached_at: str, _measured: Measured, _versions: BrokerVersions) -> Connection:
         return cast("Connection", Wire(closing=self.closing))
 
     def open(self) -> None:

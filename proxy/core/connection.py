@@ -7,6 +7,7 @@ raises for a peer's fault: `Connection.fault` says why the connection has to end
 from enum import Enum
 from typing import Final
 
+from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import ClientNamed, Event, Fault, Passthrough, Tally
@@ -28,7 +29,7 @@ from proxy.protocol.api import (
     request_header,
 )
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
-from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.primitives import Buffer, ProtocolError, read_string
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
@@ -80,6 +81,7 @@ class Connection:
         foreign: the client may use another protocol than Kafka, or TLS. All its bytes are forwarded then.
         request_budget: room for fetches until they are whole, for all connections of the process; None: any.
         measured: what connections to this broker share; None: it is measured for nobody.
+        versions: what this broker said of itself to other clients; None: nothing.
     """
 
     __slots__ = (
@@ -102,6 +104,7 @@ class Connection:
         "_response_part",
         "_responses",
         "_rewriting",
+        "_versions",
         "client_id",
         "events",
         "fault",
@@ -123,6 +126,7 @@ class Connection:
         measured: Measured | None = None,
         foreign: bool = False,
         request_budget: RequestBudget | None = None,
+        versions: BrokerVersions | None = None,
     ) -> None:
         self.tally = Tally()
         self.client_id = ""
@@ -163,8 +167,15 @@ class Connection:
         self._header_version = -1
         self._now = 0.0
         self._meter = Meter(measured or Measured(), self.tally)
+        self._versions = versions or BrokerVersions()
         self._fetches = Fetches(
-            sessions=sessions, resolve=resolve, tally=self.tally, events=self.events, send=self._send
+            sessions=sessions,
+            resolve=resolve,
+            tally=self.tally,
+            events=self.events,
+            send=self._send,
+            ask_versions=self._probe,
+            versions=self._versions,
         )
         self._rewriting = Rewriting(resolve, self._fetches.eligibility, self.events)
 
@@ -304,12 +315,14 @@ class Connection:
 
         If only a part of a response has come, it was no Kafka response: forward it, if that is allowed.
         """
+        self._versions.forget()  # the next broker at this address may be of another release
         if self._foreign and self._response_part:
             self._be_wire()
 
     def ended(self) -> None:
         """Note that both sides are gone, and with them all that was in flight."""
         self._fetches.end()
+        self._versions.ended(self._fetches.eligibility)
         # What is kept goes now: this object is part of a cycle, which may wait long for its collection.
         self._collected()
         self._request_part = bytearray()
@@ -483,22 +496,24 @@ class Connection:
                 return size
             self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
             self.client_id = self.client_id or printable(client_id)
-            # A client need not ask for versions, but the broker's age decides (fetch-semantics 1.7, 6.3).
-            if self._fetches.eligibility.features is None and not self._probed:
-                self._probe(client_id)
         self._responses.owed.append(request)
         body = REQUEST_START_BYTES + len(self._header)
         self._fetches.request(request, frame, body, self.client_id, self._now)
         return size
 
-    def _probe(self, client_id: bytes | None) -> None:
-        """Ask the broker for its version ranges, since the client did not.
+    def _probe(self) -> None:
+        """Ask the broker for its version ranges, once, since the client did not ask before its first fetch.
 
-        The client's id is used, because quotas depend on it.
+        A client need not ask, but the broker's age decides (fetch-semantics 1.7, 6.3). The client's id is
+        used, because quotas depend on it.
         v0 is what every broker answers (KIP-35; fetch-semantics, trap 14).
         """
+        if self._probed:
+            return
         self._probed = True
+        client_id, _ = read_string(self._header, 0)
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
+        self.tally.probe_bytes += len(frame)
         self._send(
             InFlightRequest(ApiKey.API_VERSIONS, 0, frame[REQUEST_CORRELATION_ID], Disposition.OURS), frame
         )
@@ -669,6 +684,7 @@ class Connection:
         if request.api_key == ApiKey.FETCH:
             self.tally.broker.fetch_response_bytes += len(chunk)
         else:
+            self.tally.probe_bytes += len(chunk)
             self._rewriting.learn(request, chunk, last=last)
 
     def _end_response(self, request: InFlightRequest) -> None:

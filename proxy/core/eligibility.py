@@ -6,6 +6,7 @@ docs/design.md: sessions never cost more than they save.
 
 from typing import Final
 
+from proxy.core.broker_versions import BrokerVersions
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
 from proxy.session.decision import Reason
@@ -111,6 +112,11 @@ class SessionLimits:
         """Return the slots that the gateway has or asks for."""
         return sum(self._slots)
 
+    @property
+    def left(self) -> bool:
+        """Whether a slot is left."""
+        return self.used < self.max_sessions
+
     def allowed(self, client_id: str) -> bool:
         """Whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
@@ -134,6 +140,8 @@ class SessionLimits:
 
 _FENCING_VERSION: Final = 9
 """KIP-320: the first version whose entries carry current_leader_epoch (fetch-semantics 1.6)."""
+_KEEPING_VERSION: Final = 12
+"""A broker that takes this version keeps the leader epochs of a session (fetch-semantics 1.7, 6.3)."""
 
 
 class Eligibility:
@@ -141,16 +149,29 @@ class Eligibility:
 
     Args:
         sessions: the switch of the process.
+        versions: what the broker said to other clients; None: nothing.
     """
 
-    __slots__ = ("_native", "_sessions", "features", "floods", "given", "large", "never", "savings")
+    __slots__ = (
+        "_native",
+        "_sessions",
+        "_versions",
+        "features",
+        "floods",
+        "given",
+        "large",
+        "never",
+        "savings",
+    )
 
-    def __init__(self, sessions: SessionLimits) -> None:
+    def __init__(self, sessions: SessionLimits, versions: BrokerVersions | None = None) -> None:
         self._sessions = sessions
+        self._versions = versions or BrokerVersions()
         self._native = False
         self.savings = Savings()
         self.features: Features | None = None
-        """What the broker's last ApiVersions response said. None: none has come, or it was not understood."""
+        """What the last ApiVersions response on this connection said. None: none has come, or it was not
+        understood."""
         self.floods = False
         """The client asks for a session with each fetch and uses none."""
         self.given = 0
@@ -182,10 +203,35 @@ class Eligibility:
         self.floods = True
         return True
 
+    def know(self, features: Features | None) -> None:
+        """Note what an ApiVersions response says of the broker."""
+        self.features = features
+        if features is not None:
+            self._versions.remember(self, features)
+
+    def features_for(self, fetch: FetchRequest) -> Features | None:
+        """Return what is known of the broker that a fetch goes to; None: it has to be asked first."""
+        return self.features or self._heard(fetch)
+
+    def _heard(self, fetch: FetchRequest) -> Features | None:
+        """Return what the broker said to other clients, if a mistake would do no harm.
+
+        Behind one address there may be brokers of several releases (a load balancer). A broker that lacks the
+        sessions that another one has closes the connection, and what that one said is forgotten
+        (`BrokerVersions`). A broker that forgets leader epochs would go unnoticed, so it is asked itself.
+        """
+        features = self._versions.features
+        if features is None or (fetch.layout.version < _KEEPING_VERSION and _fences(fetch)):
+            return None
+        return features
+
     def against(
         self, fetch: FetchRequest, client_id: str, handler: FetchSessionHandler, now: float
     ) -> Reason | None:
         """Return what speaks against the session for a fetch, if anything does. It changes nothing.
+
+        That the broker is not known speaks only against a fetch that would continue a session. A session is
+        asked for when nothing else speaks against it: see `Fetches._decide`.
 
         Args:
             fetch: the fetch, which was observed.
@@ -206,15 +252,15 @@ class Eligibility:
         # kafka-go's Reader: a session could leave out one entry at most (docs/design.md, law 6).
         if fetch.partitions < 2 and not (handler.has_session and fetch.partitions):
             return Reason.ONE_PARTITION
-        features = self.features
-        if features is None:
-            return Reason.BROKER_NOT_KNOWN
-        # KIP-227: Kafka 1.1 and later (fetch-semantics 1.7).
-        if not features.has_sessions:
-            return Reason.NO_SESSIONS
-        # KAFKA-9338: 2.1 to 2.4 stop fencing after a session's first fetch (fetch-semantics 6.3, case 68).
-        if not features.keeps_leader_epoch and _fences(fetch):
-            return Reason.LEADER_EPOCHS
+        features = self.features or self._heard(fetch)
+        if features is not None:
+            # KIP-227: Kafka 1.1 and later (fetch-semantics 1.7).
+            if not features.has_sessions:
+                return Reason.NO_SESSIONS
+            # KAFKA-9338: 2.1 to 2.4 stop fencing after a session's first fetch (fetch-semantics 6.3, case
+            # 68).
+            if not features.keeps_leader_epoch and _fences(fetch):
+                return Reason.LEADER_EPOCHS
         # Deltas on top of an outstanding one would fail with it (fetch-semantics, trap 18).
         if handler.outstanding:
             return Reason.BUSY
@@ -224,7 +270,9 @@ class Eligibility:
             return Reason.CATCHING_UP
         if self._sessions.crowded:
             return Reason.MEMORY
-        return Reason.RESTING if self.savings.resting(now) else None
+        if self.savings.resting(now):
+            return Reason.RESTING
+        return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
 
 def _fences(fetch: FetchRequest) -> bool:

@@ -60,6 +60,8 @@ class Tally:
     """Top-level error codes of a session's responses, by Kafka's number."""
     refusals: int = 0
     """Requests for a session to which the broker responded without one, since it had no free slot."""
+    probe_bytes: int = 0
+    """Bytes of the gateway's own ApiVersions request and of the response to it."""
     passthrough: Counter[str] = field(default_factory=Counter)
     """Fetches and connections that were forwarded as they came, by reason."""
 

@@ -11,6 +11,7 @@ counted.
 from collections.abc import Callable
 from typing import Final
 
+from proxy.core.broker_versions import BrokerVersions
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import (
     Event,
@@ -67,9 +68,12 @@ class Fetches:
         tally: where every fetch is added.
         events: where what is rare is reported.
         send: sends a request's frame to the broker.
+        ask_versions: asks the broker what it can do, once.
+        versions: what it said to other clients; None: nothing.
     """
 
     __slots__ = (
+        "_ask_versions",
         "_close_frame",
         "_close_id_at",
         "_events",
@@ -97,9 +101,11 @@ class Fetches:
         tally: Tally,
         events: list[Event],
         send: Callable[[InFlightRequest, bytes], None],
+        ask_versions: Callable[[], None],
+        versions: BrokerVersions | None = None,
     ) -> None:
         self.handler = FetchSessionHandler()
-        self.eligibility = Eligibility(sessions)
+        self.eligibility = Eligibility(sessions, versions)
         self.closing = False
         """The client sends no more fetches. One that has to be sent again goes without a session."""
         self.version = -1
@@ -112,6 +118,7 @@ class Fetches:
         self._tally = tally
         self._events = events
         self._send = send
+        self._ask_versions = ask_versions
         self._forwarding = Forwarding(resolve)
         self._last_seen = LastSeen()
         self._slot = False
@@ -146,6 +153,8 @@ class Fetches:
         reason = decision if type(decision) is Reason else self._carry_out(request, fetch, decision)
         self.decided = reason
         if reason is not None:
+            if reason is _BROKER_NOT_KNOWN:
+                self._ask_versions()
             self._leave_unused(reason, now)
             self._tally.passthrough[reason] += 1
             self._forward(request, fetch, frame)
@@ -206,7 +215,12 @@ class Fetches:
         promising = handler.learn(listing, fetch.isolation_level)
         if promising is None:
             return Reason.TOO_SPARSE
-        return Full() if self.eligibility.savings.promising(promising) else Reason.NO_SESSION_YET
+        if not self.eligibility.savings.promising(promising):
+            return Reason.NO_SESSION_YET
+        # Only now, for it costs 500 bytes: most connections that do not ask for versions need no session.
+        if self.eligibility.features_for(fetch) is None:
+            return _BROKER_NOT_KNOWN if self._slot or self._limits.left else Reason.NO_SLOT
+        return Full()
 
     def _carry_out(
         self, request: InFlightRequest, fetch: FetchRequest, decision: Full | Incremental | Rotated
@@ -594,6 +608,7 @@ class Fetches:
 
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.
+_BROKER_NOT_KNOWN: Final = Reason.BROKER_NOT_KNOWN
 _EXPANDED: Final = Disposition.EXPANDED
 _INCREMENTAL: Final = FetchKind.INCREMENTAL
 _REQUESTED: Final = SessionState.REQUESTED

@@ -74,7 +74,8 @@ class Rewriting:
         frame = b"".join(request.chunks)
         request.drop_chunks()
         if request.api_key == ApiKey.API_VERSIONS:
-            pieces, self._eligibility.features = clamped(frame, request.version)
+            pieces, features = clamped(frame, request.version)
+            self._eligibility.know(features)
             return pieces
         try:
             return readdressed(frame, request.api_key, request.version, self._resolve)
@@ -87,7 +88,7 @@ class Rewriting:
         if request.received <= _MAX_PROBE_RESPONSE:
             request.chunks.append(chunk)
             if last:
-                _, self._eligibility.features = clamped(b"".join(request.chunks), request.version)
+                self._eligibility.know(clamped(b"".join(request.chunks), request.version)[1])
 
 
 def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Features | None]:

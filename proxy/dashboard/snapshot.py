@@ -174,7 +174,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         slots=_count(sessions.get("max", 0)),
         buffered_bytes=_count(document.get("inflight_bytes", 0)),
         client=_side(totals["client"]),
-        broker=_side(totals["broker"]),
+        broker=_side(totals["broker"], _count(totals.get("probe_bytes", 0))),
         recent=_recent(document.get("recent", {})),
         added_request=_number(added.get("request", {}).get("mean_seconds", 0)),
         added_response=_number(added.get("response", {}).get("mean_seconds", 0)),
@@ -188,9 +188,9 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     )
 
 
-def _side(document: Mapping[str, Any]) -> SideFigures:
+def _side(document: Mapping[str, Any], more: int = 0) -> SideFigures:
     return SideFigures(
-        fetch_bytes=_count(document["fetch_request_bytes"]) + _count(document["fetch_response_bytes"]),
+        fetch_bytes=_count(document["fetch_request_bytes"]) + _count(document["fetch_response_bytes"]) + more,
         fetches={kind: _count(document["fetches"].get(kind, 0)) for kind in KINDS},
         partitions=_count(document["partitions_requested"]) + _count(document["partitions_answered"]),
     )

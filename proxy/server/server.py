@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, process_time
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from proxy.addresses import BY_NAME, LOOPED, Address, listeners
 from proxy.capture.pcap import CLIENT
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config, with_live
+from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import Budget, RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
@@ -88,6 +90,7 @@ class Server(Service):
         self.faults = Counter({"client": 0, "broker": 0})
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """The connections that the gateway itself closed, by reason."""
+        self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._descriptors = Descriptors(log, self.note)
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
@@ -258,9 +261,15 @@ class Server(Service):
         link.measured = self.totals.measured(link.node_id)
         self.links.add(link)
         self.accepted += 1
-        return self.make_core(reached_at, link.measured)
+        return self.make_core(reached_at, link.measured, self._versions_at(self.addresses_for(link)))
 
-    def make_core(self, reached_at: str, measured: Measured) -> Connection:
+    def _versions_at(self, addresses: Sequence[Address]) -> BrokerVersions:
+        """Return what connections to a broker share; a bootstrap of several addresses may be any broker."""
+        if len(addresses) != 1:
+            return BrokerVersions()
+        return self._versions.setdefault(addresses[0], BrokerVersions())
+
+    def make_core(self, reached_at: str, measured: Measured, versions: BrokerVersions) -> Connection:
         """Make the core of a new connection."""
         brokers = self.brokers
         return Connection(
@@ -270,6 +279,7 @@ class Server(Service):
             measured=measured,
             foreign=self._transparent,
             request_budget=self.request_budget,
+            versions=versions,
         )
 
     def closed(self, link: Link) -> None:

@@ -50,6 +50,11 @@ class _AccountCollector(Collector):
         info.add_metric([VERSION], 1)
         yield info
         yield from _bytes(sides)
+        yield CounterMetricFamily(
+            "fetchgate_probe_bytes",
+            "Bytes of the gateway's own ApiVersions requests and of the responses to them.",
+            value=tally.probe_bytes,
+        )
         yield from _fetches(sides)
         yield from _reasons(tally)
         yield from _connections(counts)
@@ -157,7 +162,9 @@ def _brokers(account: Account) -> Iterator[Metric]:
         "unreachable", "1 if the last attempt to connect failed, in the last three minutes.", unreachable
     )
     saved = {name: saved_bytes(tally) for name, tally in together.items()}
-    yield _by_broker("saved_bytes", "Bytes of fetches, the client's side less the broker's.", saved)
+    yield _by_broker(
+        "saved_bytes", "Bytes saved: the client's side less the broker's, probes included.", saved
+    )
     refusals = {name: tally.refusals for name, tally in together.items()}
     yield _counted_by_broker(
         "session_refusals", "Requests for a session to which the broker gave none.", refusals

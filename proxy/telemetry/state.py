@@ -138,6 +138,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
     return {
         "client": _side(tally.client),
         "broker": _side(tally.broker),
+        "probe_bytes": tally.probe_bytes,
         "saved_bytes": saved_bytes(tally),
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
         "refusals": tally.refusals,
@@ -199,6 +200,7 @@ def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
         "fetches": sum(tally.broker.fetches),
         "fetch_bytes": fetch_bytes(tally.broker),
+        "probe_bytes": tally.probe_bytes,
         "saved_bytes": saved_bytes(tally),
         "answer_seconds": {"fetch": _rounded(fetch), "other": _rounded(other)},
     }

@@ -16,7 +16,8 @@ Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
 """The open connections: the broker of each, and what it counted so far."""
 
 CLIENT_BYTES: Final = 0
-"""Columns of `Totals.history`: bytes of fetch requests and responses on each side, ..."""
+"""Columns of `Totals.history`: bytes of fetch requests and responses on each side, with what the gateway
+itself asked on the broker's, ..."""
 BROKER_BYTES: Final = 1
 CLIENT_FETCHES: Final = 2
 """... and from here on fetches by kind: the client's, then the broker's."""
@@ -96,6 +97,7 @@ def add(total: Tally, part: Tally) -> None:
     _add_side(total.client, part.client)
     _add_side(total.broker, part.broker)
     total.refusals += part.refusals
+    total.probe_bytes += part.probe_bytes
     if part.session_errors:
         total.session_errors.update(part.session_errors)
     if part.passthrough:
@@ -103,8 +105,16 @@ def add(total: Tally, part: Tally) -> None:
 
 
 def saved_bytes(tally: Tally) -> int:
-    """Return what sessions saved: bytes of fetches on the client's side less those on the broker's."""
-    return fetch_bytes(tally.client) - fetch_bytes(tally.broker)
+    """Return what sessions saved: bytes on the client's side less those on the broker's, as counted.
+
+    The client's side has fetches, the broker's has fetches and what the gateway itself asked.
+    """
+    return fetch_bytes(tally.client) - broker_bytes(tally)
+
+
+def broker_bytes(tally: Tally) -> int:
+    """Add up the bytes of fetches on the broker's side, and those of the gateway's own ApiVersions."""
+    return fetch_bytes(tally.broker) + tally.probe_bytes
 
 
 def fetch_bytes(side: SideTally) -> int:
@@ -127,7 +137,7 @@ def _sum(sums: list[int], tally: Tally) -> None:
     """Add one connection to the totals of the history; it runs often when there are many connections."""
     client, broker = tally.client, tally.broker
     sums[CLIENT_BYTES] += fetch_bytes(client)
-    sums[BROKER_BYTES] += fetch_bytes(broker)
+    sums[BROKER_BYTES] += broker_bytes(tally)
     for at, fetches in ((CLIENT_FETCHES, client.fetches), (BROKER_FETCHES, broker.fetches)):
         for kind, count in enumerate(fetches, at):
             sums[kind] += count

@@ -25,6 +25,7 @@ _REMEDY: Final = (
 _REQUESTS: Final = "fetchgate_fetch_request_bytes_total"
 _RESPONSES: Final = "fetchgate_fetch_response_bytes_total"
 _RECORDS: Final = "fetchgate_fetch_record_bytes_total"
+_PROBES: Final = "fetchgate_probe_bytes_total"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class Counters:
     broker_request: int = 0
     broker_response: int = 0
     broker_records: int = 0
+    broker_probes: int = 0
+    """Bytes of the gateway's own ApiVersions; 0 for a gateway that does not count them."""
 
     def __sub__(self, before: Self) -> "Counters":
         names = [field.name for field in fields(self)]
@@ -57,7 +60,7 @@ class Saving:
     @property
     def gateway_bytes(self) -> int:
         """Both directions, between gateway and broker."""
-        return self.gateway.broker_request + self.gateway.broker_response
+        return self.gateway.broker_request + self.gateway.broker_response + self.gateway.broker_probes
 
     @property
     def direct_bytes(self) -> int:
@@ -95,6 +98,7 @@ def read_counters(exposition: str) -> Counters:
             broker_request=found[_REQUESTS, "broker"],
             broker_response=found[_RESPONSES, "broker"],
             broker_records=found[_RECORDS, "broker"],
+            broker_probes=found.get((_PROBES, ""), 0),
         )
     except KeyError as error:
         raise ValueError(f"no {error.args[0][0]} in its metrics") from None

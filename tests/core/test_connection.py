@@ -490,15 +490,15 @@ def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
     Trap 14.
     """
     play = Playbook()
-    first = fetch(11, *T, correlation=1)
-    probe = framed(b"\0\x12\0\0" + b"fgat" + b"\0\1c")
-    play.client(first).to_broker(probe, first)
-    told = api_versions("4.3", 0)[1]
-    play.broker(framed(b"fgat" + told[8:])).nothing()
-    play.broker(full(11, T)).to_client(full(11, T))
-    for number in (2, 3):
+    for number in (1, 2):
         asked = fetch(11, *T, correlation=number)
         play.exchange(asked, full(11, T, correlation_id=number))
+    third = fetch(11, *T, correlation=3)
+    probe = framed(b"\0\x12\0\0" + b"fgat" + b"\0\1c")
+    play.client(third).to_broker(probe, third)
+    told = api_versions("4.3", 0)[1]
+    play.broker(framed(b"fgat" + told[8:])).nothing()
+    play.broker(full(11, T, correlation_id=3)).to_client(full(11, T, correlation_id=3))
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, T, (0, 0), correlation=4))
 
 

@@ -109,7 +109,10 @@ def test_one_partition_only_beside_a_session() -> None:
 
 
 def test_what_the_broker_lacks() -> None:
-    assert against(record(None), plain()) is Reason.BROKER_NOT_KNOWN
+    assert against(record(None), plain()) is None  # not known yet: asked when a session would be
+    handler = FetchSessionHandler()
+    handler.session_id, handler.epoch = 5, 1
+    assert against(record(None), plain(), handler) is Reason.BROKER_NOT_KNOWN
     assert against(record(OF_1_0), plain(6)) is Reason.NO_SESSIONS
     fenced: dict[str, Any] = {"values": {"current_leader_epoch": 0}}
     assert against(record(OF_2_4), plain(10, **fenced)) is Reason.LEADER_EPOCHS

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
+from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Fault, Passthrough
@@ -205,7 +206,7 @@ def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
 class ForeignGateway(WireGateway):
     """A gateway whose cores are those of transparent mode, without netfilter."""
 
-    def make_core(self, _reached_at: str, _measured: Measured) -> Connection:
+    def make_core(self, _reached_at: str, _measured: Measured, _versions: BrokerVersions) -> Connection:
         return foreign()
 
 

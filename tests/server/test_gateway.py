@@ -388,3 +388,14 @@ def test_tallies_add_up() -> None:
     assert total.broker == SideTally(bytes_in=10)
     assert total.session_errors == {70: 2}
     assert total.passthrough == {"opaque": 4}
+
+
+def test_connections_to_one_address_share_what_the_broker_said_of_itself() -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            async with client(gate.listen.port + 2), client(gate.listen.port + 2):
+                await until(lambda: len(gate.links) == 2)
+                assert len({id(link.core._versions) for link in gate.links}) == 1
+
+    run(scene())

@@ -52,6 +52,7 @@ def test_it_describes_brokers_and_connections() -> None:
                 "session_errors": {},
                 "fetches": 0,
                 "fetch_bytes": 0,
+                "probe_bytes": 0,
                 "saved_bytes": 0,
                 "answer_seconds": {"fetch": None, "other": None},
             }
@@ -71,6 +72,7 @@ def test_it_describes_brokers_and_connections() -> None:
                 "session_errors": {"70": 4},
                 "fetches": 3,
                 "fetch_bytes": 15,
+                "probe_bytes": 0,
                 "saved_bytes": 135,
             }
             (connection,) = shown["connections"]
@@ -93,6 +95,7 @@ def test_it_describes_brokers_and_connections() -> None:
                 "not_read": {"client": [], "broker": []},
                 "last_event": "",
                 "last_error": "error 70",
+                "probe_bytes": 0,
                 "saved_bytes": 135,
                 "session_errors": {"70": 4},
                 "refusals": 2,

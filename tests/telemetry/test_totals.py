@@ -28,7 +28,7 @@ def tally(factor: int = 1) -> Tally:
             partitions_answered=number + 10,
         )
 
-    counted = Tally(client=side(100 * factor), broker=side(1000 * factor), refusals=7)
+    counted = Tally(client=side(100 * factor), broker=side(1000 * factor), refusals=7, probe_bytes=5)
     counted.session_errors.update({70: 2})
     counted.passthrough.update({"one partition": 3})
     return counted
@@ -42,6 +42,7 @@ def test_all_of_it_is_added_up() -> None:
     assert total.client.fetches == [115, 118, 121, 124]
     assert total.broker.partitions_answered == 1030
     assert (total.refusals, total.session_errors[70], total.passthrough["one partition"]) == (21, 6, 9)
+    assert total.probe_bytes == 15
 
 
 def test_what_is_saved_can_be_less_than_nothing() -> None:
@@ -50,6 +51,8 @@ def test_what_is_saved_can_be_less_than_nothing() -> None:
         broker=SideTally(fetch_request_bytes=10, fetch_response_bytes=6),
     )
     assert saved_bytes(counted) == -6
+    counted.probe_bytes = 4
+    assert saved_bytes(counted) == -10
 
 
 def test_brokers_are_told_apart_and_closed_connections_kept() -> None:
@@ -81,7 +84,7 @@ def test_a_sample_is_what_was_counted_since_the_last() -> None:
     client, broker = tally().client, tally().broker
     size = client.fetch_request_bytes + client.fetch_response_bytes
     assert totals.history.column(CLIENT_BYTES) == [size, 0], "to close changes nothing"
-    size = broker.fetch_request_bytes + broker.fetch_response_bytes
+    size = broker.fetch_request_bytes + broker.fetch_response_bytes + tally().probe_bytes
     assert totals.history.column(BROKER_BYTES) == [size, 0]
     for kind in FetchKind:
         assert totals.history.column(CLIENT_FETCHES + kind) == [client.fetches[kind], 0]
