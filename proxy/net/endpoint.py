@@ -12,6 +12,8 @@ RECEIVE_BYTES: Final = 262_144
 """The largest number of bytes in one read."""
 WRITE_HIGH_WATER: Final = 1_048_576
 """When so many bytes wait to be written to one side, the other side is not read."""
+_TCP_CLOSE: Final = 7
+"""Linux, TCP_INFO: the state of a socket whose peer has reset it."""
 
 
 class Endpoint:
@@ -86,3 +88,14 @@ def unacknowledged(transport: asyncio.Transport) -> int:
         at = transport.get_extra_info("socket").fileno()
         return int.from_bytes(fcntl.ioctl(at, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     return 0
+
+
+def is_gone(transport: asyncio.Transport) -> bool:
+    """Return whether the peer has reset the connection; False where the system does not say.
+
+    An event loop does not watch a socket that has ended and has nothing to write, so it does not notice.
+    """
+    with suppress(OSError, ValueError, AttributeError):  # closed; or a system without TCP_INFO
+        sock = transport.get_extra_info("socket")
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
+    return False

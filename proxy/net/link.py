@@ -25,7 +25,14 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionLost
 from proxy.core.histograms import Measured
 from proxy.logger import Logger
-from proxy.net.endpoint import RECEIVE_BYTES, WRITE_HIGH_WATER, Endpoint, keep_alive_of, unacknowledged
+from proxy.net.endpoint import (
+    RECEIVE_BYTES,
+    WRITE_HIGH_WATER,
+    Endpoint,
+    is_gone,
+    keep_alive_of,
+    unacknowledged,
+)
 from proxy.net.tls import server_name_of
 from proxy.reasons import reason_of
 
@@ -34,7 +41,8 @@ CONNECT_SECONDS: Final = 10.0
 UNREACHABLE_SECONDS: Final = 0.5
 """How long a client stays connected whose broker can't be reached."""
 CLOSE_SECONDS: Final = 10.0
-"""The longest time to close a session at the broker, and again to write the last bytes to a slow peer."""
+"""The longest time to close a session at the broker. Then: the longest without progress of a peer that still
+has to read its last bytes."""
 LINGER_SECONDS: Final = 1.0
 """How long a client that has all its bytes may take to close, too."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -234,10 +242,15 @@ class Link:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
-        """Forward the end of the client's stream if this is no Kafka; a Kafka client has left, so close."""
+        """Forward the end of the client's stream if this is no Kafka; a Kafka client sends no more, so close."""
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
-            self.close_session("client closed")
+            if broker is None and self.core.to_broker:
+                return  # `broker_connected` calls this again
+            # A broker sends a client that has closed its writing half what it still waits for, however long
+            # that takes (fetch-semantics 1.7).
+            waits = self.half_closes and self.core.busy
+            self.close_session("client closed", within=None if waits else CLOSE_SECONDS)
         elif broker is not None and not broker.is_closing():
             broker.write_eof()
 
@@ -364,23 +377,47 @@ class Link:
         except Exception as error:  # noqa: BLE001 - as for the client's bytes
             self._fail(error)
 
-    def close_session(self, reason: str, within: float = CLOSE_SECONDS) -> None:
+    def close_session(self, reason: str, within: float | None = CLOSE_SECONDS) -> None:
         """Read no more requests; finish what is in flight and close the session.
 
         Args:
             reason: why, for ``/state``.
-            within: seconds after which both sockets are closed in any case.
+            within: seconds after which both sockets are closed in any case; None: see `follow_half_closed`.
         """
-        if self.phase is not Phase.OPEN:
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.CLOSING
+            self.last_event = reason
+            self.client.hold(CLOSING)
+            if self.broker.transport is None:
+                self.finish()
+                return
+            self._finish_within(within)
+            self._run_core(partial(self.core.close_session, monotonic()))
+        elif self.phase is Phase.CLOSING and self._deadline is None:
+            self._finish_within(within)
+
+    def _finish_within(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self._deadline = self._host.loop.call_later(seconds, self.finish)
+
+    def follow_half_closed(self) -> None:
+        """Look after a client that sends no more and waits for responses; call this every few seconds.
+
+        It may wait as long as the broker lets it wait. When it has them all, or is gone, the rest has its
+        limit: see `CLOSE_SECONDS`.
+        """
+        client = self.client.transport
+        if not self._half_closed or client is None:
             return
-        self.phase = Phase.CLOSING
-        self.last_event = reason
-        self.client.hold(CLOSING)
-        if self.broker.transport is None:
-            self.finish()
-            return
-        self._deadline = self._host.loop.call_later(within, self.finish)
-        self._run_core(partial(self.core.close_session, monotonic()))
+        if is_gone(client):
+            client.abort()
+        elif not self.core.busy:
+            self.close_session(self.last_event)
+
+    @property
+    def _half_closed(self) -> bool:
+        """Whether the client sends no more, and nothing limits its time but `overdue`."""
+        return self.phase is Phase.CLOSING and self._deadline is None
 
     def finish(self) -> None:
         """Close both sockets once everything is written; a peer that does not read it in time is cut off.
@@ -397,7 +434,10 @@ class Link:
         open_transports = [transport for transport in (client, broker) if transport is not None]
         # TLS does not report how much its own socket has not sent.
         unsent = any(each.get_write_buffer_size() or not each.can_write_eof() for each in open_transports)
-        self._deadline = self._host.loop.call_later(CLOSE_SECONDS if unsent else LINGER_SECONDS, self.abort)
+        if unsent:
+            self._cut_off_later()
+        else:
+            self._deadline = self._host.loop.call_later(LINGER_SECONDS, self.abort)
         if broker is not None:
             broker.close()
         if client is None:
@@ -407,6 +447,16 @@ class Link:
         elif not client.is_closing():
             client.write_eof()
             self.client.release(self.client.holds)
+
+    def _cut_off_later(self) -> None:
+        self._deadline = self._host.loop.call_later(CLOSE_SECONDS, self._cut_off, self._acknowledged_now())
+
+    def _cut_off(self, acknowledged: int) -> None:
+        """Close both sockets at once, unless the client has read some of its last bytes meanwhile."""
+        if self._acknowledged_now() != acknowledged:
+            self._cut_off_later()
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """Close both sockets at once; what is unsent is lost."""
@@ -431,10 +481,12 @@ class Link:
             idle: seconds without a byte from either side; 0 is no limit.
             handshake: seconds without a first request; 0 is no limit.
         """
-        if self.phase is not Phase.OPEN:
+        if self.phase is not Phase.OPEN and not self._half_closed:
             return ""
         self._note_progress(now)
         silent = idle > 0 and now - self.active_at >= idle
+        if self._half_closed:
+            return IDLE if silent else ""  # when such a client has left is not seen
         if self.client.holds & OWN_FULL and not self.core.wire:
             return NOT_READING if silent else ""
         if self.client.holds:
@@ -445,12 +497,19 @@ class Link:
 
     def _note_progress(self, now: float) -> None:
         client = self.client.transport
-        if client is None or client.is_closing() or not (unsent := client.get_write_buffer_size()):
+        if client is None or client.is_closing() or not client.get_write_buffer_size():
             return
-        acknowledged = self.core.tally.client.bytes_out - unsent - unacknowledged(client)
+        acknowledged = self._acknowledged_now()
         if acknowledged != self._acknowledged:
             self._acknowledged = acknowledged
             self.active_at = now
+
+    def _acknowledged_now(self) -> int:
+        """Return how many bytes the client has acknowledged."""
+        client = self.client.transport
+        if client is None:
+            return 0
+        return self.core.tally.client.bytes_out - client.get_write_buffer_size() - unacknowledged(client)
 
     @property
     def can_go_on(self) -> bool:

@@ -458,6 +458,7 @@ class Server(Service):
         """Close the connections of clients that were idle for too long, as if the clients had closed them."""
         config, now = self.config, monotonic()
         for link in list(self.links):
+            link.follow_half_closed()
             reason = link.overdue(now, idle=config.idle_timeout, handshake=config.handshake_timeout)
             if reason:
                 self.turned_away[reason] += 1

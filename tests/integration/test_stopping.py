@@ -1,5 +1,7 @@
 """The gateway leaves, or its sessions are switched: on real brokers, where sessions can be counted."""
 
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from proxy.net.link import CLOSE_SECONDS
+from proxy.server.server import TICK_SECONDS
 from tests.integration.bystander import until
 from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher, contents
 from tests.integration.producing import Producer
@@ -69,6 +73,44 @@ def test_sigterm_finishes_a_parked_fetch_and_closes_sessions_at_the_broker(
         assert idle.socket.recv(1) == b""
     assert [code_of(broker, number) for number in held] == [SESSION_ID_NOT_FOUND] * 2
     assert "cut_off=0" in gateway.log()
+
+
+@pytest.mark.slow
+def test_a_client_that_shuts_down_writing_gets_what_is_parked_as_from_the_broker(
+    broker: Broker, gateway: GatewayProcess
+) -> None:
+    """A fetch that waits for longer than the gateway gives the close of a session."""
+    seconds = CLOSE_SECONDS + 3
+    with Fetcher(broker.address, TOPIC, PARTITIONS).hello() as direct, through(gateway) as client:
+        assert contents(client.fetches()) == contents(direct.fetches())
+        session = session_of(gateway)
+        began = time.monotonic()
+        for each in (direct, client):
+            each.send(max_wait_ms=int(seconds * 1000), min_bytes=1 << 20)
+            each.send()
+            each.socket.shutdown(socket.SHUT_WR)
+        expected = contents([direct.receive(), direct.receive()])
+        assert direct.socket.recv(1) == b""
+        assert contents([client.receive(), client.receive()]) == expected
+        assert client.socket.recv(1) == b""
+        assert seconds - 1 < time.monotonic() - began < seconds + 5
+    assert code_of(broker, session) == SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.slow
+def test_a_client_that_shuts_down_writing_and_resets_is_gone(broker: Broker, gateway: GatewayProcess) -> None:
+    client = through(gateway)
+    client.fetches()
+    session = session_of(gateway)
+    client.send(max_wait_ms=25_000, min_bytes=1 << 20)
+    client.socket.shutdown(socket.SHUT_WR)
+    time.sleep(1)
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    began = time.monotonic()
+    until(lambda: not gateway.state()["connections_open"], "the connection stays")
+    assert time.monotonic() - began < CLOSE_SECONDS + TICK_SECONDS + 3
+    assert code_of(broker, session) in {INVALID_SESSION_EPOCH, SESSION_ID_NOT_FOUND}  # it closes in its turn
 
 
 def test_sigterm_does_not_wait_longer_than_it_was_told(broker: Broker, start_gateway: Start) -> None:

@@ -1,0 +1,194 @@
+"""A client that sends no more, and still waits for responses, gets them as from a broker directly."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from proxy.net import link as transports
+from proxy.net.link import Link, Phase
+from proxy.server import server
+from proxy.server.gateway import Gateway
+from tests.shell import (
+    BOTH_LOOPS,
+    ClosingGateway,
+    StubBroker,
+    Wire,
+    client,
+    gateway,
+    link_of,
+    run,
+    stub_broker,
+    until,
+)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(Link.close_session, "__defaults__", (0.1,))
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
+
+
+@asynccontextmanager
+async def _half_closed(
+    gate: Gateway, broker: StubBroker
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client that has sent a request and closed its writing half; its response is due."""
+    async with client(gate.listen.port) as (reader, writer):
+        await until(lambda: gate.links and link_of(gate).has_broker)
+        cast("Wire", link_of(gate).core).busy = True
+        writer.write(b"request")
+        writer.write_eof()
+        await until(lambda: broker.received.endswith(b"request<close>"))
+        yield reader, writer
+
+
+@BOTH_LOOPS
+def test_it_waits_as_long_as_the_broker_does(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
+            async with _half_closed(gate, broker) as (reader, _):
+                await asyncio.sleep(0.5)
+                broker.writers[0].write(b"answer")
+                assert await reader.readexactly(6) == b"answer"
+                broker.writers[0].write(b"<close>")
+                assert await reader.read() == b""
+            await until(lambda: not gate.links and not broker.open)
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_once_it_has_its_responses_a_broker_has_a_while_to_close_the_session(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
+            async with _half_closed(gate, broker) as (reader, _):
+                broker.writers[0].write(b"answer")
+                assert await reader.readexactly(6) == b"answer"
+                cast("Wire", link_of(gate).core).busy = False
+                assert await reader.read() == b""
+            await until(lambda: not gate.links and not broker.open)
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_one_that_resets_is_gone(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
+            async with _half_closed(gate, broker) as (_, writer):
+                await asyncio.sleep(0.3)
+                assert link_of(gate).phase is Phase.CLOSING
+                sock = writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+                await until(lambda: not gate.links and not broker.open)
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_one_that_has_left_is_noticed_when_it_is_written_to(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
+            async with _half_closed(gate, broker) as (_, writer):
+                writer.transport.abort()
+                await asyncio.sleep(0.3)
+                assert gate.links
+                broker.writers[0].write(b"answer")
+                await until(lambda: not gate.links and not broker.open)
+
+    run(scene(), plain=plain)
+
+
+def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker(lambda _: b"") as broker,
+            gateway(broker.address, ClosingGateway, idle_timeout="1") as gate,
+            _half_closed(gate, broker) as (reader, _),
+        ):
+            await asyncio.sleep(0.5)
+            assert link_of(gate).phase is Phase.CLOSING
+            assert await reader.read() == b""
+            await until(lambda: not gate.links)
+            assert gate.turned_away["idle"] == 1
+
+    run(scene())
+
+
+def test_a_drain_has_its_own_limit() -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker(lambda _: b"") as broker,
+            gateway(broker.address, ClosingGateway) as gate,
+            _half_closed(gate, broker) as (reader, _),
+        ):
+            began = gate.loop.time()
+            await gate.drain(0.3)
+            assert 0.2 < gate.loop.time() - began < 5
+            await until(lambda: not gate.links)
+            assert reader is not None
+
+    run(scene())
+
+
+@BOTH_LOOPS
+def test_a_request_that_came_with_its_end_before_the_broker_stood_is_answered(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
+            with socket.create_connection(("127.0.0.1", gate.listen.port)) as sock:
+                sock.sendall(b"request")
+                sock.shutdown(socket.SHUT_WR)
+                await until(lambda: broker.received.endswith(b"request<close>"))
+                broker.writers[0].write(b"answer")
+                await asyncio.sleep(0.05)
+                assert sock.recv(100) == b"answer"
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_one_that_reads_its_last_response_slowly_gets_all_of_it(plain: bool) -> None:
+    size = 12_000_000
+
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
+            async with _half_closed(gate, broker) as (reader, writer):
+                link = link_of(gate)
+                cast("asyncio.Transport", writer.transport).pause_reading()
+                cast("Wire", link.core).to_client.append(bytes(size))
+                link.core.tally.client.bytes_out += size
+                link.pump()
+                cast("Wire", link.core).done = True
+                link.pump()
+                assert link.phase is Phase.FINISHED
+                cast("asyncio.Transport", writer.transport).resume_reading()
+                got = 0
+                while got < size:
+                    got += len(await reader.read(150_000))
+                    await asyncio.sleep(0.01)
+                assert await reader.read() == b""
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_one_that_does_not_read_its_last_response_is_cut_off(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
+            async with _half_closed(gate, broker) as (_, writer):
+                link = link_of(gate)
+                cast("asyncio.Transport", writer.transport).pause_reading()
+                cast("Wire", link.core).to_client.append(bytes(40_000_000))
+                link.pump()
+                cast("Wire", link.core).done = True
+                link.pump()
+                await until(lambda: not gate.links and not broker.open)
+
+    run(scene(), plain=plain)
