@@ -242,7 +242,7 @@ class Link:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
-        """Forward the end of the client's stream if this is no Kafka; a Kafka client sends no more, so close."""
+        """Forward the end of the client's stream if this is no Kafka; else close: no more requests come."""
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
             if broker is None and self.core.to_broker:

@@ -36,28 +36,31 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def _half_closed(
-    gate: Gateway, broker: StubBroker
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    **options: str,
+) -> AsyncIterator[tuple[Gateway, StubBroker, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A client that has sent a request and closed its writing half; its response is due."""
-    async with client(gate.listen.port) as (reader, writer):
+    async with (
+        stub_broker(lambda _: b"") as broker,
+        gateway(broker.address, ClosingGateway, **options) as gate,
+        client(gate.listen.port) as (reader, writer),
+    ):
         await until(lambda: gate.links and link_of(gate).has_broker)
         cast("Wire", link_of(gate).core).busy = True
         writer.write(b"request")
         writer.write_eof()
         await until(lambda: broker.received.endswith(b"request<close>"))
-        yield reader, writer
+        yield gate, broker, reader, writer
 
 
 @BOTH_LOOPS
 def test_it_waits_as_long_as_the_broker_does(plain: bool) -> None:
     async def scene() -> None:
-        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
-            async with _half_closed(gate, broker) as (reader, _):
-                await asyncio.sleep(0.5)
-                broker.writers[0].write(b"answer")
-                assert await reader.readexactly(6) == b"answer"
-                broker.writers[0].write(b"<close>")
-                assert await reader.read() == b""
+        async with _half_closed() as (gate, broker, reader, _):
+            await asyncio.sleep(0.5)
+            broker.writers[0].write(b"answer")
+            assert await reader.readexactly(6) == b"answer"
+            broker.writers[0].write(b"<close>")
+            assert await reader.read() == b""
             await until(lambda: not gate.links and not broker.open)
 
     run(scene(), plain=plain)
@@ -66,12 +69,11 @@ def test_it_waits_as_long_as_the_broker_does(plain: bool) -> None:
 @BOTH_LOOPS
 def test_once_it_has_its_responses_a_broker_has_a_while_to_close_the_session(plain: bool) -> None:
     async def scene() -> None:
-        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
-            async with _half_closed(gate, broker) as (reader, _):
-                broker.writers[0].write(b"answer")
-                assert await reader.readexactly(6) == b"answer"
-                cast("Wire", link_of(gate).core).busy = False
-                assert await reader.read() == b""
+        async with _half_closed() as (gate, broker, reader, _):
+            broker.writers[0].write(b"answer")
+            assert await reader.readexactly(6) == b"answer"
+            cast("Wire", link_of(gate).core).busy = False
+            assert await reader.read() == b""
             await until(lambda: not gate.links and not broker.open)
 
     run(scene(), plain=plain)
@@ -80,14 +82,13 @@ def test_once_it_has_its_responses_a_broker_has_a_while_to_close_the_session(pla
 @BOTH_LOOPS
 def test_one_that_resets_is_gone(plain: bool) -> None:
     async def scene() -> None:
-        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
-            async with _half_closed(gate, broker) as (_, writer):
-                await asyncio.sleep(0.3)
-                assert link_of(gate).phase is Phase.CLOSING
-                sock = writer.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                writer.transport.abort()
-                await until(lambda: not gate.links and not broker.open)
+        async with _half_closed() as (gate, broker, _, writer):
+            await asyncio.sleep(0.3)
+            assert link_of(gate).phase is Phase.CLOSING
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            await until(lambda: not gate.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -95,24 +96,19 @@ def test_one_that_resets_is_gone(plain: bool) -> None:
 @BOTH_LOOPS
 def test_one_that_has_left_is_noticed_when_it_is_written_to(plain: bool) -> None:
     async def scene() -> None:
-        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
-            async with _half_closed(gate, broker) as (_, writer):
-                writer.transport.abort()
-                await asyncio.sleep(0.3)
-                assert gate.links
-                broker.writers[0].write(b"answer")
-                await until(lambda: not gate.links and not broker.open)
+        async with _half_closed() as (gate, broker, _, writer):
+            writer.transport.abort()
+            await asyncio.sleep(0.3)
+            assert gate.links
+            broker.writers[0].write(b"answer")
+            await until(lambda: not gate.links and not broker.open)
 
     run(scene(), plain=plain)
 
 
 def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
     async def scene() -> None:
-        async with (
-            stub_broker(lambda _: b"") as broker,
-            gateway(broker.address, ClosingGateway, idle_timeout="1") as gate,
-            _half_closed(gate, broker) as (reader, _),
-        ):
+        async with _half_closed(idle_timeout="1") as (gate, _broker, reader, _):
             await asyncio.sleep(0.5)
             assert link_of(gate).phase is Phase.CLOSING
             assert await reader.read() == b""
@@ -124,11 +120,7 @@ def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
 
 def test_a_drain_has_its_own_limit() -> None:
     async def scene() -> None:
-        async with (
-            stub_broker(lambda _: b"") as broker,
-            gateway(broker.address, ClosingGateway) as gate,
-            _half_closed(gate, broker) as (reader, _),
-        ):
+        async with _half_closed() as (gate, _broker, reader, _):
             began = gate.loop.time()
             await gate.drain(0.3)
             assert 0.2 < gate.loop.time() - began < 5
@@ -158,22 +150,21 @@ def test_one_that_reads_its_last_response_slowly_gets_all_of_it(plain: bool) -> 
     size = 12_000_000
 
     async def scene() -> None:
-        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
-            async with _half_closed(gate, broker) as (reader, writer):
-                link = link_of(gate)
-                cast("asyncio.Transport", writer.transport).pause_reading()
-                cast("Wire", link.core).to_client.append(bytes(size))
-                link.core.tally.client.bytes_out += size
-                link.pump()
-                cast("Wire", link.core).done = True
-                link.pump()
-                assert link.phase is Phase.FINISHED
-                cast("asyncio.Transport", writer.transport).resume_reading()
-                got = 0
-                while got < size:
-                    got += len(await reader.read(150_000))
-                    await asyncio.sleep(0.01)
-                assert await reader.read() == b""
+        async with _half_closed() as (gate, _broker, reader, writer):
+            link = link_of(gate)
+            cast("asyncio.Transport", writer.transport).pause_reading()
+            cast("Wire", link.core).to_client.append(bytes(size))
+            link.core.tally.client.bytes_out += size
+            link.pump()
+            cast("Wire", link.core).done = True
+            link.pump()
+            assert link.phase is Phase.FINISHED
+            cast("asyncio.Transport", writer.transport).resume_reading()
+            got = 0
+            while got < size:
+                got += len(await reader.read(150_000))
+                await asyncio.sleep(0.01)
+            assert await reader.read() == b""
 
     run(scene(), plain=plain)
 
@@ -181,14 +172,13 @@ def test_one_that_reads_its_last_response_slowly_gets_all_of_it(plain: bool) -> 
 @BOTH_LOOPS
 def test_one_that_does_not_read_its_last_response_is_cut_off(plain: bool) -> None:
     async def scene() -> None:
-        async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
-            async with _half_closed(gate, broker) as (_, writer):
-                link = link_of(gate)
-                cast("asyncio.Transport", writer.transport).pause_reading()
-                cast("Wire", link.core).to_client.append(bytes(40_000_000))
-                link.pump()
-                cast("Wire", link.core).done = True
-                link.pump()
-                await until(lambda: not gate.links and not broker.open)
+        async with _half_closed() as (gate, broker, _, writer):
+            link = link_of(gate)
+            cast("asyncio.Transport", writer.transport).pause_reading()
+            cast("Wire", link.core).to_client.append(bytes(40_000_000))
+            link.pump()
+            cast("Wire", link.core).done = True
+            link.pump()
+            await until(lambda: not gate.links and not broker.open)
 
     run(scene(), plain=plain)
