@@ -13,7 +13,8 @@ are made from seeds by a small mutator. Both give the same inputs to the same ta
 - `connection`: targets `client`, `broker`, `core`: frames of either side, and both interleaved, through
   `proxy.core.connection.Connection`.
 - `captures`: targets `reassembly`, `packets`, `pcap`, `pcapng`: what `fetchgate replay` reads.
-- `processes`: targets `channel`, `admin`: messages between the processes of a gateway, and its admin endpoint.
+- `processes`: targets `channel`, `admin`: messages between the processes of a gateway, and its admin
+  endpoint.
 - `seeds`, `mutate`: where inputs come from. `guided` is the loop with atheris, `plain` the one without.
 - `findings`: a finding is made small and becomes a file in tests/fuzz/regressions/TARGET, which
   `tests/fuzz/test_regressions.py` replays.

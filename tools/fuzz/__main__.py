@@ -54,7 +54,8 @@ def main() -> int:
         f"seed {seed}; {'guided by atheris' if with_atheris else 'without atheris: mutated seeds'}",
         flush=True,
     )
-    return int(any([_fuzz(target, count, seconds, seed, with_atheris=with_atheris) for target in chosen]))
+    counts = [_fuzz(target, count, seconds, seed, with_atheris=with_atheris) for target in chosen]
+    return int(any(counts))
 
 
 def _fuzz(target: Target, count: int, seconds: float, seed: int, *, with_atheris: bool) -> int:
@@ -122,9 +123,8 @@ def _guided(
     suspects = [bytes.fromhex(text) for text in told["suspects"].values()]
     ended = [*folder.glob("crash-*"), *folder.glob("timeout-*"), *folder.glob("oom-*")]
     if process.returncode and not ended and not suspects:
-        print(
-            f"{target.name}: the fuzzer ended with {process.returncode}:\n{log.read_text(errors='replace')[-2000:]}"
-        )
+        print(f"{target.name}: the fuzzer ended with {process.returncode}:")
+        print(log.read_text(errors="replace")[-2000:])
     return told["inputs"], told["seconds"], [*suspects, *(file.read_bytes() for file in ended)]
 
 

@@ -149,10 +149,7 @@ def _packets_seeds() -> list[bytes]:
 
 def _file(head: bytes, data: bytes) -> None:
     """A file that begins as its format does, so that not every input ends at the first bytes."""
-    if data[:1] == b"\xff":
-        data = data[1:]
-    else:
-        data = head + data[len(head) :]
+    data = data[1:] if data[:1] == b"\xff" else head + data[len(head) :]
     counts = FileCounts(file="fuzz")
     window = Window(0, len(data) + 1)
     window.fill(io.BytesIO(data))
@@ -204,9 +201,10 @@ def _pcapng_seeds() -> list[bytes]:
         bytes.fromhex("09000100090000000000"),
         bytes.fromhex("0e00080001000000000000000000"),
     ):
-        options += bytes(-len(options) % 4)
-        interface = _block(1, bytes.fromhex("6500000000000400") + options)
-        packets, at = [], 24
+        padding = bytes(-len(options) % 4)
+        interface = _block(1, bytes.fromhex("6500000000000400") + options + padding)
+        packets: list[bytes] = []
+        at = 24
         while at + 16 <= len(head) and len(packets) < 12:
             size = int.from_bytes(head[at + 8 : at + 12], "little")
             packet = head[at + 16 : at + 16 + size]
@@ -221,13 +219,22 @@ def _pcapng_seeds() -> list[bytes]:
 _PCAP_HEAD: Final = bytes.fromhex("d4c3b2a1")
 _PCAPNG_HEAD: Final = bytes.fromhex("0a0d0d0a")
 _FILES: Final = ("replay.capture.files", "replay.capture.packets")
+_SEARCHED: Final = 24 << 20
+"""Each direction of a connection may buffer 4 MB in search of a frame, gaps included, and copies them."""
 TARGETS: Final = (
-    Target(name="reassembly", run=_reassembly, seeds=_reassembly_seeds, modules=("replay.capture.kafka",)),
+    Target(
+        name="reassembly",
+        run=_reassembly,
+        seeds=_reassembly_seeds,
+        modules=("replay.capture.kafka",),
+        memory=_SEARCHED,
+    ),
     Target(
         name="packets",
         run=_packets,
         seeds=_packets_seeds,
         modules=("replay.capture.packets", "replay.capture.kafka"),
+        memory=_SEARCHED,
     ),
     Target(name="pcap", run=partial(_file, _PCAP_HEAD), seeds=_pcap_seeds, modules=_FILES, memory=48 << 20),
     Target(

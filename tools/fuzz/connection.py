@@ -6,7 +6,7 @@ leave both to the input. `ModelBroker` is who answers sensibly.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from proxy.core.budget import RequestBudget
@@ -29,6 +29,9 @@ _PARTITIONS: Final = 6
 _BUDGET: Final = 1 << 16
 _MODEL_ANSWERS: Final = 16
 """At most so many answers of the model in a row."""
+_FETCH_KEY: Final = b"\0\1"
+_API_VERSIONS_KEY: Final = b"\0\x12"
+_MEASURED: Final = Measured()
 _RELEASES: Final = ("4.3", "3.9", "2.8", "1.1", "1.0")
 
 
@@ -46,7 +49,7 @@ class _Script:
             sessions=self._limits,
             resolve=_resolve if options & 8 else None,
             max_request_bytes=100_000,
-            measured=Measured(),
+            measured=_MEASURED,
             foreign=bool(options & 16),
             request_budget=self._budget if options & 32 else None,
         )
@@ -134,14 +137,21 @@ class _Script:
         if len(request) < size or size < 8:
             return False
         del self._asked[: 4 + size]
-        try:
-            response = bytearray(self._broker_model().handle(request, self._now))
-        except (WireError, ConnectionClosedError, ValueError, OverflowError, KeyError, IndexError):
-            response = bytearray(request[4:8])
+        response = bytearray(self._model_response(request))
         if mask and len(response) > 4:
             response[4 + where % (len(response) - 4)] ^= mask
         self._broker(len(response).to_bytes(4) + response)
         return True
+
+    def _model_response(self, request: bytes) -> bytes:
+        try:
+            if request[:2] == _FETCH_KEY:
+                return self._broker_model().handle(request, self._now)
+            if request[:2] == _API_VERSIONS_KEY:
+                return request[4:8] + _api_versions(self._release, request[3])
+        except (WireError, ConnectionClosedError, ValueError, OverflowError, KeyError, IndexError):
+            pass  # the model is for requests that a broker understands
+        return request[4:8]
 
     def _broker_model(self) -> ModelBroker:
         if self._model is None:
@@ -163,7 +173,7 @@ class _Script:
             wants.reverse()
         if subset & 128:
             wants = wants[1:] + wants[:1]
-        self._client(fetch(version, *wants, correlation=kind))
+        self._client(_fetch_frame(version, tuple(wants), kind))
 
     def _other(self, api_key: int, version: int) -> None:
         content = bytes((0, api_key % 90, 0, version % 20, 0, 0, 0, api_key)) + b"\0\1c" + bytes(version % 7)
@@ -220,11 +230,22 @@ class _Script:
             raise AssertionError(f"slots, request budget and buffered bytes that nobody gives back: {left}")
 
 
+@lru_cache(maxsize=256)
+def _api_versions(release: str, version: int) -> bytes:
+    """Return the response to ApiVersions, behind its correlation id."""
+    return ModelBroker(release).handle(bytes((0, 18, 0, version, 0, 0, 0, 0)), 0.0)[4:]
+
+
+@lru_cache(maxsize=4096)
+def _fetch_frame(version: int, wants: tuple[tuple[str, int, int], ...], correlation: int) -> bytes:
+    return fetch(version, *wants, correlation=correlation)
+
+
 def _resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
     return None if node_id % 7 == 3 else (f"gate-{host[:8]}", port & 0xFFFF)
 
 
-def _run(steps: tuple[int, ...], answered: bool, data: bytes) -> None:  # noqa: FBT001
+def _run(steps: tuple[int, ...], answered: bool, data: bytes) -> None:
     _Script(data, steps, answered=answered).run()
 
 

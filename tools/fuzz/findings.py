@@ -1,13 +1,16 @@
 """What was found becomes a small file that a test replays."""
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Final
 
 from tools.fuzz.target import Finding, Target, examine
 
 REGRESSIONS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "regressions"
-_MOST_TRIES: Final = 2000
+_MOST_TRIES: Final = 1000
+_SECONDS: Final = 20.0
+"""An input is not made smaller for longer than this."""
 
 
 def regressions(target: Target) -> list[Path]:
@@ -34,11 +37,11 @@ def keep(target: Target, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path,
 
 def smaller(target: Target, data: bytes, found: Finding) -> bytes:
     """Leave out what is not needed for the same finding."""
-    tries = 0
+    tries, until = 0, time.monotonic() + _SECONDS
     size = len(data) // 2
     while size and tries < _MOST_TRIES:
         at = 0
-        while at < len(data) and tries < _MOST_TRIES:
+        while at < len(data) and tries < _MOST_TRIES and time.monotonic() < until:
             shorter = data[:at] + data[at + size :]
             tries += 1
             again = examine(target, shorter)

@@ -77,6 +77,7 @@ def inputs(target: Target, seed: int) -> Iterator[bytes]:
 def plain(target: Target, count: int, seconds: float, seed: int, say: Say) -> Watch:
     """Feed so many inputs, or for so many seconds."""
     watch = Watch(target)
+    target.seeds()  # the first time they are read from files
     began = said = time.monotonic()
     for data in inputs(target, seed):
         now = time.monotonic()

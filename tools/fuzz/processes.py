@@ -1,4 +1,4 @@
-"""Targets `channel` and `admin`: messages between a gateway's processes, and what comes to its admin endpoint.
+"""Targets `channel` and `admin`: messages between a gateway's processes, and its admin endpoint.
 
 The two ends of a channel are the same program, so pickled data is trusted there. What is made of an input are
 messages, their order, and where reads and packets cut them. Bytes of the input are never unpickled.
@@ -32,11 +32,12 @@ _FLAGS: Final = {"bootstrap": "127.0.0.1:1", "listen": "127.0.0.1:0"}
 
 
 def _channel(data: bytes) -> None:
-    """Two bytes say what is sent; then messages, each with a byte for its size and one for where it is cut."""
+    """Two bytes say what is sent; then messages: a byte for the size of each, one for where it is cut."""
     if len(data) < 3:
         return
     _packets(data)
-    sent, stream, cuts = [], b"", []
+    sent: list[Any] = []
+    stream, cuts = b"", []
     at = 2
     while at + 2 <= len(data) and len(sent) < _MOST_MESSAGES:
         size, cut = data[at], data[at + 1]
@@ -73,7 +74,7 @@ def _arguments(content: bytes) -> list[Any]:
         case 1:
             return [content]
         case 2:
-            return [{each: None for each in content}]
+            return [dict.fromkeys(content)]
         case 3:
             return [list(content), content[1:]]
         case 4:

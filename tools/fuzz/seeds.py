@@ -37,9 +37,9 @@ def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
                 requests[frame[:4]].add(frame)
     for vector in json.loads(_VECTORS.read_text()):
         asked, told = bytes.fromhex(vector["request_hex"]), bytes.fromhex(vector["response_hex"])
-        if len(asked) <= _MOST_BYTES and len(requests[asked[:4]]) < 3 * _OF_EACH:
+        if 8 <= len(asked) <= _MOST_BYTES and len(requests[asked[:4]]) < 3 * _OF_EACH:
             requests[asked[:4]].add(asked)
-            if len(told) <= _MOST_BYTES:
+            if 8 <= len(told) <= _MOST_BYTES:
                 responses[-1].add(told)
     return (
         tuple(sorted({frame for kind in requests.values() for frame in kind})),
@@ -71,8 +71,11 @@ def _of_capture(path: Path) -> list[tuple[bytes, bool]]:
 
 
 def _is_client(stream: bytes | bytearray) -> bool:
-    """Whether a stream begins with a request: a known API key and a small version."""
-    return len(stream) > 12 and stream[4] == 0 and stream[5] < 80 and stream[6] == 0 and stream[7] < 20
+    """Whether a stream begins with a request: a known API key, a small version, a client id."""
+    size = int.from_bytes(stream[12:14])
+    name = bytes(stream[14 : 14 + size])
+    known = len(stream) > 14 and stream[4] == 0 and stream[5] < 80 and stream[6] == 0 and stream[7] < 20
+    return known and 0 < size == len(name) < 64 and name.isascii() and name.decode().isprintable()
 
 
 @cache

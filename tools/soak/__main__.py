@@ -1,6 +1,7 @@
 """The command line: see `tools.soak`."""
 
 import argparse
+import logging
 import os
 import random
 import sys
@@ -23,6 +24,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of all choices (default: another one each time)")
     given = parser.parse_args()
     os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"
+    for name in ("aiokafka", "kafka"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what they could not do is in the table
     seed = random.randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311 - not a secret
     began = time.monotonic()
     outcome = soak(given.minutes * 60, seed, lambda line: print(line, flush=True))

@@ -174,6 +174,7 @@ class _Run:
         self._say("ending the clients ...")
         for reader in self._readers:
             reader.stop()
+        self._gateways.quiet()
         problems = [*self._disturbances.problems]
         followers = self._sessions()
         last = self._gateways.finish()
@@ -300,14 +301,10 @@ class _Run:
                 self._disturbances.settle()
         time.sleep(FOLLOWERS_SECONDS)
         followers = {broker.node_id: self._sessions_of(broker.node_id) for broker in self._cluster.brokers}
-        some = [
-            reader
-            for reader in readers(
-                GATEWAY, self._gateways.address, self._topics, self._produced.sent, self._network.near
-            )
-            if reader.name != "kafka-python"  # it has sessions of its own, which are its own to close
-        ]
-        self._readers_apart(some)
+        # kafka-python has sessions of its own, which are its own to close.
+        at, sent = self._gateways.address, self._produced.sent
+        some = readers(GATEWAY, at, self._topics, sent, self._network.near, without="kafka-python")
+        self._readers_apart(list(some))
         return followers
 
     def _readers_apart(self, some: list[Reader]) -> None:

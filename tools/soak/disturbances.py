@@ -187,13 +187,15 @@ class Disturbances:
         while True:
             try:
                 with Admin(self.cluster.bootstrap) as admin:
-                    return change(admin)
+                    change(admin)
             except (OSError, RuntimeError, KeyError) as error:
                 if getattr(error, "code", None) == already:
                     return
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(1)
+            else:
+                return
 
     def _reloaded(self, choose: random.Random, **options: object) -> None:
         self.gateways.reload(**options)

@@ -129,12 +129,8 @@ class Gateways:
 
     def finish(self) -> Used:
         """End the last one in good order, and return what it used when its clients had left."""
+        self.quiet()
         with self.near():
-            deadline = time.monotonic() + QUIET_SECONDS
-            while (open_ := self.state().get("connections_open", 0)) and time.monotonic() < deadline:
-                time.sleep(0.5)
-            if open_:
-                self.problems.append(f"the gateway has {open_} connections although all clients have left")
             last = self.used()
             self._leave(self.current)
         if last.descriptors > self.first.descriptors + SPARE_DESCRIPTORS:
@@ -142,6 +138,15 @@ class Gateways:
         if self.most > MOST_BYTES:
             self.problems.append(f"the gateway used {self.most / 1e6:.0f} MB")
         return last
+
+    def quiet(self) -> None:
+        """Wait until no client is connected."""
+        deadline = time.monotonic() + QUIET_SECONDS
+        while (state := self.state()).get("connections_open") and time.monotonic() < deadline:
+            time.sleep(0.5)
+        if left := state.get("connections"):
+            who = sorted(link["client_id"] or "nobody yet" for link in left)
+            self.problems.append(f"the gateway has connections although all clients have left: {who}")
 
     def kill_worker(self, number: int) -> bool:
         """Kill a worker with SIGKILL; False if it is not known which process it is."""

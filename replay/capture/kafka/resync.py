@@ -103,6 +103,8 @@ class Search:
         self._runs.append(BufferedRun(at, size, None, 0, 0))
         self._holes.append((at, at + size))
         self.buffer += bytes(size)
+        if self._looked >= at - self._judge.overlap:
+            self._looked = at + size  # no frame begins in a gap, and it may be a thousand times what was captured
         self._bound()
 
     def look(self, *, boundary: bool) -> int:

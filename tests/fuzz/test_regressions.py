@@ -1,0 +1,35 @@
+"""What the fuzzers once found, and a few thousand fresh inputs for each target."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.fuzz.findings import REGRESSIONS, regressions
+from tools.fuzz.plain import plain
+from tools.fuzz.target import Target, examine
+from tools.fuzz.targets import TARGETS
+
+FRESH = 2000
+SECONDS = 3.0
+"""For the fresh inputs of one target: on a slow machine there are fewer."""
+FILES = [(target, file) for target in TARGETS.values() for file in regressions(target)]
+
+
+def test_each_regression_file_belongs_to_a_target() -> None:
+    assert {file.parent.name for file in REGRESSIONS.glob("*/*")} <= TARGETS.keys()
+
+
+@pytest.mark.parametrize(
+    ("target", "file"), [pytest.param(*each, id=f"{each[0].name}-{each[1].name}") for each in FILES]
+)
+def test_what_was_found_once_is_found_no_more(target: Target, file: Path) -> None:
+    found = examine(target, file.read_bytes())
+    assert found is None, found
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+def test_fresh_inputs_raise_nothing(target: Target) -> None:
+    watch = plain(target, FRESH, SECONDS, 1, lambda *_: None)
+    crashes = {name: data.hex() for name, data in watch.suspects.items() if name.startswith("crash")}
+    assert crashes == {}
+    assert watch.inputs > len(target.seeds())

@@ -1,0 +1,102 @@
+"""How the soak judges what was received."""
+
+import hashlib
+from typing import Any
+
+from tools.soak.records import Log, Place, Produced, Received, Record, digest_of, generation_of
+
+STEADY = Place("steady", 0, 3)
+HEADERS = [("generation", b"0"), ("empty", b""), ("null", None)]
+
+
+def _record(number: int, **other: Any) -> Record:
+    fields: dict[str, Any] = {
+        "timestamp": 1000 + number,
+        "key": b"k",
+        "value": b"v%d" % number,
+        "headers": HEADERS,
+    } | other
+    return Record(**fields)
+
+
+def _line(record: Record, offset: int, partition: int = 3) -> dict[str, Any]:
+    """Print a record as consumer programs do."""
+    value = f"{len(record.value)}:{hashlib.sha256(record.value).hexdigest()}"
+    return {
+        "topic": "steady",
+        "partition": partition,
+        "offset": offset,
+        "timestamp": record.timestamp,
+        "key": record.key.hex() if record.key is not None else None,
+        "value": value,
+        "headers": [[name, None if content is None else content.hex()] for name, content in record.headers],
+    }
+
+
+def test_a_record_and_its_line_have_one_digest_and_each_field_counts() -> None:
+    record = _record(1)
+    assert digest_of(_line(record, 0)) == record.digest()
+    assert generation_of(_line(record, 0)) == 0
+    others = [
+        _record(1, timestamp=5),
+        _record(1, key=None),
+        _record(1, key=b""),
+        _record(1, value=b"v"),
+        _record(1, headers=HEADERS[:2]),
+        _record(1, headers=[*HEADERS[:2], ("null", b"")]),
+    ]
+    assert len({record.digest(), *(other.digest() for other in others)}) == 7
+
+
+def test_what_was_lost_twice_in_the_log_or_invented_is_a_problem() -> None:
+    produced, log = Produced(), Log()
+    digests = [_record(number).digest() for number in range(4)]
+    produced.sent.update(digests)
+    for offset, digest in enumerate(digests[:3]):
+        produced.delivered(STEADY, offset, digest)
+        log.put(STEADY, offset, digest)
+    produced.delivered(STEADY, None, digests[3])
+    assert produced.problems(log) == ["1 records that were acknowledged without an offset are not in the log"]
+    log.put(STEADY, 3, digests[3])
+    assert produced.problems(log) == []
+    log.put(STEADY, 4, digests[3])
+    log.put(STEADY, 5, 99)
+    log.put(STEADY, 1, digests[0])
+    assert produced.problems(log) == [
+        "1 acknowledged records are not in the log: steady-3 at 1",
+        "2 records are in the log more than once",
+        "1 records are in the log that nobody sent",
+    ]
+
+
+def test_records_of_a_deleted_generation_need_not_be_in_the_log() -> None:
+    produced, log = Produced(), Log()
+    digest = _record(1).digest()
+    produced.sent.add(digest)
+    produced.delivered(Place("churn", 0, 1), 0, digest)
+    later = _record(2).digest()
+    produced.sent.add(later)
+    log.put(Place("churn", 1, 1), 0, later)
+    assert produced.problems(log) == []
+
+
+def test_a_record_may_come_again_after_a_rebalance_only() -> None:
+    sent = {_record(number).digest() for number in range(3)}
+    received = Received(sent)
+    for offset in range(3):
+        received.record(0, _line(_record(offset), offset))
+    received.rebalanced(0)
+    received.record(0, _line(_record(1), 1))
+    assert (received.repeated, received.again) == (1, 0)
+    received.record(0, _line(_record(1), 1))
+    assert (received.repeated, received.again) == (2, 1)
+
+
+def test_changed_and_invented_records_are_told_with_their_place() -> None:
+    received = Received({_record(number).digest() for number in range(2)})
+    received.record(0, _line(_record(0), 0))
+    received.record(0, _line(_record(1), 0))
+    received.record(0, _line(_record(7), 1))
+    assert received.changed == [(STEADY, 0)]
+    assert received.invented == [(STEADY, 1)]
+    assert received.log.count == 1
