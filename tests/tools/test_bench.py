@@ -327,7 +327,9 @@ class TestRounds:
             "floor": [bulk.Drained(0.5, 200.0), bulk.Drained(0.8, 150.0), bulk.Drained(0.4, 220.0)],
             "gateway": [bulk.Drained(0.9, 100.0), bulk.Drained(0.8, 147.0), bulk.Drained(0.4, 220.0)],
         }
-        cpu, times_cpu, pace, times_pace, resident = bulk._table(rounds, {"gateway": 50.0}, 2.0).rows
+        table = bulk._table(rounds, {"gateway": 60.0}, {"gateway": 50.0}, 2.0)
+        cpu, kernel, times_cpu, pace, times_pace, resident = table.rows
+        assert kernel.values == {"gateway": 60.0}
         assert cpu.values == {"floor": 0.5, "gateway": 0.8}
         assert times_cpu.values == {"floor": 1.0, "gateway": 1.0}
         assert pace.values["gateway"] == 147.0

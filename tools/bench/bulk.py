@@ -46,12 +46,14 @@ def run(stage: Stage) -> list[Table]:
         proxies = stage.peers(stack)
         found: dict[str, list[Drained]] = {name: [] for name in (DIRECT, *proxies)}
         _drained(stage, topic, records, None)  # the broker warms up
+        before = {name: proxy.meter.times for name, proxy in proxies.items()}
         for number in range(rounds):
             stage.report(f"bulk: draining by {', '.join(found)}, round {number + 1} of {rounds} ...")
             for name in turned(list(found), number):
                 found[name].append(_drained(stage, topic, records, proxies.get(name)))
+        kernel = {name: proxy.meter.times.kernel_since(before[name]) for name, proxy in proxies.items()}
         resident = {name: proxy.meter.resident / 1e6 for name, proxy in proxies.items()}
-    return [_table(found, resident, gigabytes)]
+    return [_table(found, kernel, resident, gigabytes)]
 
 
 def fill(stage: Stage, topic: str, records: int) -> None:
@@ -94,7 +96,9 @@ def _drained(stage: Stage, topic: str, records: int, proxy: Proxy | None) -> Dra
     return drained(address, topic, records, proxy, f"--set=fetch.max.bytes={RESPONSE_BYTES}")
 
 
-def _table(rounds: Rounds[Drained], resident: Mapping[str, float], gigabytes: float) -> Table:
+def _table(
+    rounds: Rounds[Drained], kernel: Mapping[str, float], resident: Mapping[str, float], gigabytes: float
+) -> Table:
     rows = [
         Row(
             name="CPU of the proxy",
@@ -102,6 +106,7 @@ def _table(rounds: Rounds[Drained], resident: Mapping[str, float], gigabytes: fl
             values=without(medians(rounds, "cpu"), DIRECT),
             figure="bulk of 1 MB responses: CPU",
         ),
+        Row(name="of it in the kernel", unit="%", values=kernel),
         Row(
             name="CPU in the floor's",
             unit="times",
