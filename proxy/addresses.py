@@ -5,7 +5,6 @@ address for it.
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 MAX_PORT = 65535
@@ -61,6 +60,10 @@ class Broker:
     address: Address
     listener: Address | None = None
     """None: the rule gives no port for it, or it needs none."""
+    bound: tuple[Address, ...] = ()
+    """The IPs, and the port, at which its listener is bound."""
+    opening: bool = False
+    """Its listener is being opened: nobody knows yet whether that succeeds."""
     problem: str = ""
     """Why it has no listener; empty when it has one, or needs none."""
     missing_since: float | None = None
@@ -131,21 +134,6 @@ class BrokerPorts:
             return Address(self.template.replace(_PLACEHOLDER, str(node_id)), self.template_port)
         port = (listen.port + 1 if self.base is None else self.base) + node_id
         return Address(listen.host, port) if 1 <= port <= MAX_PORT else None
-
-
-def listeners(listen: Address, brokers: Iterable[Broker], *, shares: bool) -> Iterator[Address]:
-    """Return the addresses of the gateway's listeners.
-
-    Args:
-        listen: the address of the bootstrap listener.
-        brokers: the known brokers; one with a problem has no listener.
-        shares: brokers of a host template share its port at the host of `listen`; on this machine their names
-            may resolve to another one.
-    """
-    yield listen
-    for broker in brokers:
-        if broker.listener is not None and not broker.problem:
-            yield Address(listen.host, broker.listener.port) if shares else broker.listener
 
 
 def advertised(listener: Address, *, listen: Address, advertise: str, reached_at: str) -> Address:

@@ -1,12 +1,14 @@
 """Real brokers and gateways for every folder of tests, started when a test first asks for them."""
 
 import os
+import socket
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
 
+from tests.names import Names
 from tools import debian
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, Cluster
@@ -30,6 +32,15 @@ def _java_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(java_home(tmp_path_factory.mktemp("java-home"))))
         yield
+
+
+@pytest.fixture
+def fake_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
+    """Names of the domain ``example`` are resolved by the test."""
+    names = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", names.getaddrinfo)
+    yield names
+    names.end()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ Every step is played at once. What comes out must be named before the next step:
 well as one that is missing. A failure shows both sides frame by frame, fetches by what they say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import ndiff
 from itertools import count
 from typing import Any, Final, Self
@@ -63,6 +63,7 @@ class Playbook:
     Args:
         sessions: the switch and the slots; by default ten, on.
         resolve: where brokers are told to be.
+        opening: tells which listeners are being opened.
         max_request_bytes: the longest frame taken from the client.
         request_budget: bytes of fetches that may be kept until they are whole.
         versions: what the broker said to other clients.
@@ -73,6 +74,7 @@ class Playbook:
         sessions: SessionLimits | None = None,
         *,
         resolve: Resolve | None = None,
+        opening: Callable[[int], bool] = lambda _: False,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         request_budget: RequestBudget | None = None,
         versions: BrokerVersions | None = None,
@@ -82,6 +84,7 @@ class Playbook:
         self.connection = Connection(
             sessions=self.sessions,
             resolve=resolve,
+            opening=opening,
             max_request_bytes=max_request_bytes,
             measured=self.measured,
             request_budget=request_budget,

@@ -4,6 +4,7 @@ What is not understood is forwarded byte for byte: only its length and its heade
 raises for a peer's fault: `Connection.fault` says why the connection has to end.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -71,12 +72,18 @@ class Stream(Enum):
     """It is not Kafka: all is forwarded, and with it the end of what either side sends."""
 
 
+def _none_opening(_node_id: int, /) -> bool:
+    """Say that no broker's listener is being opened."""
+    return False
+
+
 class Connection:
     """A client and its broker.
 
     Args:
         sessions: the switch and the slots that all connections of the process share.
         resolve: where brokers are told to be; None leaves addresses as they are.
+        opening: tells whether it is not known yet if a broker will have a listener.
         max_request_bytes: the longest frame taken from the client.
         foreign: the client may use another protocol than Kafka, or TLS. All its bytes are forwarded then.
         request_budget: room for fetches until they are whole, for all connections of the process; None: any.
@@ -85,6 +92,7 @@ class Connection:
     """
 
     __slots__ = (
+        "_awaiting",
         "_delayed",
         "_fetches",
         "_foreign",
@@ -122,6 +130,7 @@ class Connection:
         *,
         sessions: SessionLimits,
         resolve: Resolve | None,
+        opening: Callable[[int], bool] = _none_opening,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         measured: Measured | None = None,
         foreign: bool = False,
@@ -177,7 +186,9 @@ class Connection:
             ask_versions=self._probe,
             versions=self._versions,
         )
-        self._rewriting = Rewriting(resolve, self._fetches.eligibility, self.events)
+        self._rewriting = Rewriting(resolve, opening, self._fetches.eligibility, self.events)
+        self._awaiting = 0
+        """Whole responses that wait for the listeners of brokers that they name."""
 
     def __repr__(self) -> str:
         return (
@@ -198,7 +209,7 @@ class Connection:
     @property
     def done(self) -> bool:
         """Whether, after `close_session`, nothing is in flight any more."""
-        if self.stage is not Stage.CLOSING:
+        if self.stage is not Stage.CLOSING or self._awaiting:
             return False
         # A request of which the end never came is not answered.
         expected = self._responses.expected
@@ -318,6 +329,16 @@ class Connection:
         self._versions.forget()  # the next broker at this address may be of another release
         if self._foreign and self._response_part:
             self._be_wire()
+        self.brokers_opened()
+
+    def brokers_opened(self) -> None:
+        """Send the responses that wait for listeners; a broker without one is left out of them."""
+        for request in [each for each in self._responses.owed if each.awaits_brokers]:
+            buffered = request.buffered
+            pieces = self._rewriting.rewritten(request, waits=False)
+            self._responses.buffered -= buffered
+            self._awaiting -= 1
+            self.to_client += self._responses.in_turn(request, pieces) + self._responses.ended(request)
 
     def ended(self) -> None:
         """Note that both sides are gone, and with them all that was in flight."""
@@ -676,7 +697,11 @@ class Connection:
         self._responses.buffered += request.buffered - buffered
         if pieces:
             self.to_client += self._responses.in_turn(request, pieces)
-        if last:
+        if last and request.awaits_brokers:
+            self._awaiting += 1
+            self._responses.expected.popleft()
+            self._meter.note_other(request)
+        elif last:
             self._end_response(request)
 
     def _receive_ours(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:

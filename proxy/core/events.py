@@ -121,6 +121,13 @@ class Passthrough:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersAwaited:
+    """A response waits for the listeners of these brokers; see `Connection.brokers_opened`."""
+
+    node_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """A peer violated the protocol. The connection ends."""
 
@@ -130,5 +137,12 @@ class Fault:
 
 
 Event: TypeAlias = (
-    ClientNamed | SessionMade | SessionRefused | SessionLost | SessionClosed | Passthrough | Fault
+    ClientNamed
+    | SessionMade
+    | SessionRefused
+    | SessionLost
+    | SessionClosed
+    | Passthrough
+    | BrokersAwaited
+    | Fault
 )

@@ -5,11 +5,11 @@ first: the top-level fields and, at v16 and later, the body's tags, which have b
 `Rewriting` keeps a response that has addresses or version ranges until it is whole, and then rewrites it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from proxy.core.eligibility import Eligibility
-from proxy.core.events import Event, Passthrough
+from proxy.core.events import BrokersAwaited, Event, Passthrough
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
@@ -32,14 +32,22 @@ class Rewriting:
 
     Args:
         resolve: where brokers are told to be; None leaves addresses as they are.
+        opening: tells whether it is not known yet if a broker will have a listener.
         eligibility: is given what the broker can do.
-        events: where it is reported that a response was not understood.
+        events: where it is reported that a response was not understood, or waits.
     """
 
-    __slots__ = ("_eligibility", "_events", "_resolve")
+    __slots__ = ("_eligibility", "_events", "_opening", "_resolve")
 
-    def __init__(self, resolve: Resolve | None, eligibility: Eligibility, events: list[Event]) -> None:
+    def __init__(
+        self,
+        resolve: Resolve | None,
+        opening: Callable[[int], bool],
+        eligibility: Eligibility,
+        events: list[Event],
+    ) -> None:
         self._resolve = resolve
+        self._opening = opening
         self._eligibility = eligibility
         self._events = events
 
@@ -71,17 +79,40 @@ class Rewriting:
         request.buffered += len(chunk)
         if left:
             return []
-        frame = b"".join(request.chunks)
-        request.drop_chunks()
         if request.api_key == ApiKey.API_VERSIONS:
+            frame = b"".join(request.chunks)
+            request.drop_chunks()
             pieces, features = clamped(frame, request.version)
             self._eligibility.know(features)
             return pieces
+        return self.rewritten(request, waits=True)
+
+    def rewritten(self, request: InFlightRequest, *, waits: bool) -> list[Buffer]:
+        """Return a whole response with our addresses; none if it has to wait for listeners.
+
+        Args:
+            request: what it is the response to.
+            waits: it may wait; otherwise the brokers without a listener are left out.
+        """
+        frame = b"".join(request.chunks)
+        named: set[int] = set()
+
+        def resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
+            named.add(node_id)
+            return self._resolve(node_id, host, port) if self._resolve is not None else None
+
         try:
-            return readdressed(frame, request.api_key, request.version, self._resolve)
+            pieces = readdressed(frame, request.api_key, request.version, resolve)
         except ProtocolError:
             self._events.append(Passthrough(reason="a response with addresses was not understood"))
-            return [frame]
+            pieces = [frame]
+        if waits and (opening := frozenset(filter(self._opening, named))):
+            request.awaits_brokers = True
+            self._events.append(BrokersAwaited(node_ids=opening))
+            return []
+        request.awaits_brokers = False
+        request.drop_chunks()
+        return pieces
 
     def learn(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the next bytes of the response to the gateway's own ApiVersions request."""

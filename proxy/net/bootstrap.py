@@ -11,6 +11,7 @@ from typing import Final
 
 from proxy.addresses import Address
 from proxy.net.loop_guard import check_not_own
+from proxy.net.resolve import Resolver, try_each
 from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import (
@@ -47,13 +48,19 @@ class Cluster:
     """By node id; None: it responds, but names its brokers only to clients that have authenticated."""
 
 
-async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collection[Address] = ()) -> Cluster:
+async def ask(
+    address: Address,
+    resolver: Resolver,
+    tls: BrokerTls | None = None,
+    listeners: Collection[Address] = (),
+) -> Cluster:
     """Ask one bootstrap address.
 
     Args:
         address: the address.
+        resolver: resolves its name.
         tls: TLS to brokers; None: plain text.
-        listeners: the addresses of the gateway's own listeners, which are not asked.
+        listeners: where the gateway's own listeners are bound; they are not asked.
 
     Raises:
         BootstrapError: it can't be reached, or does not speak Kafka.
@@ -62,10 +69,17 @@ async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collect
     hint = "" if secured else " (does it speak TLS? Then give --broker-tls on)"
     checks = "does its name resolve, is there a route to it" + (", does it speak TLS" if secured else "")
     late = f"not connected in {ASK_SECONDS:.0f} s ({checks}?)"
+    loop = asyncio.get_running_loop()
+    end = loop.time() + ASK_SECONDS
     try:
         async with asyncio.timeout(ASK_SECONDS):
-            await check_not_own(address, listeners)
-            reader, writer = await asyncio.open_connection(address.host, address.port, **secured)
+            ips = await resolver.ips(address.host)
+            check_not_own(ips, address.port, listeners)
+            reader, writer = await try_each(
+                ips,
+                end - loop.time(),
+                lambda ip: asyncio.open_connection(ip, address.port, **secured),
+            )
             late = f"no response in {ASK_SECONDS:.0f} s{hint}"
             try:
                 return Cluster(address=address, brokers=await _converse(reader, writer))
@@ -82,7 +96,10 @@ async def ask(address: Address, tls: BrokerTls | None = None, listeners: Collect
 
 
 async def ask_any(
-    addresses: tuple[Address, ...], tls: BrokerTls | None = None, listeners: Collection[Address] = ()
+    addresses: tuple[Address, ...],
+    resolver: Resolver,
+    tls: BrokerTls | None = None,
+    listeners: Collection[Address] = (),
 ) -> Cluster:
     """Ask addresses in turn until one responds; see `ask`.
 
@@ -92,7 +109,7 @@ async def ask_any(
     reasons: list[str] = []
     for address in addresses:
         try:
-            return await ask(address, tls, listeners)
+            return await ask(address, resolver, tls, listeners)
         except BootstrapError as error:
             reasons.append(str(error))
     raise BootstrapError("; ".join(reasons))

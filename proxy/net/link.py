@@ -369,6 +369,10 @@ class Link:
         elif self.phase is Phase.CLOSING and core.done:
             self.finish()
 
+    def brokers_opened(self) -> None:
+        """Send the responses that wait for the listeners of brokers."""
+        self._run_core(self.core.brokers_opened)
+
     def _run_core(self, call: Callable[[], None]) -> None:
         """Call the core with something else than bytes, and act on the result."""
         try:

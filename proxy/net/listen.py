@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from proxy.addresses import Address
 from proxy.net.endpoint import keep_alive
+from proxy.net.resolve import look_up
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients reconnect at once when another gateway has ended."""
@@ -37,15 +38,18 @@ class Binding:
     """Others may listen at the same address (SO_REUSEPORT): a new gateway starts while this one drains."""
     inherited: Sequence[socket.socket] = ()
     """Listening sockets from systemd; they stay open after the gateway stops serving on them."""
-    _made: "WeakSet[socket.socket]" = field(default_factory=WeakSet)
-    """The sockets that were made. The kernel does not refuse a second socket where ports are shared, nor a
-    second copy of one from systemd: each would get some of the other's clients."""
+    _made: "WeakValueDictionary[Any, socket.socket]" = field(default_factory=WeakValueDictionary)
+    """The sockets that were made, by IP version, IP and port. The kernel refuses no second socket where
+    ports are shared, nor a second copy of one from systemd: each would get some of the other's clients."""
 
-    def bind(self, address: Address, *, prepare: Prepare | None = None) -> list[socket.socket]:
-        """Listen at an address: at every IP that its name resolves to and that this machine has.
+    def bind(
+        self, address: Address, *, ips: Sequence[str] = (), prepare: Prepare | None = None
+    ) -> list[socket.socket]:
+        """Listen at an address: at every IP of its host that this machine has.
 
         Args:
             address: the address.
+            ips: those of its host; without them a name is looked up, which blocks.
             prepare: called with each socket, before it is bound unless it came from systemd.
 
         Raises:
@@ -54,7 +58,7 @@ class Binding:
         """
         bound: list[socket.socket] = []
         failure: OSError | None = None
-        for family, at in _resolved(address):
+        for family, at in _socket_addresses(ips or look_up(address.host), address.port):
             try:
                 self._check_not_own(family, at)
                 bound.append(self._inherited(family, at, prepare) or self._bound(family, at, prepare))
@@ -66,13 +70,14 @@ class Binding:
             for sock in bound:
                 sock.close()
             raise failure
-        self._made.update(bound)
+        for sock in bound:
+            self._made[sock.family, *sock.getsockname()[:2]] = sock
         return bound
 
     def _check_not_own(self, family: int, at: Any) -> None:
-        for sock in self._made:
-            if sock.fileno() >= 0 and sock.family == family and sock.getsockname()[:2] == at[:2]:
-                raise OwnListenerError
+        sock = self._made.get((family, *at[:2]))
+        if sock is not None and sock.fileno() >= 0:
+            raise OwnListenerError
 
     def _inherited(self, family: int, at: Any, prepare: Prepare | None) -> socket.socket | None:
         """Return a copy of systemd's socket for an address; closing the copy leaves the original open."""
@@ -136,18 +141,15 @@ def _listening(numbers: range) -> Iterator[socket.socket]:
                 sock.detach()
 
 
-def _resolved(address: Address) -> list[tuple[int, Any]]:
-    """Return the family and the socket address of each IP of an address.
-
-    Raises:
-        OSError: the name does not resolve.
-    """
-    try:
-        found = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+def _socket_addresses(ips: Sequence[str], port: int) -> list[tuple[int, Any]]:
+    """Return the family and the socket address of each IP."""
+    found = [
+        (int(family), at)
+        for ip in ips
+        for family, _, _, _, at in socket.getaddrinfo(
+            ip, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
         )
-    except UnicodeError as error:
-        raise OSError(errno.EINVAL, f"{address.host[:64]!r} is not a host name") from error
-    if address.port == 0:
+    ]
+    if port == 0:
         found = found[:1]  # the port that is chosen would be another for each family
-    return list(dict.fromkeys((int(family), at) for family, _, _, _, at in found))
+    return list(dict.fromkeys(found))

@@ -4,7 +4,6 @@ A connection there would make the gateway open another one, and so on, up to the
 transparent mode such a connection is recognized when it comes back: `proxy.net.transparent.OutboundPorts`.
 """
 
-import asyncio
 import socket
 from collections.abc import Iterable
 
@@ -21,32 +20,25 @@ class LeadsBackError(OSError):
         )
 
 
-async def check_not_own(address: Address, listeners: Iterable[Address]) -> None:
-    """Check that an address is not that of one of the gateway's own listeners.
+def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -> None:
+    """Check that no address of a broker is that of one of the gateway's own listeners.
 
     Args:
-        address: the address of a broker.
-        listeners: the gateway's own; names are resolved only for those at the port of `address`.
+        ips: those of the broker.
+        port: its port.
+        listeners: where the gateway's own are bound: IPs and ports.
 
     Raises:
-        LeadsBackError: it is.
-        OSError: the address does not resolve.
+        LeadsBackError: one is.
     """
-    hosts = {listener.host for listener in listeners if listener.port == address.port}
-    if not hosts:
+    own = {listener.host for listener in listeners if listener.port == port}
+    if not own:
         return
-    there = {LOOPBACK_OF.get(ip, ip) for ip in await _ips(address.host)}
-    here = {ip for ip in there if _is_here(ip)}
+    here = {ip for ip in (LOOPBACK_OF.get(ip, ip) for ip in ips) if _is_here(ip)}
     # Only IPv6 has colons; a wildcard stands for its own IP version.
     here |= {"::" if ":" in ip else "0.0.0.0" for ip in here}  # noqa: S104 - compared, not bound
-    for host in hosts:
-        if here and not here.isdisjoint(await _ips(host)):
-            raise LeadsBackError
-
-
-async def _ips(host: str) -> set[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return {str(at[0]) for *_, at in found}
+    if not here.isdisjoint(own):
+        raise LeadsBackError
 
 
 def _is_here(ip: str) -> bool:

@@ -7,8 +7,10 @@ from copy import deepcopy
 from time import monotonic, time
 from typing import Any
 
+from proxy.addresses import Address
 from proxy.config import Config
 from proxy.logger import Logger
+from proxy.net.resolve import Resolver
 from proxy.net.transparent import Destinations
 from proxy.server.conditions import ConnectionLimit, Reachability
 from proxy.server.listeners import Directory
@@ -38,7 +40,10 @@ class Service(ABC):
         """Why the last reload failed; a restart would fail for the same reason."""
         self.listen = config.listen
         """The address of the bootstrap listener; with the port that was bound, once it is bound."""
+        self.bound: tuple[Address, ...] = ()
+        """The IPs, and the port, at which it is bound."""
         self.reach = Reachability(config.bootstrap, log, self.note, self.called)
+        self.resolver = Resolver()
         self.totals = Totals()
         self.started_at = monotonic()
         self._connection_limit = ConnectionLimit(log, self.note)

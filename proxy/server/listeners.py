@@ -1,31 +1,32 @@
 """The listeners: one for the bootstrap and one for each broker that the cluster names.
 
 `ClusterListeners` binds the bootstrap listener, or in transparent mode the one that netfilter leads clients
-to, and polls the cluster for its brokers. `Brokers` opens a listener as soon as a broker is known. Binding
-does not block, so a response that names a broker is forwarded only when clients can connect to that broker's
-listener. The brokers can be kept in a file (``--state``): after a restart their listeners are open at once.
+to, and polls the cluster for its brokers. `Brokers` opens a listener as soon as a broker is known: at once
+if its IPs are known; in small steps if a response names many brokers; after a look-up if its host is a name.
+Meanwhile the broker is *opening*, and responses that name it wait (`Directory.opened`). The brokers can be
+kept in a file (``--state``): after a restart their listeners are open at once.
 """
 
 import asyncio
 import errno
-import json
-import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from pathlib import Path
 from socket import socket
 from time import monotonic
 from typing import Any, Final
 
-from proxy.addresses import BY_NAME, MAX_PORT, Address, Broker, BrokerPorts, advertised, listeners
+from proxy.addresses import BY_NAME, MAX_PORT, Address, Broker, BrokerPorts, advertised
 from proxy.config import Config
 from proxy.logger import Logger
 from proxy.net.bootstrap import BootstrapError, Cluster, ask_any
 from proxy.net.listen import Binding
+from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations, listen
 from proxy.reasons import reason_of
 from proxy.server.conditions import Reachability
+from proxy.server.state_file import StateFile
 from proxy.telemetry.history import Note
 from proxy.telemetry.totals import NodeId
 
@@ -39,6 +40,13 @@ RETRY_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait after it did not respond; each wait doubles."""
 TICK_SECONDS: Final = 5.0
 """How often the gateway retries to bind listeners that could not be bound."""
+OPEN_SECONDS: Final = 2.0
+"""How long a response waits for the listeners of the brokers that it names."""
+MAX_BROKERS: Final = 1000
+"""How many brokers are known at most. Large clusters have some hundreds. More are a mistake somewhere, and
+their listeners would take the descriptors that clients need."""
+AT_ONCE: Final = 16
+"""How many listeners are opened in one step of the event loop; each takes some 0.1 ms."""
 
 
 class Directory(ABC):
@@ -53,22 +61,46 @@ class Directory(ABC):
         self._listen = listen
         self._advertise = advertise
         self.known: dict[int, Broker] = {}
+        self._openings: dict[int, asyncio.Future[None]] = {}
+        """For each broker that is opening and that somebody waits for: done when it is opening no more."""
 
     @abstractmethod
-    def learn(self, node_id: int, address: Address) -> Broker:
-        """Record the address of a broker; afterwards it has a listener or a problem."""
+    def learn(self, node_id: int, address: Address) -> Broker | None:
+        """Record the address of a broker; a new one gets a listener. None: there are too many brokers."""
+
+    def is_opening(self, node_id: int) -> bool:
+        """Tell whether it is not known yet if a broker will have a listener."""
+        broker = self.known.get(node_id)
+        return broker is not None and broker.opening
 
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
         """Return a broker's address for clients (a `proxy.protocol.addresses.Resolve` with `reached_at`)."""
         if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
             return None
         broker = self.learn(node_id, Address(host, port))
-        if broker.listener is None or broker.problem:
+        if broker is None or broker.listener is None or broker.opening or broker.problem:
             return None
         address = advertised(
             broker.listener, listen=self._listen, advertise=self._advertise, reached_at=reached_at
         )
         return address.host, address.port
+
+    async def opened(self, node_ids: Iterable[int], within: float = OPEN_SECONDS) -> None:
+        """Wait until none of these brokers is opening any more, so many seconds at most."""
+        loop = asyncio.get_running_loop()
+        opening = [
+            self._openings.setdefault(node_id, loop.create_future())
+            for node_id in node_ids
+            if self.is_opening(node_id)
+        ]
+        if opening:
+            await asyncio.wait(opening, timeout=within)
+
+    def _is_open(self, node_id: int) -> None:
+        """Let those go on who wait for a broker: it is opening no more."""
+        opening = self._openings.pop(node_id, None)
+        if opening is not None and not opening.done():
+            opening.set_result(None)
 
     @property
     def problems(self) -> list[str]:
@@ -82,14 +114,17 @@ class Brokers(Directory):
     Args:
         rule: the addresses of the listeners.
         listen: the address of the bootstrap listener.
+        ips: where that is bound.
         advertise: the host in the addresses that clients get, or nothing.
         serve: gets the listening sockets of a broker.
         stop: gets the id of a broker that is no longer served.
+        changed: called when anything about the known brokers has changed.
+        spawn: runs a task in the background.
         log: takes the changes.
-        state: the file that keeps the brokers, or None.
         shares: brokers of a host template share its port at the host of `listen`; the server name
             in TLS (SNI) says which broker a client wants.
         binding: makes the sockets.
+        resolver: resolves the names of listeners.
     """
 
     def __init__(
@@ -97,33 +132,55 @@ class Brokers(Directory):
         *,
         rule: BrokerPorts,
         listen: Address,
+        ips: Collection[str],
         advertise: str,
         serve: Callable[[int, list[socket]], None],
         stop: Callable[[int], None],
+        changed: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
         log: Logger,
-        state: Path | None,
         shares: bool = False,
         binding: Binding,
+        resolver: Resolver,
     ) -> None:
         super().__init__(listen, advertise)
         self._rule = rule
         self._serve = serve
         self._stop = stop
+        self._changed = changed
+        self._spawn = spawn
         self._log = log
-        self._state = state
         self._shares = shares
         self._bind = binding.bind
+        self._resolver = resolver
+        self._resolver.keep(listen.host, ips)
         self._shared = Address(listen.host, rule.template_port)
-        self._sharing = self._shared == listen
-        """The shared port is served; it is from the start when it is that of the bootstrap listener."""
+        self._shared_at = tuple(Address(ip, listen.port) for ip in ips) if self._shared == listen else ()
+        """Where the shared port is bound; from the start if it is that of the bootstrap listener."""
+        self._queue: deque[Broker] = deque()
+        """Brokers whose listeners are opened in the next steps."""
+        self._opening: set[int] = set()
+        """The brokers in the queue, and those whose names are looked up."""
+        self._at_once = AT_ONCE
+        """How many listeners may still be opened in this step of the event loop."""
+        self._too_many = ""
 
-    def learn(self, node_id: int, address: Address) -> Broker:
+    @property
+    def problems(self) -> list[str]:
+        """The brokers that are left out of the responses, and why."""
+        return [*super().problems, *filter(None, [self._too_many])]
+
+    def learn(self, node_id: int, address: Address) -> Broker | None:
         """Record the address of a broker, and open a listener if the broker is new."""
         broker = self.known.get(node_id)
         if broker is None:
+            if len(self.known) >= MAX_BROKERS:
+                self._refuse(node_id)
+                return None
             listener = self._rule.place(node_id, self._listen)
-            broker = self.known[node_id] = Broker(node_id=node_id, address=address, listener=listener)
-            self._open(broker)
+            broker = Broker(node_id=node_id, address=address, listener=listener, opening=True)
+            self.known[node_id] = broker
+            self._open_soon(broker)
         elif broker.address == address:
             return broker
         else:
@@ -131,8 +188,16 @@ class Brokers(Directory):
                 "address of a broker changed", broker=node_id, before=str(broker.address), now=str(address)
             )
             broker.address = address
-        self._save()
+        self._changed()
         return broker
+
+    def _refuse(self, node_id: int) -> None:
+        if not self._too_many:
+            self._too_many = (
+                f"{MAX_BROKERS} brokers are known, and a gateway serves no more:"
+                f" broker {node_id} and others are left out"
+            )
+            self._log.warning("brokers left out", reason=self._too_many)
 
     def update(self, named: dict[int, Address], in_use: Collection[int], now: float) -> None:
         """Record the brokers that the cluster names; drop those that it has not named for `FORGET_SECONDS`.
@@ -142,83 +207,145 @@ class Brokers(Directory):
             in_use: brokers with open connections; they are kept.
             now: in seconds.
         """
-        for node_id, address in named.items():
-            self.learn(node_id, address).missing_since = None
         for broker in [broker for node_id, broker in self.known.items() if node_id not in named]:
             if broker.missing_since is None:
                 broker.missing_since = now
             elif now - broker.missing_since >= FORGET_SECONDS and broker.node_id not in in_use:
-                del self.known[broker.node_id]
-                self._stop(broker.node_id)
-                self._log.info(
-                    "broker is no longer in the cluster", broker=broker.node_id, address=str(broker.address)
-                )
-                self._save()
+                self._forget(broker)
+        for node_id, address in named.items():
+            if (learned := self.learn(node_id, address)) is not None:
+                learned.missing_since = None
+
+    def _forget(self, broker: Broker) -> None:
+        del self.known[broker.node_id]
+        self._too_many = ""
+        self._opening.discard(broker.node_id)
+        self._stop(broker.node_id)
+        self._is_open(broker.node_id)
+        self._log.info(
+            "broker is no longer in the cluster", broker=broker.node_id, address=str(broker.address)
+        )
+        self._changed()
 
     def retry(self) -> None:
-        """Retry to open the listeners that could not be opened."""
+        """Retry to open the listeners that could not be opened; in the next steps of the event loop."""
         for broker in self.known.values():
-            if broker.problem and broker.listener is not None:
-                self._open(broker)
+            if broker.problem and broker.listener is not None and broker.node_id not in self._opening:
+                self._enqueue(broker)
 
-    def load(self) -> None:
-        """Open the listeners of the brokers in the state file."""
-        if self._state is None or not self._state.exists():
+    # -- opening -------------------------------------------------------------------------------------------
+
+    def _open_soon(self, broker: Broker) -> None:
+        """Open a listener now if its IPs are known, unless many were opened in this step already."""
+        host = self._host_of(broker)
+        ips = self._resolver.known(host)
+        if self._at_once and (ips or not host):
+            if self._at_once == AT_ONCE:
+                self._spawn(self._open_queued())
+            self._at_once -= 1
+            self._open(broker, ips)
+        else:
+            self._enqueue(broker)
+
+    def _enqueue(self, broker: Broker) -> None:
+        self._opening.add(broker.node_id)
+        self._queue.append(broker)
+        if self._at_once == AT_ONCE:
+            self._at_once -= 1
+            self._spawn(self._open_queued())
+
+    async def _open_queued(self) -> None:
+        """Open the listeners in the queue, some in each step of the event loop."""
+        await asyncio.sleep(0)
+        while self._queue:
+            for broker in [self._queue.popleft() for _ in range(min(AT_ONCE, len(self._queue)))]:
+                host = self._host_of(broker)
+                ips = self._resolver.known(host)
+                if host and (broker.problem or not ips):
+                    self._spawn(self._resolve_and_open(broker, host))
+                elif self._knows(broker):
+                    self._open(broker, ips)
+            await asyncio.sleep(0)
+        self._at_once = AT_ONCE
+
+    async def _resolve_and_open(self, broker: Broker, host: str) -> None:
+        """Open a listener at a name; what its look-up found earlier may be the reason why it has none."""
+        broker.problem = broker.problem or f"broker {broker.node_id}: the name {host} is being looked up"
+        late = asyncio.get_running_loop().call_later(OPEN_SECONDS, self._leave_out, broker)
+        try:
+            ips = await self._resolver.ips(host)
+        except OSError as error:
+            if self._knows(broker):
+                self._failed(broker, error)
+        else:
+            if self._knows(broker):
+                self._open(broker, ips)
+        finally:
+            late.cancel()
+
+    def _leave_out(self, broker: Broker) -> None:
+        """Let responses wait no longer for a broker whose look-up takes long."""
+        broker.opening = False
+        self._is_open(broker.node_id)
+        self._changed()
+
+    def _knows(self, broker: Broker) -> bool:
+        """Tell whether a broker was not forgotten meanwhile."""
+        return self.known.get(broker.node_id) is broker
+
+    def _host_of(self, broker: Broker) -> str:
+        """Return the host where a broker's listener is to be bound; nothing if it needs none of its own."""
+        if broker.listener is None or (self._by_name(broker) and self._shared_at):
+            return ""
+        return self._listen.host if self._by_name(broker) else broker.listener.host
+
+    def _by_name(self, broker: Broker) -> bool:
+        """Tell whether a broker shares its listener; one with a port of its own is bound by itself."""
+        return self._shares and broker.listener is not None and broker.listener.host != self._listen.host
+
+    def _open(self, broker: Broker, ips: tuple[str, ...]) -> None:
+        """Open the listener of a broker at these IPs."""
+        if broker.listener is None:
+            remedy = "give it a port with --broker-ports"
+            self._settle(broker, f"broker {broker.node_id}: its port is outside 1-65535; {remedy}")
             return
         try:
-            saved = list(_parse(json.loads(self._state.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            self._log.warning("--state file not read", file=str(self._state), reason=reason_of(error))
-            return
-        for node_id, address in saved:
-            self.learn(node_id, address)
-
-    def _open(self, broker: Broker) -> None:
-        before, broker.problem = broker.problem, ""
-        try:
-            if broker.listener is None:
-                broker.problem = (
-                    f"broker {broker.node_id}: its port is outside 1-65535; "
-                    "give it a port with --broker-ports"
-                )
-            elif not self._shares or broker.listener.host == self._listen.host:
-                self._serve(broker.node_id, self._bind(broker.listener))
-            elif not self._sharing:
-                self._serve(BY_NAME, self._bind(self._shared))
-                self._sharing = True
+            if not self._by_name(broker):
+                broker.bound = self._serve_at(broker.node_id, broker.listener, ips)
+            else:
+                self._shared_at = self._shared_at or self._serve_at(BY_NAME, self._shared, ips)
+                broker.bound = self._shared_at
         except (OSError, ValueError) as error:
-            at = self._shared if self._shares else broker.listener
-            taken = isinstance(error, OSError) and error.errno in _OF_THE_PORT and not self._shares
-            remedy = "give it another port with --broker-ports" if taken else "see --broker-ports"
-            broker.problem = f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}"
-        if not broker.problem:
+            self._failed(broker, error)
+        else:
+            self._settle(broker, "")
+
+    def _serve_at(self, node_id: int, address: Address, ips: tuple[str, ...]) -> tuple[Address, ...]:
+        sockets = self._bind(address, ips=ips)
+        bound = tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
+        self._serve(node_id, sockets)
+        return bound
+
+    def _failed(self, broker: Broker, error: OSError | ValueError) -> None:
+        at = self._shared if self._by_name(broker) else broker.listener
+        taken = isinstance(error, OSError) and error.errno in _OF_THE_PORT and not self._shares
+        remedy = "give it another port with --broker-ports" if taken else "see --broker-ports"
+        self._settle(broker, f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}")
+
+    def _settle(self, broker: Broker, problem: str) -> None:
+        """Record that a listener was opened, or why it could not be."""
+        before, broker.problem = broker.problem, problem
+        broker.opening = False
+        self._opening.discard(broker.node_id)
+        if not problem:
             self._log.info(
                 "listening", broker=broker.node_id, at=str(broker.listener), to=str(broker.address)
             )
-        elif broker.problem != before:
-            self._log.warning("broker left out", reason=broker.problem)
-
-    def _save(self) -> None:
-        """Write the state file; it is replaced as a whole or not at all."""
-        if self._state is None:
-            return
-        document = {
-            "brokers": [
-                {"id": broker.node_id, "host": broker.address.host, "port": broker.address.port}
-                for broker in self.known.values()
-            ]
-        }
-        temporary = self._state.with_name(f"{self._state.name}.{os.getpid()}.new")
-        try:
-            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            temporary.replace(self._state)
-        except OSError as error:
-            self._log.warning("--state file not written", file=str(self._state), reason=reason_of(error))
-
-
-def _parse(document: Any) -> Iterable[tuple[int, Address]]:
-    for entry in document["brokers"]:
-        yield int(entry["id"]), Address(str(entry["host"]), int(entry["port"]))
+        elif problem != before:
+            self._log.warning("broker left out", reason=problem)
+        if problem != before or not problem:
+            self._changed()
+        self._is_open(broker.node_id)
 
 
 def first_listener(config: Config, binding: Binding) -> tuple[Address, list[socket]]:
@@ -249,6 +376,9 @@ class ClusterListeners:
         serve: gets the listening sockets of a broker; those of None are the bootstrap's.
         stop: gets the id of a broker that is no longer served.
         in_use: returns the brokers that clients are connected to.
+        changed: called when anything about the known brokers has changed.
+        spawn: runs a task in the background.
+        resolver: resolves the names of listeners and bootstrap addresses.
     """
 
     def __init__(
@@ -263,10 +393,15 @@ class ClusterListeners:
         serve: Callable[[NodeId, list[socket]], None],
         stop: Callable[[NodeId], None],
         in_use: Callable[[], set[int]],
+        changed: Callable[[], None] = lambda: None,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        resolver: Resolver,
     ) -> None:
         self.brokers: Brokers | Destinations
         self.listen = config.listen
         """The address of the bootstrap listener; with the port that was bound, once it is bound."""
+        self.bound: tuple[Address, ...] = ()
+        """The IPs, and the port, at which it is bound."""
         self.binding = binding
         self._config = config
         self._reach = reach
@@ -276,6 +411,10 @@ class ClusterListeners:
         self._stop = stop
         self._in_use = in_use
         self._broker_tls = broker_tls
+        self._brokers_changed = changed
+        self._spawn = spawn
+        self._resolver = resolver
+        self._state = StateFile(config.state, known=self._addresses, spawn=spawn, log=log)
 
     def open(self) -> None:
         """Bind the bootstrap listener and those of the brokers in the state file.
@@ -286,6 +425,7 @@ class ClusterListeners:
         """
         config = self._config
         self.listen, sockets = first_listener(config, self.binding)
+        self.bound = tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
         if config.is_transparent:
             self.brokers = Destinations(config.transparent)
             self._serve(None, sockets)
@@ -295,16 +435,31 @@ class ClusterListeners:
         self.brokers = brokers = Brokers(
             rule=config.broker_ports,
             listen=self.listen,
+            ips=[at.host for at in self.bound],
             advertise=config.advertise,
             serve=self._serve,
             stop=self._stop,
+            changed=self._changed,
+            spawn=self._spawn,
             log=self._log,
-            state=config.state,
             shares=config.shares_port,
             binding=self.binding,
+            resolver=self._resolver,
         )
         self._serve(None, sockets)
-        brokers.load()
+        for node_id, address in self._state.load():
+            brokers.learn(node_id, address)
+
+    def close(self) -> None:
+        """Write to the state file what is not written yet."""
+        self._state.close()
+
+    def _addresses(self) -> list[tuple[int, Address]]:
+        return [(broker.node_id, broker.address) for broker in self.brokers.known.values()]
+
+    def _changed(self) -> None:
+        self._state.changed()
+        self._brokers_changed()
 
     def background_tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return what must run as long as clients are accepted."""
@@ -322,21 +477,21 @@ class ClusterListeners:
         wait = RETRY_SECONDS[0]
         while True:
             try:
-                known, shares = brokers.known.values(), self._config.shares_port
-                own = [*listeners(self.listen, known, shares=shares)]
-                cluster = await ask_any(self._reach.bootstrap, self._broker_tls, own)
+                own = [*self.bound, *(at for broker in brokers.known.values() for at in broker.bound)]
+                cluster = await ask_any(self._reach.bootstrap, self._resolver, self._broker_tls, own)
             except BootstrapError as error:
                 self._reach.unreachable(None, str(error))
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, RETRY_SECONDS[1])
             else:
+                if cluster.brokers is not None:
+                    brokers.update(cluster.brokers, self._in_use(), monotonic())
+                    await brokers.opened(cluster.brokers)
                 self._cluster_responded(cluster, brokers)
                 wait = RETRY_SECONDS[0]
                 await asyncio.sleep(REFRESH_SECONDS)
 
     def _cluster_responded(self, cluster: Cluster, brokers: Brokers) -> None:
-        if cluster.brokers is not None:
-            brokers.update(cluster.brokers, self._in_use(), monotonic())
         if not self._reach.bootstrap_responded(cluster.address):
             return
         self._log.info("ready", bootstrap=str(cluster.address), brokers=sorted(brokers.known))

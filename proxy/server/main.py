@@ -19,6 +19,7 @@ from proxy.capture.tap import Capture, Files
 from proxy.config import Config, ConfigError, file_of, load, misspelt_variables
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
+from proxy.net.resolve import look_up
 from proxy.reasons import reason_of
 from proxy.server.gateway import Gateway
 from proxy.server.preflight import check
@@ -126,7 +127,8 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     admin_at = config.admin
     if admin_at is not None:
         try:
-            bind = partial(replace(gateway.listeners.binding, shares=False).bind, admin_at)
+            binding = replace(gateway.listeners.binding, shares=False)
+            bind = partial(binding.bind, admin_at, ips=look_up(admin_at.host))
             admin_at = await _start_admin(gateway, admin, admin_at, bind)
         except OSError as error:
             gateway.close()

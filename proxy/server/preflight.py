@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from errno import EADDRINUSE
@@ -11,12 +11,13 @@ from socket import socket
 from tempfile import TemporaryFile
 from typing import Final
 
-from proxy.addresses import Address, Broker, listeners
+from proxy.addresses import Address, Broker
 from proxy.config import Config
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, Cluster, ask
 from proxy.net.listen import Binding, OwnListenerError
 from proxy.net.loop_guard import LeadsBackError, check_not_own
+from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls, ClientTls, in_words
 from proxy.reasons import reason_of
 from proxy.server.listeners import Brokers, first_listener
@@ -46,9 +47,11 @@ async def check(config: Config, say: Say) -> bool:
     tls = BrokerTls(config)
     valid = _certificate_valid(config, say)
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
-    cluster = await _ask_all(config, tls, say)
+    resolver = Resolver()
+    cluster = await _ask_all(config, tls, resolver, say)
     with ExitStack() as opened:
-        bound = await _Listeners(config, say, opened).bind_all((cluster and cluster.brokers) or {})
+        found = _Listeners(config, resolver, say, opened)
+        bound = await found.bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
         raise BootstrapError("no bootstrap address responds; is --bootstrap right, and are the brokers up?")
     return valid and bound and all(writable)
@@ -85,14 +88,17 @@ def _writable(flag: str, folder: Path, say: Say) -> bool:
         return False
 
 
-async def _ask_all(config: Config, tls: BrokerTls, say: Say) -> Cluster | None:
+async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say) -> Cluster | None:
     """Ask every bootstrap address, and return the response of the last one that responded."""
     cluster: Cluster | None = None
+    own: list[Address] = []
+    with suppress(OSError):  # what is wrong with --listen is reported when it is bound
+        own = [Address(ip, config.listen.port) for ip in await resolver.ips(config.listen.host)]
     for address in config.bootstrap:
         waiting = f"bootstrap {address}: waiting for a response, {bootstrap.ASK_SECONDS:.0f} s at most"
         patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, say, waiting)
         try:
-            cluster = await ask(address, tls, [config.listen])
+            cluster = await ask(address, resolver, tls, own)
         except BootstrapError as error:
             say(f"bootstrap {error}")
         else:
@@ -109,16 +115,20 @@ class _Listeners:
 
     Args:
         config: what the operator asked for.
+        resolver: resolves names.
         say: gets what can't be bound, and where each broker would be.
         opened: keeps the sockets, to close them.
     """
 
-    def __init__(self, config: Config, say: Say, opened: ExitStack) -> None:
+    def __init__(self, config: Config, resolver: Resolver, say: Say, opened: ExitStack) -> None:
         self._config = config
+        self._resolver = resolver
         self._say = say
         self._opened = opened
         self._binding = Binding(config.reuse_port)
         self._listen = config.listen
+        self._bound_at: tuple[Address, ...] = ()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def bind_all(self, known: dict[int, Address]) -> bool:
         """Bind all listeners: bootstrap, brokers, admin endpoint; tell whether all are bound."""
@@ -144,6 +154,7 @@ class _Listeners:
 
     def _bind_listen(self, _: Address) -> None:
         self._listen, sockets = first_listener(self._config, self._binding)
+        self._bound_at = tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
         self._keep(None, sockets)
 
     def _bind_admin(self, address: Address) -> None:
@@ -160,27 +171,35 @@ class _Listeners:
         brokers = Brokers(
             rule=config.broker_ports,
             listen=self._listen,
+            ips=[at.host for at in self._bound_at],
             advertise=config.advertise,
             serve=self._keep,
             stop=lambda _: None,
+            changed=lambda: None,
+            spawn=lambda work: self._tasks.add(asyncio.create_task(work)),
             log=logs.silent(),
-            state=None,
             shares=config.shares_port,
             binding=self._binding,
+            resolver=self._resolver,
         )
-        learned = [brokers.learn(node_id, address) for node_id, address in sorted(known.items())]
+        for node_id, address in sorted(known.items()):
+            brokers.learn(node_id, address)
+        await brokers.opened(known, bootstrap.ASK_SECONDS)
+        learned = list(brokers.known.values())
         for broker in learned:
             at = broker.listener or "it has no port and is left out; give it one with --broker-ports"
             self._say(f"broker {broker.node_id} {broker.address}: {at}")
             if broker.problem and broker.listener is not None:
                 self._say(broker.problem)
-        own = [*listeners(self._listen, learned, shares=config.shares_port)]
+        if len(learned) < len(known):
+            self._say(brokers.problems[-1])
+        own = [*self._bound_at, *(at for broker in learned for at in broker.bound)]
         elsewhere = [await self._leads_elsewhere(broker, own) for broker in learned]
-        return [*elsewhere, *(not broker.problem for broker in learned)]
+        return [*elsewhere, not brokers.problems]
 
     async def _leads_elsewhere(self, broker: Broker, own: list[Address]) -> bool:
         try:
-            await check_not_own(broker.address, own)
+            check_not_own(await self._resolver.ips(broker.address.host), broker.address.port, own)
         except LeadsBackError as error:
             self._say(f"broker {broker.node_id} {broker.address}: {error}")
             return False

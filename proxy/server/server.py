@@ -3,17 +3,18 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from socket import socket
 from time import monotonic, process_time
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from proxy.addresses import BY_NAME, LOOPED, Address, listeners
+from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.pcap import CLIENT
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config, with_live
@@ -21,11 +22,12 @@ from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import Budget, RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import Event, Fault, Tally
+from proxy.core.events import BrokersAwaited, Event, Fault, Tally
 from proxy.core.histograms import Measured
 from proxy.logger import Logger
-from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
+from proxy.net.link import BUDGET, CONNECT_SECONDS, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
 from proxy.net.loop_guard import check_not_own
+from proxy.net.resolve import try_each
 from proxy.net.sockets import BrokerProtocol
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
@@ -40,6 +42,10 @@ from proxy.telemetry.totals import NodeId
 
 TICK_SECONDS: Final = 5.0
 """How often the gateway looks for stalled connections, changed files and what to forget."""
+ACCEPTED_AT_ONCE: Final = 64
+"""How many waiting connections are accepted before open ones are served again."""
+ACCEPT_AGAIN_SECONDS: Final = 1.0
+"""The wait before clients are accepted again after an accept failed."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 LOOP_SECONDS: Final = 60.0
@@ -86,6 +92,8 @@ class Server(Service):
         self.request_budget = RequestBudget(0)
         self._apply_limits()
         self.links: set[Link] = set()
+        self.handshakes: set[Link] = set()
+        """Of clients that were accepted and whose TLS handshake has not ended; they are connections, too."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
@@ -111,10 +119,14 @@ class Server(Service):
 
     def admits(self) -> bool:
         """Tell whether one more client is accepted; see `ConnectionLimit`."""
+        return self.admits_beside(len(self.links))
+
+    def admits_beside(self, connected: int) -> bool:
+        """Tell whether one more client is accepted beside so many."""
         if self._draining:
             self.turned_away[DRAINING] += 1
             return False
-        if self._connection_limit.admits(len(self.links), self.config.max_connections, monotonic()):
+        if self._connection_limit.admits(connected, self.config.max_connections, monotonic()):
             return True
         self.turned_away[LIMIT] += 1
         return False
@@ -170,25 +182,30 @@ class Server(Service):
         Raises:
             OSError: nobody listens there, or the gateway itself does.
         """
+        if self._transparent:
+            await self._connect(link, address, sock=await self._recorded_socket(link, address))
+            return
+        end = self.loop.time() + CONNECT_SECONDS
+        ips = await self.resolver.ips(address.host)
+        brokers = self.brokers.known.values()
+        check_not_own(ips, address.port, [*self.bound, *(at for broker in brokers for at in broker.bound)])
+        connect = partial(self._connect, link, address, port=address.port)
+        await try_each(ips, end - self.loop.time(), lambda ip: connect(host=ip))
+
+    async def _connect(self, link: Link, address: Address, **where: Any) -> None:
         await self.loop.create_connection(
-            lambda: self.tap(BrokerProtocol(link), CLIENT),
-            **await self._connect_args(link, address),
-            **self.broker_tls_args(link, address),
+            lambda: self.tap(BrokerProtocol(link), CLIENT), **where, **self.broker_tls_args(link, address)
         )
 
-    async def _connect_args(self, link: Link, address: Address) -> Mapping[str, Any]:
-        """Return asyncio's arguments to connect to an address.
+    async def _recorded_socket(self, link: Link, address: Address) -> socket:
+        """Return a socket that is connected to an address, in transparent mode.
 
-        In transparent mode the local port is recorded before the first packet leaves: on loopback, a
-        connection that comes back is accepted before this one is reported as connected.
+        Its local port is recorded before the first packet leaves: on loopback, a connection that comes back
+        is accepted before this one is reported as connected.
 
         Raises:
-            OSError: nobody listens there, or the gateway itself does.
+            OSError: nobody listens there.
         """
-        if not self._transparent:
-            known, shares = self.brokers.known.values(), self.config.shares_port
-            await check_not_own(address, listeners(self.listen, known, shares=shares))
-            return {"host": address.host, "port": address.port}
         sock = outbound_socket(address)
         link.outbound = (sock.getsockname()[1], address)
         self.shared.outbound_ports.add(link.outbound)
@@ -197,7 +214,7 @@ class Server(Service):
         except BaseException:
             sock.close()
             raise
-        return {"sock": sock}
+        return sock
 
     def _refuse(self, reason: str) -> int:
         """Refuse a client that can't be served; the reason is logged when it is another than before."""
@@ -243,11 +260,19 @@ class Server(Service):
         """Log an event of a connection, add it to the recent events, and count a fault."""
         if isinstance(event, Fault):
             self.faults[event.side] += 1
+        if isinstance(event, BrokersAwaited):
+            self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
         client = link.core.client_id or link.client_address
         if (described := describe(event, client, self.called(link.node_id))) is not None:
             kind, text, warning = described
             self.note(kind, text, warning=warning)
+
+    async def _open_brokers(self, link: Link, node_ids: Collection[int]) -> None:
+        """Wait for the listeners of brokers, then let the responses go on that name these."""
+        if isinstance(self.brokers, Directory):
+            await self.brokers.opened(node_ids)
+        link.brokers_opened()
 
     def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
         """Count a new connection, find its broker, and make its core.
@@ -259,6 +284,7 @@ class Server(Service):
         """
         link.node_id = self.broker_for(link, sock)
         link.measured = self.totals.measured(link.node_id)
+        self.handshakes.discard(link)
         self.links.add(link)
         self.accepted += 1
         return self.make_core(reached_at, link.measured, self._versions_at(self.addresses_for(link)))
@@ -271,16 +297,20 @@ class Server(Service):
 
     def make_core(self, reached_at: str, measured: Measured, versions: BrokerVersions) -> Connection:
         """Make the core of a new connection."""
-        brokers = self.brokers
+        brokers = self.brokers if isinstance(self.brokers, Directory) else None
         return Connection(
             sessions=self.sessions,
-            resolve=partial(brokers.resolve, reached_at) if isinstance(brokers, Directory) else None,
+            resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
+            opening=self._is_opening,
             max_request_bytes=self.config.max_request_bytes,
             measured=measured,
             foreign=self._transparent,
             request_budget=self.request_budget,
             versions=versions,
         )
+
+    def _is_opening(self, node_id: int) -> bool:
+        return isinstance(self.brokers, Directory) and self.brokers.is_opening(node_id)
 
     def closed(self, link: Link) -> None:
         """Remove a link, and keep what it counted."""
@@ -305,7 +335,8 @@ class Server(Service):
         problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += [each.problem for each in contexts if each is not None and each.problem]
         problems += [self._expired] if self._expired else []
-        status = self.status_of(problems, slots_used=self.sessions.used, connections=len(self.links))
+        connections = len(self.links) + len(self.handshakes)
+        status = self.status_of(problems, slots_used=self.sessions.used, connections=connections)
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
         status.capture_stopped = isinstance(self.tap, Capture) and not self.tap.on
         return status

@@ -15,6 +15,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
+from proxy.addresses import Address
 from proxy.config import Config, with_live
 from proxy.logger import Logger
 from proxy.net.listen import Binding
@@ -23,8 +24,8 @@ from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
 from proxy.server.base import Service
 from proxy.server.listeners import Brokers, ClusterListeners
-from proxy.server.server import DRAINING, LIMIT
-from proxy.server.worker import ACCEPTED_AT_ONCE, shared_bytes, shared_memory
+from proxy.server.server import ACCEPT_AGAIN_SECONDS, ACCEPTED_AT_ONCE, DRAINING, LIMIT
+from proxy.server.worker import shared_bytes, shared_memory
 from proxy.server.worker_handle import ASK_SECONDS, WorkerHandle
 from proxy.telemetry.state import Described
 from proxy.telemetry.status import Account, Counts, Status
@@ -32,14 +33,14 @@ from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait before an ended worker is restarted; each wait doubles."""
-ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""The wait before clients are accepted again after an accept failed."""
 ASSIGN_AGAIN_SECONDS: Final = 0.01
 """The wait before an accepted client is offered to the workers again."""
 TOGETHER_SECONDS: Final = 5.0
 """How long the first worker that is up waits for the others."""
 LISTED_SECONDS: Final = 4.0
 """The time that a worker has to describe its connections; they may be thousands."""
+SEND_SECONDS: Final = 0.005
+"""How long after a change the workers are sent the known brokers."""
 STEADY_SECONDS: Final = 60.0
 """A worker that ran for so long is restarted at once."""
 
@@ -73,6 +74,9 @@ class Supervisor(Service):
             serve=self._serve,
             stop=self._stop,
             in_use=self._in_use,
+            changed=self._brokers_changed,
+            spawn=self.spawn,
+            resolver=self.resolver,
         )
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._started = False
@@ -88,6 +92,8 @@ class Supervisor(Service):
         self._unassigned: deque[tuple[socket.socket, NodeId]] = deque()
         """Accepted clients that no worker could take yet."""
         self._sent_brokers = b""
+        self._sends_brokers = False
+        """The known brokers are about to be sent to the workers."""
         ClientTls(config, lambda _: None)  # reports a bad file before a worker is started
         self._memory = os.memfd_create("fetchgate")
         os.ftruncate(self._memory, shared_bytes(config.workers))
@@ -102,14 +108,15 @@ class Supervisor(Service):
             ConfigError: the right for ``tproxy`` is missing.
         """
         self.listeners.open()
-        self.listen, self.brokers = self.listeners.listen, self.listeners.brokers
+        self.listen, self.bound = self.listeners.listen, self.listeners.bound
+        self.brokers = self.listeners.brokers
         for number in range(1, self.config.workers + 1):
             self.spawn(self._start(number))
         self.spawn(self.keep_history())
 
     def worker_arguments(self) -> tuple[object, ...]:
         """Return the arguments of a worker's "begin" message."""
-        return self._worker_config(), self.listen, self.brokers.known
+        return self._worker_config(), self.listen, self.bound, self.brokers.known
 
     def _worker_config(self) -> Config:
         """Return the configuration of one worker."""
@@ -216,6 +223,7 @@ class Supervisor(Service):
     def close(self) -> int:
         """Close everything at once; return the number of connections that were open."""
         self._closed = True
+        self.listeners.close()
         left = self._connected
         for node_id in list(self._sockets):
             self._stop(node_id)
@@ -233,13 +241,15 @@ class Supervisor(Service):
     def respond(self, what: str, *more: Any) -> object:
         """Return the response to a worker's blocking question."""
         brokers = self.brokers
-        if what == "broker" and isinstance(brokers, Brokers):
-            learned = brokers.learn(*more)
-            self._send_brokers()
-            return learned
         if what == "destination" and isinstance(brokers, Destinations):
             return brokers.number(*more)
         return brokers.known.get(*more)
+
+    def learned(self, named: dict[int, Address]) -> None:
+        """Record the addresses of brokers that responses to a worker named; all workers are told."""
+        if isinstance(self.brokers, Brokers) and not self._closed:
+            for node_id, address in named.items():
+                self.brokers.learn(node_id, address)
 
     def worker_up(self, number: int) -> None:
         """Record that a worker serves."""
@@ -307,8 +317,15 @@ class Supervisor(Service):
         for worker in self._workers.values():
             worker.send(name, *what)
 
+    def _brokers_changed(self) -> None:
+        """Send the workers the known brokers soon: a response may name many."""
+        if not self._sends_brokers:
+            self._sends_brokers = True
+            self.loop.call_later(SEND_SECONDS, self._send_brokers)
+
     def _send_brokers(self) -> None:
         """Send the workers the known brokers, if these changed."""
+        self._sends_brokers = False
         known = self.brokers.known
         if (now := pickle.dumps(known)) != self._sent_brokers:
             self._sent_brokers = now

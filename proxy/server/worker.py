@@ -5,8 +5,10 @@ import mmap
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from proxy.addresses import BY_NAME, OTHERS, Address, Broker
 from proxy.config import Config, ConfigError
@@ -14,15 +16,12 @@ from proxy.net.link import Link
 from proxy.net.sockets import ClientProtocol
 from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
 from proxy.server.ipc import Channel, Question, receive_connection
-from proxy.server.listeners import Directory
+from proxy.server.listeners import MAX_BROKERS, Directory
 from proxy.server.process import keep_freed, new_event_loop
-from proxy.server.server import Server, Shared
+from proxy.server.server import ACCEPTED_AT_ONCE, Server, Shared
 from proxy.telemetry import logs, state
 from proxy.telemetry.status import Unreachable
 from proxy.telemetry.totals import NodeId
-
-ACCEPTED_AT_ONCE: Final = 64
-"""How many waiting connections are accepted before open ones are served again."""
 
 
 class AskedBrokers(Directory):
@@ -31,24 +30,48 @@ class AskedBrokers(Directory):
     Args:
         listen: where the bootstrap listener is.
         advertise: the host in the addresses that clients get, or nothing.
-        ask: asks the supervisor.
+        tell: tells the supervisor the addresses of brokers.
     """
 
-    def __init__(self, listen: Address, advertise: str, ask: Question) -> None:
+    def __init__(self, listen: Address, advertise: str, tell: Callable[[dict[int, Address]], None]) -> None:
         super().__init__(listen, advertise)
-        self._ask = ask
+        self._tell = tell
+        self._asked: dict[int, Address] = {}
+        """What the supervisor is told, and has not confirmed yet."""
+        self._untold: dict[int, Address] = {}
+        """What of that is told in the next step of the event loop: a response can name many brokers."""
 
-    def learn(self, node_id: int, address: Address) -> Broker:
-        """Have the supervisor open a listener for a new broker; without a response it has none."""
+    def learn(self, node_id: int, address: Address) -> Broker | None:
+        """Have the supervisor open a listener for a new broker; the broker is opening until it has."""
         broker = self.known.get(node_id)
         if broker is not None and broker.address == address:
             return broker
-        try:
-            learned: Broker = self._ask("broker", node_id, address)
-        except OSError as error:
-            return Broker(node_id=node_id, address=address, problem=str(error))
-        self.known[node_id] = learned
-        return learned
+        full = len(self.known) + len(self._asked) >= MAX_BROKERS
+        if full and broker is None and node_id not in self._asked:
+            return None
+        if self._asked.get(node_id) != address:
+            if not self._untold:
+                asyncio.get_running_loop().call_soon(self._tell_all)
+            self._asked[node_id] = self._untold[node_id] = address
+        return broker
+
+    def _tell_all(self) -> None:
+        self._tell(self._untold)
+        self._untold = {}
+
+    def is_opening(self, node_id: int) -> bool:
+        """Tell whether it is not known yet if a broker will have a listener."""
+        return (node_id in self._asked and node_id not in self.known) or super().is_opening(node_id)
+
+    def replace(self, known: dict[int, Broker]) -> None:
+        """Replace the known brokers by those of the supervisor."""
+        self.known = known
+        # A message may have been sent before the supervisor read what it was told. It refuses none but those
+        # that are too many.
+        unknown = {} if len(known) >= MAX_BROKERS else self._asked
+        self._asked = {node_id: at for node_id, at in unknown.items() if node_id not in known}
+        for node_id in [node_id for node_id in self._openings if not self.is_opening(node_id)]:
+            self._is_open(node_id)
 
 
 class AskedDestinations(Destinations):
@@ -81,6 +104,7 @@ class Worker(Server):
     Args:
         config: what the operator asked for, with this worker's part of ``--max-inflight-bytes``.
         listen: the bootstrap listener.
+        bound: the IPs, and the port, at which it is bound.
         loop: the event loop that runs it.
         shared: what the processes share.
         ask: asks the supervisor.
@@ -91,6 +115,7 @@ class Worker(Server):
         self,
         config: Config,
         listen: Address,
+        bound: tuple[Address, ...],
         loop: asyncio.AbstractEventLoop,
         *,
         shared: Shared,
@@ -98,11 +123,11 @@ class Worker(Server):
         channel: Channel,
     ) -> None:
         super().__init__(config, loop, logs.logger().bind(worker=shared.number), shared=shared)
-        self.listen = listen
+        self.listen, self.bound = listen, bound
         if config.is_transparent:
             self.brokers = AskedDestinations(config.transparent, ask)
         else:
-            self.brokers = AskedBrokers(listen, config.advertise, ask)
+            self.brokers = AskedBrokers(listen, config.advertise, partial(channel.send, "learned"))
         self.reach.answered = True  # only the supervisor asks the bootstrap
         self.reach.unreachable_brokers = Unreachable()
         self._ask = ask
@@ -164,7 +189,10 @@ class Worker(Server):
 
     def set_brokers(self, known: dict[int, Broker]) -> None:
         """Replace the known brokers by those of the supervisor."""
-        self.brokers.known = known
+        if isinstance(self.brokers, AskedBrokers):
+            self.brokers.replace(known)
+        else:
+            self.brokers.known = known
 
     async def respond(self, number: int, what: str, *more: Any) -> None:
         """Send the response to a question of the supervisor."""
@@ -227,11 +255,13 @@ class _Process:
         elif name == "drain":
             self._leaving = self._loop.create_task(worker.leave(*what))
 
-    def _begin(self, config: Config, listen: Address, known: dict[int, Broker]) -> None:
+    def _begin(
+        self, config: Config, listen: Address, bound: tuple[Address, ...], known: dict[int, Broker]
+    ) -> None:
         logs.configure(style=config.log_format, level=config.log_level)
         try:
             worker = Worker(
-                config, listen, self._loop, shared=self._shared, ask=self._ask, channel=self._channel
+                config, listen, bound, self._loop, shared=self._shared, ask=self._ask, channel=self._channel
             )
         except ConfigError as error:  # a file has changed since the supervisor read it
             logs.logger().error("worker can't start", worker=self._shared.number, reason=str(error))

@@ -11,6 +11,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from proxy.addresses import Address
 from proxy.config import Config
 from proxy.server.ipc import Channel, respond, send_connection
 from proxy.telemetry.history import INTERVAL_SECONDS
@@ -40,6 +41,9 @@ class WorkerOwner(Protocol):
 
     def respond(self, what: str, *more: Any) -> object:
         """Return the response to a worker's blocking question."""
+
+    def learned(self, named: dict[int, Address]) -> None:
+        """Record the addresses of brokers that responses to a worker named."""
 
     def worker_up(self, number: int) -> None:
         """Record that a worker serves."""
@@ -195,6 +199,8 @@ class WorkerHandle:
             response = self._questions.get(number)
             if response is not None and not response.done():
                 response.set_result(result)
+        elif name == "learned":
+            self._gateway.learned(*what)
         elif name == "up":
             self.up = True
             self._gateway.worker_up(self.number)

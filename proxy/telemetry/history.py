@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, assert_never
 
 from proxy.core.events import (
+    BrokersAwaited,
     ClientNamed,
     Event,
     Fault,
@@ -155,6 +156,8 @@ def _words(event: Event, client: str, broker: str) -> str:
             words = f"{client}'s session at {broker} was closed: {event.reason}"
         case Passthrough():
             words = f"{client} is forwarded unchanged: {event.reason}"
+        case BrokersAwaited():
+            words = f"a response to {client} waits for listeners"
         case Fault():
             closed = f"the connection of {client} to {broker} was closed"
             words = f"{closed}, fault of the {event.side}: {event.reason}"
@@ -202,6 +205,8 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.debug("session closed", **who, session_id=event.session_id, reason=event.reason)
         case Passthrough():
             log.debug("forwarded unchanged", **who, reason=event.reason)
+        case BrokersAwaited():
+            log.debug("response waits for listeners", **who, brokers=sorted(event.node_ids))
         case Fault():
             log.warning("connection fault", **who, side=event.side, reason=event.reason)
         case _:

@@ -64,7 +64,7 @@ class Scene:
     def __init__(self, resolve: Resolve | None = gateway) -> None:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
         self.events: list[Event] = []
-        self.rewriting = Rewriting(resolve, self.eligibility, self.events)
+        self.rewriting = Rewriting(resolve, lambda _: False, self.eligibility, self.events)
 
     def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:
         got: list[Buffer] = []

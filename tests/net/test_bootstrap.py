@@ -15,6 +15,7 @@ from proxy.net.bootstrap import (
     metadata_body,
     metadata_version,
 )
+from proxy.net.resolve import Resolver
 from proxy.protocol.primitives import ProtocolError
 from tests.shell import api_versions, response, run, stub_broker
 
@@ -88,7 +89,7 @@ def test_a_cluster_tells_its_brokers() -> None:
             address = Address("127.0.0.1", broker.port)
             dead = Address("127.0.0.1", 1)
             cluster = Cluster(address=address, brokers={7: Address("kafka-7", 9092)})
-            assert await ask_any((dead, address)) == cluster
+            assert await ask_any((dead, address), Resolver()) == cluster
 
     run(scene())
 
@@ -103,7 +104,7 @@ def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
 
         async with stub_broker(responses) as broker:
             address = Address("127.0.0.1", broker.port)
-            assert await ask(address) == Cluster(address=address, brokers=None)
+            assert await ask(address, Resolver()) == Cluster(address=address, brokers=None)
 
     run(scene())
 
@@ -123,7 +124,7 @@ def test_something_else_than_kafka_is_named_as_such(responses: Callable[[bytes],
     async def scene() -> None:
         async with stub_broker(responses) as broker:
             with pytest.raises(BootstrapError) as caught:
-                await ask(Address("127.0.0.1", broker.port))
+                await ask(Address("127.0.0.1", broker.port), Resolver())
             assert str(caught.value) == f"{broker.address}: {reason}"
 
     run(scene())
@@ -137,11 +138,11 @@ def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPat
 
         async with stub_broker(closing) as broker:
             with pytest.raises(BootstrapError, match="closed without a response"):
-                await ask(Address("127.0.0.1", broker.port))
+                await ask(Address("127.0.0.1", broker.port), Resolver())
         monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.05)
         async with stub_broker(lambda _: b"") as broker:
             with pytest.raises(BootstrapError, match="no response in 0 s"):
-                await ask(Address("127.0.0.1", broker.port))
+                await ask(Address("127.0.0.1", broker.port), Resolver())
 
     run(scene())
 
@@ -153,8 +154,10 @@ def test_a_name_or_a_network_that_hangs_is_told_apart(monkeypatch: pytest.Monkey
     async def scene() -> None:
         monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.01)
         monkeypatch.setattr(asyncio, "open_connection", hang)
-        with pytest.raises(BootstrapError, match=r"kafka:9092: not connected in 0 s \(does its name resolve"):
-            await ask(Address("kafka", 9092))
+        with pytest.raises(
+            BootstrapError, match=r"127.0.0.1:9092: not connected in 0 s \(does its name resolve"
+        ):
+            await ask(Address("127.0.0.1", 9092), Resolver())
 
     run(scene())
 
@@ -162,7 +165,7 @@ def test_a_name_or_a_network_that_hangs_is_told_apart(monkeypatch: pytest.Monkey
 def test_when_none_answers_the_reason_names_each() -> None:
     async def scene() -> None:
         with pytest.raises(BootstrapError) as caught:
-            await ask_any((Address("127.0.0.1", 1), Address("127.0.0.1", 2)))
+            await ask_any((Address("127.0.0.1", 1), Address("127.0.0.1", 2)), Resolver())
         assert str(caught.value) == "127.0.0.1:1: Connection refused; 127.0.0.1:2: Connection refused"
 
     run(scene())

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.net import link, loop_guard
+from proxy.net import link
 from proxy.net.loop_guard import LeadsBackError, check_not_own
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
@@ -26,8 +26,6 @@ LEADS_BACK = (
     ("host", "listener"),
     [
         ("127.0.0.1", "127.0.0.1"),
-        ("localhost", "127.0.0.1"),
-        ("127.0.0.1", "localhost"),
         ("0.0.0.0", "127.0.0.1"),
         ("127.0.0.1", "0.0.0.0"),
         ("127.0.0.7", "0.0.0.0"),
@@ -38,11 +36,8 @@ def test_an_address_of_the_gateway_itself_is_refused(host: str, listener: str) -
     if host == "::1" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
 
-    async def scene() -> None:
-        with pytest.raises(LeadsBackError):
-            await check_not_own(Address(host, 9), [Address("127.0.0.9", 9), Address(listener, 9)])
-
-    run(scene())
+    with pytest.raises(LeadsBackError):
+        check_not_own(["192.0.2.1", host], 9, [Address("127.0.0.9", 9), Address(listener, 9)])
 
 
 @pytest.mark.parametrize(
@@ -57,20 +52,11 @@ def test_an_address_of_the_gateway_itself_is_refused(host: str, listener: str) -
     ],
 )
 def test_an_address_of_another_is_left_alone(host: str, listener: str) -> None:
-    run(check_not_own(Address(host, 9), [Address(listener, 9)]))
+    check_not_own([host], 9, [Address(listener, 9)])
 
 
-def test_no_name_is_looked_up_where_no_listener_has_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_guard, "_ips", None)
-    run(check_not_own(Address("127.0.0.1", 9), [Address("127.0.0.1", 8)]))
-
-
-def test_a_name_that_leads_nowhere_is_reported_as_such() -> None:
-    async def scene() -> None:
-        with pytest.raises(socket.gaierror):
-            await check_not_own(Address("kafka.invalid", 9), [Address("127.0.0.1", 9)])
-
-    run(scene())
+def test_a_listener_at_another_port_is_no_matter() -> None:
+    check_not_own(["127.0.0.1"], 9, [Address("127.0.0.1", 8)])
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from proxy.addresses import Address
 from proxy.core.budget import STALL_SECONDS
 from proxy.core.events import SideTally, Tally
-from proxy.net.bootstrap import Cluster
 from proxy.protocol.api import ApiKey
 from proxy.server import listeners, server
 from proxy.server.gateway import Gateway
@@ -344,8 +343,7 @@ def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
     async def scene() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
             assert isinstance(gate.brokers, Brokers)
-            response = Cluster(address=Address("127.0.0.1", cluster.port), brokers={5: Address("a", 1)})
-            gate.listeners._cluster_responded(response, gate.brokers)
+            gate.brokers.update({5: Address("a", 1)}, (), 0.0)
             assert gate.targets(5) == (Address("a", 1),)
             gate.brokers.resolve("127.0.0.1", 5, "b", 2)
             assert gate.targets(5) == (Address("b", 2),)

@@ -1,14 +1,15 @@
-import json
+import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import closing
-from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
 from proxy.addresses import Address, BrokerPorts
 from proxy.net.listen import Binding
+from proxy.net.resolve import Resolver
 from proxy.server.listeners import FORGET_SECONDS, Brokers
 from tools.kafka.ports import free_ports
 
@@ -20,6 +21,17 @@ class Serving:
 
     def __init__(self) -> None:
         self.sockets: dict[int, list[socket.socket]] = {}
+        self.tasks: list[Coroutine[Any, Any, None]] = []
+        self.resolver = Resolver()
+
+    def settle(self) -> None:
+        """Run what runs in the background of a gateway, until it has ended."""
+
+        async def settled() -> None:
+            while self.tasks:
+                await self.tasks.pop(0)
+
+        asyncio.run(settled())
 
     def serve(self, node_id: int, sockets: list[socket.socket]) -> None:
         self.sockets[node_id] = sockets
@@ -34,18 +46,20 @@ class Serving:
         *,
         rule: str = "",
         advertise: str = "",
-        state: Path | None = None,
         binding: Binding | None = None,
     ) -> Brokers:
         return Brokers(
             rule=BrokerPorts.parse(rule),
             listen=Address("127.0.0.1", base),
+            ips=["127.0.0.1"],
             advertise=advertise,
             serve=self.serve,
             stop=self.stop,
+            changed=lambda: None,
+            spawn=self.tasks.append,
             log=structlog.get_logger(),
-            state=state,
             binding=binding or Binding(),
+            resolver=self.resolver,
         )
 
 
@@ -53,6 +67,8 @@ class Serving:
 def serving() -> Iterator[Serving]:
     serving = Serving()
     yield serving
+    for task in serving.tasks:
+        task.close()
     for node_id in list(serving.sockets):
         serving.stop(node_id)
 
@@ -115,6 +131,7 @@ def test_a_broker_without_a_port_is_left_out_and_named(serving: Serving, base: i
         "broker 65000: its port is outside 1-65535; give it a port with --broker-ports"
     ]
     brokers.retry()
+    serving.settle()
     assert len(brokers.problems) == 1
 
 
@@ -123,6 +140,7 @@ def test_a_broker_whose_port_is_taken_is_left_out_until_it_is_free(serving: Serv
     with closing(socket.create_server(("127.0.0.1", base + 2))):
         assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) is None
         brokers.retry()
+        serving.settle()
         (problem,) = brokers.problems
         assert problem == (
             f"broker 1: 127.0.0.1:{base + 2} can't be bound: Address already in use; "
@@ -130,6 +148,7 @@ def test_a_broker_whose_port_is_taken_is_left_out_until_it_is_free(serving: Serv
         )
 
     brokers.retry()
+    serving.settle()
 
     assert brokers.problems == []
     assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 2)
@@ -149,6 +168,7 @@ def test_two_brokers_never_share_a_port_by_accident(serving: Serving, base: int)
 
     serving.stop(1)
     brokers.retry()
+    serving.settle()
 
     assert brokers.problems == []
     assert _connects(base + 1)
@@ -158,6 +178,7 @@ def test_a_host_template_that_leads_nowhere_is_left_out(serving: Serving, base: 
     brokers = serving.brokers(base, rule="b-{id}.invalid:9092")
 
     assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) is None
+    serving.settle()
     (problem,) = brokers.problems
     assert problem.startswith("broker 1: b-1.invalid:9092 can't be bound: unknown host: ")
 
@@ -193,38 +214,3 @@ def test_a_broker_that_comes_back_in_time_keeps_its_listener(serving: Serving, b
     brokers.update({}, (), 15.0 + FORGET_SECONDS)
 
     assert list(brokers.known) == [1]
-
-
-def test_what_is_learned_survives_a_restart(serving: Serving, base: int, tmp_path: Path) -> None:
-    state = tmp_path / "state.json"
-    serving.brokers(base, state=state).resolve("127.0.0.1", 1, "kafka-1", 9092)
-    serving.stop(1)
-    assert json.loads(state.read_text()) == {"brokers": [{"id": 1, "host": "kafka-1", "port": 9092}]}
-    assert list(tmp_path.iterdir()) == [state]
-
-    again = serving.brokers(base, state=state)
-    again.load()
-
-    assert _connects(base + 2)
-    assert again.known[1].address == KAFKA
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"brokers": [{"id": "x"}]}', '{"brokers": 5}', "\xff"])
-def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(
-    serving: Serving, base: int, tmp_path: Path, text: str
-) -> None:
-    state = tmp_path / "state.json"
-    state.write_text(text, encoding="latin-1")
-
-    brokers = serving.brokers(base, state=state)
-    brokers.load()
-
-    assert brokers.known == {}
-
-
-def test_a_state_that_cant_be_written_is_no_reason_to_fail(
-    serving: Serving, base: int, tmp_path: Path
-) -> None:
-    brokers = serving.brokers(base, state=tmp_path / "none" / "state.json")
-
-    assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 2)

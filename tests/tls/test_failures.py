@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from proxy.addresses import Address
 from proxy.cli import main
 from proxy.net.bootstrap import BootstrapError, ask
+from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
 from proxy.server import main as running
@@ -158,14 +159,14 @@ def test_a_broker_without_tls_is_named_as_such(keys: Keys) -> None:
         tls = BrokerTls(config(bootstrap="k:1", **keys.to_broker()))
         async with stub_broker(closing) as broker:
             with pytest.raises(BootstrapError) as caught:
-                await ask(Address("127.0.0.1", broker.port), tls)
+                await ask(Address("127.0.0.1", broker.port), Resolver(), tls)
         assert str(caught.value) == (
             f"{broker.address}: closed in the TLS handshake: is this its TLS port? If it is not, leave out "
             "--broker-tls"
         )
         async with stub_broker(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as broker:
             with pytest.raises(BootstrapError, match="it does not speak TLS there: name its TLS port, or "):
-                await ask(Address("127.0.0.1", broker.port), tls)
+                await ask(Address("127.0.0.1", broker.port), Resolver(), tls)
 
     run(scene())
 
@@ -174,7 +175,7 @@ def test_a_broker_with_tls_is_named_as_such() -> None:
     async def scene() -> None:
         async with stub_broker(lambda _: bytes.fromhex("15030300020246")) as broker:
             with pytest.raises(BootstrapError) as caught:
-                await ask(Address("127.0.0.1", broker.port))
+                await ask(Address("127.0.0.1", broker.port), Resolver())
         assert str(caught.value) == (
             f"{broker.address}: does not respond as Kafka does: it speaks TLS: give --broker-tls on"
         )
@@ -221,7 +222,9 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
 
     async def scene(port: int) -> None:
         with pytest.raises(BootstrapError) as caught:
-            await ask(Address("127.0.0.1", port), BrokerTls(config(bootstrap="k:1", **keys.to_broker())))
+            await ask(
+                Address("127.0.0.1", port), Resolver(), BrokerTls(config(bootstrap="k:1", **keys.to_broker()))
+            )
         assert str(caught.value) == f"127.0.0.1:{port}: {line}"
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
             gate.reach.unreachable_brokers.reached(None, monotonic())

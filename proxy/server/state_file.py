@@ -1,0 +1,98 @@
+"""The file of ``--state``, which keeps the known brokers from one start to the next."""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from proxy.addresses import Address
+from proxy.logger import Logger
+from proxy.reasons import reason_of
+
+SAVE_SECONDS: Final = 1.0
+"""How long after a change the file is written: one response can name many new brokers."""
+
+Known = list[tuple[int, Address]]
+"""The id and the address of each broker."""
+
+
+class StateFile:
+    """The file; it is written in another thread, because a disk can be slow.
+
+    Args:
+        path: where it is; None: there is none.
+        known: returns the brokers to keep.
+        spawn: runs a task in the background.
+        log: takes what can't be read or written.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        known: Callable[[], Known],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        log: Logger,
+    ) -> None:
+        self._path = path
+        self._known = known
+        self._spawn = spawn
+        self._log = log
+        self._due = False
+        """What is known has changed and is not written yet."""
+        self._number = 0
+        self._written = 0
+        """Of all states that were to be written, the number of the last that was."""
+        self._writing = Lock()
+
+    def load(self) -> Known:
+        """Return the brokers in the file; none where it can't be read."""
+        if self._path is None or not self._path.exists():
+            return []
+        try:
+            return list(_parse(json.loads(self._path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self._log.warning("--state file not read", file=str(self._path), reason=reason_of(error))
+            return []
+
+    def changed(self) -> None:
+        """Write the file soon, unless that is about to happen."""
+        if self._path is not None and not self._due:
+            self._due = True
+            self._spawn(self._save_later(self._path))
+
+    async def _save_later(self, path: Path) -> None:
+        await asyncio.sleep(SAVE_SECONDS)
+        await asyncio.to_thread(self._write, path, *self._next())
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        if self._path is not None and self._due:
+            self._write(self._path, *self._next())
+
+    def _next(self) -> tuple[int, Known]:
+        self._due = False
+        self._number += 1
+        return self._number, self._known()
+
+    def _write(self, path: Path, number: int, known: Known) -> None:
+        """Replace the file as a whole or not at all."""
+        brokers = [{"id": node_id, "host": at.host, "port": at.port} for node_id, at in known]
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+        with self._writing:
+            if number < self._written:
+                return  # what came later was written first, when the gateway closed
+            self._written = number
+            try:
+                temporary.write_text(json.dumps({"brokers": brokers}, indent=1) + "\n", encoding="utf-8")
+                temporary.replace(path)
+            except OSError as error:
+                self._log.warning("--state file not written", file=str(path), reason=reason_of(error))
+
+
+def _parse(document: Any) -> Iterable[tuple[int, Address]]:
+    for entry in document["brokers"]:
+        yield int(entry["id"]), Address(str(entry["host"]), int(entry["port"]))

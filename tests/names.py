@@ -1,0 +1,54 @@
+"""What tests use in place of name servers: some know names, some are silent."""
+
+import socket
+from collections import Counter
+from threading import Event
+from typing import Any, Final
+
+SILENT: Final = "silent.example"
+"""The domain of a name server that does not respond."""
+DEAD: Final = "dead.example"
+"""The domain of one that says at once that it does not know the name."""
+WAIT_SECONDS: Final = 20.0
+"""The longest time that the silent one is silent; it is reached only where a test fails."""
+
+
+class Names:
+    """Stands in for ``getaddrinfo``."""
+
+    def __init__(self) -> None:
+        self.ips = {"broker.example": "127.0.0.1"}
+        self.lookups: Counter[str] = Counter()
+        """How often each name was looked up, whatever became of it."""
+        self._silent = SILENT
+        self._spoken = Event()
+        self._real = socket.getaddrinfo
+
+    @property
+    def ended(self) -> bool:
+        """Whether a look-up of a silent name has ended."""
+        return self._spoken.is_set()
+
+    def be_silent(self, domain: str) -> None:
+        """Have these names hang, and no others, until `end` or `speak`."""
+        self._silent = domain
+
+    def speak(self, ips: dict[str, str]) -> None:
+        """Answer the look-ups that hang."""
+        self.ips |= ips
+        self.end()
+
+    def end(self) -> None:
+        """Let the look-ups that hang go on; names without an IP fail."""
+        self._spoken.set()
+
+    def getaddrinfo(self, host: Any, *more: Any, **named: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else str(host)
+        if not name.endswith((".example", self._silent)):
+            return self._real(host, *more, **named)
+        self.lookups[name] += 1
+        if name.endswith(self._silent) and not self._spoken.wait(WAIT_SECONDS):
+            self.end()
+        if name not in self.ips:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return self._real(self.ips[name], *more, **named)

@@ -1,0 +1,184 @@
+"""A response that names very many brokers stops nobody, and takes no more than a cluster could need."""
+
+import asyncio
+import json
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.addresses import Address, Broker
+from proxy.net.listen import Binding
+from proxy.protocol.api import ApiKey
+from proxy.server import listeners
+from proxy.server.gateway import Gateway
+from proxy.server.listeners import AT_ONCE, MAX_BROKERS
+from proxy.server.worker import AskedBrokers
+from tests.server.test_supervisor import workers
+from tests.shell import WAIT_SECONDS, client, frame, gateway, metadata, request, run, stub_cluster, until
+from tools.kafka.ports import free_ports
+
+METADATA = request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0))
+LIST_GROUPS = request(ApiKey.LIST_GROUPS, 0, 9)
+
+
+class Steps:
+    """Counts what is bound in each step of the event loop, and files that are written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bound: Counter[int] = Counter()
+        self.written = 0
+        self._step = 0
+        bind, replace = Binding.bind, Path.replace
+
+        def counted(binding: Binding, *more: Any, **named: Any) -> Any:
+            self.bound[self._step] += 1
+            return bind(binding, *more, **named)
+
+        def written(path: Path, target: Path) -> Path:
+            self.written += 1
+            return replace(path, target)
+
+        monkeypatch.setattr(Binding, "bind", counted)
+        monkeypatch.setattr(Path, "replace", written)
+
+    def watch(self) -> None:
+        self._step += 1
+        asyncio.get_running_loop().call_soon(self.watch)
+
+
+def test_2000_brokers_in_a_response_stop_no_other_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All clients stood still for 16 s, with --state for 43: the file was written once for each broker."""
+    monkeypatch.setattr(listeners, "MAX_BROKERS", 300)
+    steps = Steps(monkeypatch)
+    state = tmp_path / "state.json"
+
+    async def scene() -> None:
+        port = free_ports(301)
+        async with (
+            stub_cluster() as cluster,
+            gateway(
+                cluster.address, Gateway, listen=f"127.0.0.1:{port}", state=str(state), handshake_timeout="0"
+            ) as gate,
+            client(port) as (reader, writer),
+            client(port) as (other, asks),
+        ):
+            cluster.others = lambda _: b"ok"
+            await until(lambda: gate.health().state == "ready")
+            cluster.brokers = tuple((each, "kafka", 9092) for each in range(2000))
+            steps.watch()
+            writer.write(METADATA)
+            naming = asyncio.create_task(frame(reader))
+            exchanges = 0
+            while not naming.done():
+                asks.write(LIST_GROUPS)
+                assert await frame(other) == struct.pack(">i", 9) + b"ok"
+                exchanges += 1
+            assert exchanges > 1, "others went on meanwhile"
+            told = metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(300)))
+            assert await naming == struct.pack(">i", 5) + told
+            assert len(gate.brokers.known) == 300
+            assert gate.health().state == "degraded"
+            assert gate.health().reasons == [
+                "300 brokers are known, and a gateway serves no more: broker 300 and others are left out"
+            ]
+            assert sum(steps.bound.values()) == 300 + 1
+            assert max(steps.bound.values()) <= AT_ONCE
+            cluster.brokers = cluster.brokers[:3]
+            writer.write(METADATA)
+            assert len(await frame(reader)) < 200
+
+    run(scene())
+    assert steps.written == 1
+    assert len(json.loads(state.read_text())["brokers"]) == 300
+
+
+def test_a_cluster_of_250_brokers_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch)
+
+    async def scene() -> None:
+        steps.watch()
+        port = free_ports(251)
+        brokers = [(each, "", 0) for each in range(250)]
+        async with (
+            stub_cluster(*brokers) as cluster,
+            gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
+        ):
+            cluster.others = lambda _: b"ok"
+            await until(lambda: gate.health().state == "ready")
+            assert max(steps.bound.values()) <= AT_ONCE
+            for broker in (0, 125, 249):
+                async with client(port + 1 + broker) as (reader, writer):
+                    writer.write(METADATA)
+                    told = metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(250)))
+                    assert await frame(reader) == struct.pack(">i", 5) + told
+
+    run(scene())
+
+
+def test_brokers_that_leave_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "MAX_BROKERS", 2)
+    monkeypatch.setattr(listeners, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(listeners, "FORGET_SECONDS", 0.03)
+
+    async def scene() -> None:
+        async with (
+            stub_cluster((0, "", 0), (1, "", 0), (2, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+        ):
+            await until(lambda: gate.health().state == "degraded")
+            assert list(gate.brokers.known) == [0, 1]
+            cluster.brokers = cluster.brokers[1:]
+            await until(lambda: gate.health().state == "ready")
+            assert list(gate.brokers.known) == [1, 2]
+
+    run(scene())
+
+
+@pytest.mark.slow
+def test_a_response_of_a_worker_waits_for_all_listeners_that_the_supervisor_opens() -> None:
+
+    async def scene() -> None:
+        port = free_ports(251)
+        async with (
+            stub_cluster() as cluster,
+            workers(cluster.address, 2, listen=f"127.0.0.1:{port}") as gate,
+            client(port) as (reader, writer),
+        ):
+            cluster.others = lambda _: b"ok"
+            cluster.brokers = tuple((each, "kafka", 9092) for each in range(250))
+            writer.write(METADATA)
+            told = metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(250)))
+            assert await frame(reader) == struct.pack(">i", 5) + told
+            assert len(gate.brokers.known) == 250
+
+    run(scene())
+
+
+def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take() -> None:
+    async def scene() -> None:
+        told: list[dict[int, Address]] = []
+        brokers = AskedBrokers(Address("127.0.0.1", 19092), "", told.append)
+        for _ in range(2):
+            for each in range(2000):
+                assert brokers.resolve("127.0.0.1", each, "kafka", 9092) is None
+            await asyncio.sleep(0)
+        assert [list(each) for each in told] == [list(range(MAX_BROKERS))]
+        assert brokers.is_opening(0)
+        assert not brokers.is_opening(MAX_BROKERS)
+
+        waiting = asyncio.create_task(brokers.opened([0, 1, 2000], WAIT_SECONDS))
+        listener = Address("127.0.0.1", 19093)
+        brokers.replace({0: Broker(node_id=0, address=Address("kafka", 9092), listener=listener)})
+        await asyncio.sleep(0)
+        assert not waiting.done(), "the message may be older than what was told"
+        known = {each: Broker(node_id=each, address=Address("kafka", 9092)) for each in range(MAX_BROKERS)}
+        brokers.replace(known)
+        await waiting
+        assert not brokers.is_opening(1)
+
+    run(scene())

@@ -1,0 +1,211 @@
+"""A name server that is silent for one broker's name delays nobody else."""
+
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.protocol.api import ApiKey
+from proxy.server import listeners
+from proxy.server.gateway import Gateway
+from proxy.telemetry.status import Health
+from tests.names import Names
+from tests.server.test_supervisor import workers
+from tests.shell import (
+    BOTH_LOOPS,
+    WAIT_SECONDS,
+    StubCluster,
+    client,
+    frame,
+    gateway,
+    metadata,
+    request,
+    run,
+    stub_cluster,
+    until,
+)
+from tests.telemetry.test_admin import admin_of, send
+from tools.kafka.ports import free_ports
+
+METADATA = request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0))
+LIST_GROUPS = request(ApiKey.LIST_GROUPS, 0, 9)
+LOOKING_UP = "broker {}: the name b-{}.silent.example is being looked up"
+
+
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a response wait for listeners as long as it takes."""
+    monkeypatch.setattr(listeners, "OPEN_SECONDS", WAIT_SECONDS)
+
+
+async def _exchange(port: int) -> bytes:
+    async with client(port) as (reader, writer):
+        writer.write(LIST_GROUPS)
+        return await frame(reader)
+
+
+@asynccontextmanager
+async def _named(*brokers: int) -> AsyncIterator[tuple[Gateway, StubCluster]]:
+    """A gateway whose brokers' listeners have names; the cluster names these brokers to clients alone."""
+    port = free_ports(2)
+    rule = f"b-{{id}}.silent.example:{port + 1}"
+    async with (
+        stub_cluster() as cluster,
+        gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}", broker_ports=rule) as gate,
+    ):
+        cluster.others = lambda _: b"ok"
+        await until(lambda: gate.health().state == "ready")
+        cluster.brokers = tuple((each, "127.0.0.1", cluster.port) for each in brokers)
+        yield gate, cluster
+
+
+@BOTH_LOOPS
+def test_clients_of_a_broker_whose_name_hangs_delay_no_other(fake_names: Names, plain: bool) -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster() as cluster,
+            gateway(cluster.address, Gateway) as gate,
+            AsyncExitStack() as stack,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            cluster.others = lambda _: b"ok"
+            cluster.brokers = ((1, "a.silent.example", 9092), (2, "broker.example", cluster.port))
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(METADATA)
+                await frame(reader)
+            waiting = [await stack.enter_async_context(client(gate.listen.port + 2)) for _ in range(60)]
+            await until(lambda: fake_names.lookups["a.silent.example"] and len(gate.links) == len(waiting))
+
+            assert await _exchange(gate.listen.port + 3) == struct.pack(">i", 9) + b"ok"
+
+            assert fake_names.lookups == {"a.silent.example": 1, "broker.example": 1}
+            assert not fake_names.ended
+            fake_names.speak({"a.silent.example": "127.0.0.1"})
+
+    run(scene(), plain=plain)
+
+
+@pytest.mark.usefixtures("_patient")
+def test_a_response_waits_for_a_name_and_nobody_else_does(fake_names: Names) -> None:
+    async def scene() -> None:
+        async with (
+            _named(1) as (gate, _),
+            admin_of(gate) as (admin, _endpoint),
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(METADATA)
+            writer.write(LIST_GROUPS)
+            await until(lambda: fake_names.lookups["b-1.silent.example"])
+
+            assert (await send(admin, b"GET /livez HTTP/1.1\r\n\r\n"))[0] == 200
+            assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
+            assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
+            assert isinstance(gate.listeners.brokers, listeners.Brokers)
+            gate.listeners.brokers.retry()  # as every 5 seconds
+            assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
+            assert fake_names.lookups["b-1.silent.example"] == 1
+            assert not fake_names.ended
+
+            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+            at = gate.listen.port + 1
+            assert await frame(reader) == struct.pack(">i", 5) + metadata((1, "b-1.silent.example", at))
+            assert await frame(reader) == struct.pack(">i", 9) + b"ok", "its next response comes after that"
+            assert gate.health().state == "ready"
+            assert await _exchange(at) == struct.pack(">i", 9) + b"ok"
+
+    run(scene())
+
+
+def test_a_name_that_takes_long_is_left_out(fake_names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "OPEN_SECONDS", 0.02)
+
+    async def scene() -> None:
+        async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
+            for _ in range(2):
+                writer.write(METADATA)
+                assert await frame(reader) == struct.pack(">i", 5) + metadata()
+            assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
+            assert not fake_names.ended
+            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+            await until(lambda: gate.health().state == "ready")
+            writer.write(METADATA)
+            at = gate.listen.port + 1
+            assert await frame(reader) == struct.pack(">i", 5) + metadata((1, "b-1.silent.example", at))
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_patient")
+def test_a_broker_that_closes_ends_the_wait_for_a_name(fake_names: Names) -> None:
+    async def scene() -> None:
+        async with _named(1) as (gate, cluster), client(gate.listen.port) as (reader, writer):
+            writer.write(METADATA)
+            await until(lambda: fake_names.lookups["b-1.silent.example"])
+            cluster.writers[-1].close()
+            assert await frame(reader) == struct.pack(">i", 5) + metadata()
+            assert await reader.read() == b""
+            assert not fake_names.ended
+
+    run(scene())
+
+
+def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "broker.example", 0)) as cluster,
+            gateway(f"a.silent.example:9092,{cluster.address}", Gateway) as gate,
+        ):
+            await until(lambda: fake_names.lookups["a.silent.example"])
+            fake_names.end()
+            await until(lambda: gate.health().state == "ready")
+            assert str(gate.reach.bootstrap[0]) == cluster.address
+
+    run(scene())
+
+
+def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens at the first."""
+    real = socket.getaddrinfo
+
+    def both(host: Any, *more: Any, **named: Any) -> Any:
+        if host != "two.example":
+            return real(host, *more, **named)
+        return real("127.0.0.3", *more, **named) + real("127.0.0.1", *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+
+    async def scene() -> None:
+        async with stub_cluster() as cluster:
+            cluster.others = lambda _: b"ok"
+            async with gateway(f"two.example:{cluster.port}", Gateway) as gate:
+                await until(lambda: gate.health().state == "ready")
+                assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
+
+    run(scene())
+
+
+@pytest.mark.slow
+def test_a_worker_goes_on_while_the_supervisor_looks_up_a_name(fake_names: Names) -> None:
+    async def scene() -> None:
+        port = free_ports(2)
+        rule = f"b-{{id}}.silent.example:{port + 1}"
+        async with (
+            stub_cluster() as cluster,
+            workers(cluster.address, 1, listen=f"127.0.0.1:{port}", broker_ports=rule) as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
+            cluster.others = lambda _: b"ok"
+            cluster.brokers = ((1, "127.0.0.1", cluster.port),)
+            writer.write(METADATA)
+            await until(lambda: fake_names.lookups["b-1.silent.example"])
+            assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
+            assert not fake_names.ended
+            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+            told = struct.pack(">i", 5) + metadata((1, "b-1.silent.example", port + 1))
+            assert await frame(reader) == told
+            assert await _exchange(port + 1) == struct.pack(">i", 9) + b"ok"
+
+    run(scene())

@@ -1,0 +1,112 @@
+"""The file of ``--state``."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from proxy.addresses import Address
+from proxy.server import state_file
+from proxy.server.state_file import StateFile
+from tests.shell import run, until
+
+KAFKA = (1, Address("kafka-1", 9092))
+
+
+class Keeping:
+    """Stands for the gateway: knows brokers, and counts what is run in the background."""
+
+    def __init__(self, path: Path) -> None:
+        self.known = [KAFKA]
+        self.tasks: list[asyncio.Task[None]] = []
+        self.file = StateFile(
+            path, known=lambda: list(self.known), spawn=self._spawn, log=structlog.get_logger()
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+
+def test_what_is_known_survives_a_restart(tmp_path: Path) -> None:
+    async def scene() -> None:
+        path = tmp_path / "state.json"
+        keeping = Keeping(path)
+        keeping.file.changed()
+        assert not path.exists(), "more may change"
+        keeping.file.close()
+
+        assert json.loads(path.read_text()) == {"brokers": [{"id": 1, "host": "kafka-1", "port": 9092}]}
+        assert Keeping(path).file.load() == [KAFKA]
+
+    run(scene())
+    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 brokers in one response: a file written for each stopped all clients for half a minute."""
+    monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.01)
+    written: list[int] = []
+    replace = Path.replace
+
+    def counted(self: Path, target: Path) -> Path:
+        written.append(len(json.loads(self.read_text())["brokers"]))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", counted)
+
+    async def scene() -> None:
+        keeping = Keeping(tmp_path / "state.json")
+        for number in range(2, 1001):
+            keeping.known.append((number, Address("kafka", number)))
+            keeping.file.changed()
+        await until(keeping.tasks[0].done)
+        assert written == [1000]
+        keeping.file.close()
+        assert written == [1000], "nothing has changed since"
+        keeping.file.changed()
+        await until(keeping.tasks[1].done)
+        assert written == [1000, 1000]
+
+    run(scene())
+
+
+def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> None:
+    """The other thread may come to write when the gateway has closed."""
+
+    async def scene() -> None:
+        path = tmp_path / "state.json"
+        keeping = Keeping(path)
+        keeping.file.changed()
+        early = keeping.file._next()
+        keeping.known.append((2, Address("kafka-2", 9092)))
+        keeping.file.changed()
+        keeping.file.close()
+        keeping.file._write(path, *early)
+        assert [node_id for node_id, _ in keeping.file.load()] == [1, 2]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"brokers": [{"id": "x"}]}', '{"brokers": 5}', "\xff"])
+def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(tmp_path: Path, text: str) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(text, encoding="latin-1")
+    with capture_logs() as lines:
+        assert Keeping(state).file.load() == []
+    assert [line["event"] for line in lines] == ["--state file not read"]
+
+
+def test_a_state_that_cant_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    async def scene() -> None:
+        keeping = Keeping(tmp_path / "none" / "state.json")
+        keeping.file.changed()
+        with capture_logs() as lines:
+            keeping.file.close()
+        assert [line["event"] for line in lines] == ["--state file not written"]
+
+    run(scene())
