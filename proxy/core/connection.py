@@ -11,7 +11,7 @@ from typing import Final
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import ClientNamed, Event, Fault, Passthrough, Tally
+from proxy.core.events import ClientNamed, Event, Fault, Passthrough, Refusal, Tally
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured, Meter
 from proxy.core.in_flight import Disposition, InFlightRequest, ResponseQueue
@@ -184,9 +184,12 @@ class Connection:
             events=self.events,
             send=self._send,
             ask_versions=self._probe,
+            refuse=self._refuse_response,
             versions=self._versions,
         )
-        self._rewriting = Rewriting(resolve, opening, self._fetches.eligibility, self.events)
+        self._rewriting = Rewriting(
+            resolve, opening, self._fetches.eligibility, self.events, self._refuse_response
+        )
         self._awaiting = 0
         """Whole responses that wait for the listeners of brokers that they name."""
 
@@ -451,6 +454,10 @@ class Connection:
 
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
         """Take a request that is forwarded as it is; what becomes of its response depends on it."""
+        if self._rewriting.refuses(api_key, version):
+            self.tally.refused[Refusal.VERSION] += 1
+            self._fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
+            return len(data)
         answered = True
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
@@ -466,7 +473,7 @@ class Connection:
             self._name(data[:size], version)
             # A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and
             # 31; case 85).
-            if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS]:
+            if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
                 self._refuse(data[REQUEST_CORRELATION_ID])
                 return size
         elif api_key == ApiKey.FETCH:
@@ -510,7 +517,6 @@ class Connection:
             try:
                 _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
             except ProtocolError:
-                request.disposition = Disposition.PASSED
                 self._responses.owed.append(request)
                 self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
                 self._send(request, frame)
@@ -608,6 +614,11 @@ class Connection:
             self.to_client.append(self._response_part)
         self._response_part = b""
 
+    def _refuse_response(self, refusal: Refusal, reason: str) -> None:
+        """End the connection: of this response nothing more may go to the client."""
+        self.tally.refused[refusal] += 1
+        self._fail("broker", reason)
+
     def _fail(self, side: str, reason: str) -> None:
         self.fault = Fault(side=side, reason=reason)
         self.events.append(self.fault)
@@ -625,7 +636,7 @@ class Connection:
             self._response_part = b""
         expected = self._responses.expected
         at = 0
-        while at < len(data):
+        while at < len(data) and self.fault is None:
             if not self._response_left:
                 if not expected and self.stream is not _FRAMES:
                     self.to_client.append(data[at:])

@@ -6,7 +6,7 @@ cost more than the fetch, so fetches are only counted.
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
 
@@ -30,6 +30,20 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
     if epoch == 0:
         return FetchKind.FULL
     return FetchKind.CLOSE if session_id > 0 else FetchKind.SESSIONLESS
+
+
+class Refusal(StrEnum):
+    """Why a connection ends that could lead its client past the gateway.
+
+    The label of `fetchgate_refused_total`. Only where addresses are rewritten: in explicit mode.
+    """
+
+    VERSION = "version not offered"
+    """A request whose response could have addresses that the gateway can't find."""
+    NOT_UNDERSTOOD = "response not understood"
+    """A response that may have addresses is not as its version says."""
+    TOO_LARGE = "response too large"
+    """A response with addresses is longer than the gateway can keep."""
 
 
 @dataclass(slots=True)
@@ -64,6 +78,8 @@ class Tally:
     """Bytes of the gateway's own ApiVersions request and of the response to it."""
     passthrough: Counter[str] = field(default_factory=Counter)
     """Fetches and connections that were forwarded as they came, by reason."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Connections that ended since a client could have been led past the gateway, by `Refusal`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from proxy.core.events import (
 )
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.last_seen import LastSeen
-from proxy.core.responses import Forwarding, rewritten_tags
+from proxy.core.responses import Forwarding, Refuse, rewritten_tags
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import API_VERSION, REQUEST_CORRELATION_ID, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Rows
@@ -69,6 +69,7 @@ class Fetches:
         events: where what is rare is reported.
         send: sends a request's frame to the broker.
         ask_versions: asks the broker what it can do, once.
+        refuse: ends the connection if a response may have addresses that can't be rewritten.
         versions: what it said to other clients; None: nothing.
     """
 
@@ -102,6 +103,7 @@ class Fetches:
         events: list[Event],
         send: Callable[[InFlightRequest, bytes], None],
         ask_versions: Callable[[], None],
+        refuse: Refuse,
         versions: BrokerVersions | None = None,
     ) -> None:
         self.handler = FetchSessionHandler()
@@ -119,7 +121,7 @@ class Fetches:
         self._events = events
         self._send = send
         self._ask_versions = ask_versions
-        self._forwarding = Forwarding(resolve)
+        self._forwarding = Forwarding(resolve, refuse)
         self._last_seen = LastSeen()
         self._slot = False
         self._refused = False
@@ -138,7 +140,6 @@ class Fetches:
                 fetch = parse_fetch_request(frame, request.version, body)
             except ProtocolError:
                 self.count_unread(len(frame), request.version, Reason.NOT_UNDERSTOOD)
-                request.disposition = Disposition.PASSED
                 self._send(request, frame)
                 return
             self._last_seen.note_request(fetch)

@@ -6,10 +6,10 @@ first: the top-level fields and, at v16 and later, the body's tags, which have b
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from proxy.core.eligibility import Eligibility
-from proxy.core.events import BrokersAwaited, Event, Passthrough
+from proxy.core.events import BrokersAwaited, Event, Refusal
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
@@ -17,14 +17,19 @@ from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, respo
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint
+from proxy.protocol.schemas import CONFINED
 
-_MAX_KEPT: Final = 1 << 28
-"""A response that is larger (bytes) is forwarded unread."""
+MAX_KEPT: Final = 1 << 28
+"""A response that is larger (bytes) is not kept: with addresses it is refused, else forwarded unread."""
 _MAX_PROBE_RESPONSE: Final = 1 << 16
 _ENDPOINTS_VERSION: Final = 16
 """KIP-951: node_endpoints (fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
 """A tag that no schema has; readers skip it."""
+
+
+Refuse: TypeAlias = Callable[[Refusal, str], None]
+"""Ends the connection for a reason, also given in words, before its client is led past the gateway."""
 
 
 class Rewriting:
@@ -34,10 +39,11 @@ class Rewriting:
         resolve: where brokers are told to be; None leaves addresses as they are.
         opening: tells whether it is not known yet if a broker will have a listener.
         eligibility: is given what the broker can do.
-        events: where it is reported that a response was not understood, or waits.
+        events: where it is reported that a response waits.
+        refuse: ends the connection if addresses can't be rewritten.
     """
 
-    __slots__ = ("_eligibility", "_events", "_opening", "_resolve")
+    __slots__ = ("_eligibility", "_events", "_opening", "_refuse", "_resolve")
 
     def __init__(
         self,
@@ -45,11 +51,22 @@ class Rewriting:
         opening: Callable[[int], bool],
         eligibility: Eligibility,
         events: list[Event],
+        refuse: Refuse,
     ) -> None:
         self._resolve = resolve
         self._opening = opening
         self._eligibility = eligibility
         self._events = events
+        self._refuse = refuse
+
+    def refuses(self, api_key: int, version: int) -> bool:
+        """Whether a request is refused, as its response could have addresses that can't be rewritten.
+
+        Such versions are not offered (`api_versions.clamp`). A broker closes the connection for a version
+        that it does not offer (fetch-semantics 1.7), and so does the gateway.
+        """
+        limits = CONFINED.get(api_key) if self._resolve is not None else None
+        return limits is not None and not limits[0] <= version <= limits[1]
 
     def disposition(self, api_key: int, version: int) -> Disposition:
         """Say what becomes of the response to a request that is forwarded as it is."""
@@ -70,10 +87,13 @@ class Rewriting:
             chunk: its next bytes.
             left: how many are still to come.
         """
-        if request.received + left > _MAX_KEPT:
-            request.disposition = Disposition.PASSED
+        if request.received + left > MAX_KEPT:
             pieces: list[Buffer] = [*request.chunks, chunk]
             request.drop_chunks()
+            if request.api_key != ApiKey.API_VERSIONS:
+                self._refuse(Refusal.TOO_LARGE, f"{_name(request)} of {request.received + left} bytes")
+                return []
+            request.disposition = Disposition.PASSED
             return pieces
         request.chunks.append(chunk)
         request.buffered += len(chunk)
@@ -82,7 +102,7 @@ class Rewriting:
         if request.api_key == ApiKey.API_VERSIONS:
             frame = b"".join(request.chunks)
             request.drop_chunks()
-            pieces, features = clamped(frame, request.version)
+            pieces, features = clamped(frame, request.version, rewrites=self._resolve is not None)
             self._eligibility.know(features)
             return pieces
         return self.rewritten(request, waits=True)
@@ -103,9 +123,10 @@ class Rewriting:
 
         try:
             pieces = readdressed(frame, request.api_key, request.version, resolve)
-        except ProtocolError:
-            self._events.append(Passthrough(reason="a response with addresses was not understood"))
-            pieces = [frame]
+        except ProtocolError as error:
+            request.drop_chunks()
+            self._refuse(Refusal.NOT_UNDERSTOOD, f"{_name(request)} that is not understood: {error}")
+            return []
         if waits and (opening := frozenset(filter(self._opening, named))):
             request.awaits_brokers = True
             self._events.append(BrokersAwaited(node_ids=opening))
@@ -122,15 +143,22 @@ class Rewriting:
                 self._eligibility.know(clamped(b"".join(request.chunks), request.version)[1])
 
 
-def clamped(frame: bytes, version: int) -> tuple[list[Buffer], api_versions.Features | None]:
+def _name(request: InFlightRequest) -> str:
+    return f"a {ApiKey(request.api_key).name} v{request.version} response"
+
+
+def clamped(
+    frame: bytes, version: int, *, rewrites: bool = True
+) -> tuple[list[Buffer], api_versions.Features | None]:
     """Return an ApiVersions response with the gateway's limits, and what it tells of the broker.
 
     Args:
         frame: the whole frame.
         version: that of the request.
+        rewrites: whether addresses are rewritten in responses to the same client.
     """
     try:
-        body, features = api_versions.clamp(frame[RESPONSE_START_BYTES:], version)
+        body, features = api_versions.clamp(frame[RESPONSE_START_BYTES:], version, rewrites=rewrites)
     except ProtocolError:
         return [frame], None
     return [_head(frame, RESPONSE_START_BYTES, body), body], features
@@ -170,12 +198,14 @@ class Forwarding:
 
     Args:
         resolve: where brokers are told to be; None leaves addresses as they are.
+        refuse: ends the connection if addresses can't be rewritten.
     """
 
-    __slots__ = ("_resolve",)
+    __slots__ = ("_refuse", "_resolve")
 
-    def __init__(self, resolve: Resolve | None) -> None:
+    def __init__(self, resolve: Resolve | None, refuse: Refuse) -> None:
         self._resolve = resolve
+        self._refuse = refuse
 
     def receive(
         self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, last: bool
@@ -183,7 +213,8 @@ class Forwarding:
         """Walk over the next bytes of a response; return what of it can go to the client now.
 
         If the fetch went through the session and the response has an error, the client gets none of it: the
-        fetch is sent again. A response that is not understood is forwarded as it came.
+        fetch is sent again. A response that is not understood is forwarded as it came, unless it may have
+        addresses that are to be rewritten.
         """
         if request.understood:
             try:
@@ -191,6 +222,10 @@ class Forwarding:
             except ProtocolError:
                 request.understood = False
         if not request.understood or (last and not walk.done):
+            if self._resolve is not None and request.version >= _ENDPOINTS_VERSION:
+                request.drop_chunks()
+                self._refuse(Refusal.NOT_UNDERSTOOD, f"{_name(request)} that is not understood")
+                return []
             return self._up_to(request, walk, chunk, request.received)
         # No top-level error of the session's fetch reaches the client: it is sent again without a session. So
         # 70, 71 and 106 never reach a client that has no session (fetch-semantics, trap 6; case 71).

@@ -38,7 +38,7 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
 
     A broker that `resolve` leaves out is removed from its array. A coordinator can't be removed: there is one
     for each requested key. It becomes error 15 COORDINATOR_NOT_AVAILABLE, and the client tries again. An
-    empty address (host "", port or node id -1) stays as it is.
+    address without a host stays as it is.
 
     KIP-853 brought DescribeQuorum's listeners (v2); all keys: fetch-semantics 6.10. DescribeQuorum names
     controllers. In combined mode they share their node ids with brokers and have ports of their own, so the
@@ -90,7 +90,7 @@ def _edits(addresses: list[AddressSpan], resolve: Resolve) -> Iterator[_Edit]:
     left_out: Counter[Array] = Counter()
     for address in addresses:
         # FindCoordinator has host "" and port -1 with an error (fetch-semantics 6.10).
-        if not address.host or _NOBODY in (address.node_id, address.port):
+        if not address.host:
             continue
         resolved = resolve(address.node_id, address.host, address.port)
         if resolved is None and address.array is not None and "error_code" not in address.spans:

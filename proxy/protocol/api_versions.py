@@ -23,14 +23,19 @@ from proxy.protocol.primitives import (
     read_int32,
     skip_tags,
 )
-from proxy.protocol.schemas import REWRITTEN
+from proxy.protocol.schemas import CONFINED
 
-UNDERSTOOD: Final[dict[int, int]] = REWRITTEN | {ApiKey.FETCH: MAX_VERSION, ApiKey.API_VERSIONS: 4}
-"""API key -> the highest version in which the gateway finds what it needs: sessions, acks, addresses. All
-other keys are forwarded unread, at any version. A version that can't be read must not be agreed on
-(fetch-semantics, trap 5)."""
-
-_LAST_VERSION: Final = UNDERSTOOD[ApiKey.API_VERSIONS]
+_LAST_VERSION: Final = 4
+UNDERSTOOD: Final[dict[int, tuple[int, int]]] = {
+    int(ApiKey.PRODUCE): CONFINED[ApiKey.PRODUCE],
+    int(ApiKey.FETCH): (0, MAX_VERSION),
+    int(ApiKey.API_VERSIONS): (0, _LAST_VERSION),
+}
+"""API key -> the lowest and the highest version in which the gateway finds what it needs in any mode: acks,
+sessions. All other keys are forwarded unread, at any version. A version that can't be read must not be agreed
+on (fetch-semantics, trap 5)."""
+REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
+"""The same where addresses are rewritten: these must be found, too."""
 _FIRST_THROTTLED: Final = 1
 _FIRST_FLEXIBLE: Final = 3
 _VERSION_RANGE: Final = Struct(">hhh")
@@ -106,8 +111,8 @@ class _Response:
 
 
 @lru_cache(maxsize=16)  # all responses of one broker are the same
-def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
-    """Cut the highest versions that a broker offers to those that are `UNDERSTOOD`.
+def clamp(body: bytes, version: int, *, rewrites: bool = True) -> tuple[bytes, Features | None]:
+    """Cut the versions that a broker offers to those that are `REWRITABLE`, or else `UNDERSTOOD`.
 
     A key is left out if no version that the broker offers is understood. All else stays as it is: order,
     tags, the keys that the gateway forwards unread.
@@ -115,6 +120,7 @@ def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
     Args:
         body: an ApiVersions response without its header, whole.
         version: that of the request. A broker that does not know it responds in v0 form, with error 35.
+        rewrites: whether addresses are rewritten in responses to the same client.
 
     Returns:
         The new body (`body` itself if nothing changes), and the broker's features; None if the response is
@@ -125,7 +131,7 @@ def clamp(body: bytes, version: int) -> tuple[bytes, Features | None]:
     """
     response = _read_response(body, version)
     features = _features(response) if response.error_code == ErrorCode.NONE else None
-    return _rebuild(body, response), features
+    return _rebuild(body, response, REWRITABLE if rewrites else UNDERSTOOD), features
 
 
 def _read_response(body: bytes, version: int) -> _Response:
@@ -175,10 +181,10 @@ def _features(response: _Response) -> Features:
     )
 
 
-def _rebuild(body: bytes, response: _Response) -> bytes:
+def _rebuild(body: bytes, response: _Response, limits: dict[int, tuple[int, int]]) -> bytes:
     if not response.ranges:
         return body
-    kept = list(_cut(body, response.ranges))
+    kept = list(_cut(body, response.ranges, limits))
     first, last = response.ranges[0].start, response.ranges[-1].end
     # A count that does not change keeps its bytes: a broker may write it in more than one way.
     count = body[response.array_at : first]
@@ -188,16 +194,17 @@ def _rebuild(body: bytes, response: _Response) -> bytes:
     return body if new == body else new
 
 
-def _cut(body: bytes, ranges: list[_Range]) -> Iterator[bytes]:
+def _cut(body: bytes, ranges: list[_Range], limits: dict[int, tuple[int, int]]) -> Iterator[bytes]:
     for found in ranges:
         element = body[found.start : found.end]
-        highest = UNDERSTOOD.get(found.api_key, found.max_version)
-        if found.max_version <= highest:
+        offered = found.min_version, found.max_version
+        lowest, highest = limits.get(found.api_key, offered)
+        kept = max(offered[0], lowest), min(offered[1], highest)
+        if kept == offered:
             yield element
-        elif found.min_version <= highest:
-            # Only the highest version is cut; the rest of the element stays (fetch-semantics, trap 5).
-            cut = _VERSION_RANGE.pack(found.api_key, found.min_version, highest)
-            yield cut + element[_VERSION_RANGE.size :]
+        elif kept[0] <= kept[1]:
+            # Only the versions are cut; the rest of the element stays (fetch-semantics, trap 5).
+            yield _VERSION_RANGE.pack(found.api_key, *kept) + element[_VERSION_RANGE.size :]
 
 
 def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, int]:

@@ -7,6 +7,7 @@ their length and never copied.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import Final
 
@@ -464,6 +465,9 @@ class FetchResponseWalk:
         if buffer[at]:
             tags, end = read_tags(buffer, at)
             self.tags = [(tag, start - at, stop - at) for tag, start, stop in tags]
+            # They ascend (KIP-482): node_endpoints, tag 0, are looked for in the first place.
+            if any(tag <= before for (before, *_), (tag, *_) in pairwise(self.tags)):
+                raise Malformed("the tags of a fetch response are not in order")
         self._at = _END
         return end
 

@@ -3,9 +3,10 @@
 A table has only what is needed to find a host and a port: sizes, strings, arrays, and the versions of each
 field. Brokers from 1.0 to 4.3 speak these versions.
 
-Left out on purpose, since clients of brokers never get them: Vote, BeginQuorumEpoch, EndQuorumEpoch,
-FetchSnapshot and UpdateRaftVoter (between controllers), LeaderAndIsr, UpdateMetadata and registrations
-(between brokers). The endpoints in StreamsGroupHeartbeat and StreamsGroupDescribe are those of clients.
+Responses of controllers to each other (Vote and others) name listeners of controllers, too. They have no
+table: no client needs the versions that have addresses, so these are not offered, and refused (`CONFINED`).
+LeaderAndIsr, UpdateMetadata and registrations have addresses in the request alone. The endpoints in
+StreamsGroupHeartbeat and StreamsGroupDescribe are those of clients.
 """
 
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from functools import cache
 from typing import Final
 
 from proxy.protocol.api import ApiKey, is_flexible
+from proxy.protocol.fetch_layout import MAX_VERSION
 from proxy.protocol.primitives import UUID_BYTES, UnknownVersion
 
 LATEST: Final = 0x7FFF
@@ -268,6 +270,21 @@ _MESSAGES: Final[dict[int, _Message]] = {
 
 REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in _MESSAGES.items()}
 """API key -> the highest version whose addresses can be rewritten. Clients are offered no higher one."""
+
+CONFINED: Final[dict[int, tuple[int, int]]] = {
+    int(key): (message.oldest, message.last) for key, message in _MESSAGES.items()
+} | {
+    int(ApiKey.FETCH): (0, MAX_VERSION),
+    # KIP-853: from the next version on these name listeners of controllers (fetch-semantics 6.10).
+    int(ApiKey.VOTE): (0, 0),
+    int(ApiKey.BEGIN_QUORUM_EPOCH): (0, 0),
+    int(ApiKey.END_QUORUM_EPOCH): (0, 0),
+    int(ApiKey.FETCH_SNAPSHOT): (0, 0),
+    int(ApiKey.UPDATE_RAFT_VOTER): (0, -1),
+}
+"""API key -> the lowest and the highest version whose responses have no address that can't be rewritten. All
+keys whose responses ever have addresses are here. Where addresses are rewritten, clients are offered no other
+version, and requests of others are refused."""
 
 
 def _bring_to(struct: Struct, version: int, *, flexible: bool) -> Struct:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from proxy.core.events import FetchKind, SideTally, Tally
+from proxy.core.events import FetchKind, Refusal, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.status import STATES, Account, Counts, Process, Status
@@ -243,6 +243,14 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
     for reason, count in bounded(tally.passthrough):
         passed.add_metric([reason], count)
     yield passed
+    refused = CounterMetricFamily(
+        "fetchgate_refused",
+        "Connections ended since addresses in a response could not be rewritten, by reason.",
+        labels=["reason"],
+    )
+    for refusal in Refusal:
+        refused.add_metric([refusal], tally.refused[refusal])
+    yield refused
 
 
 def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metric]:

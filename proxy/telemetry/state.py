@@ -143,6 +143,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
         "refusals": tally.refusals,
         "passthrough": dict(sorted(tally.passthrough.items())),
+        "refused": dict(sorted(tally.refused.items())),
     }
 
 

@@ -102,6 +102,8 @@ def add(total: Tally, part: Tally) -> None:
         total.session_errors.update(part.session_errors)
     if part.passthrough:
         total.passthrough.update(part.passthrough)
+    if part.refused:
+        total.refused.update(part.refused)
 
 
 def saved_bytes(tally: Tally) -> int:

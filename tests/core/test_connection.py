@@ -739,9 +739,13 @@ def test_addresses_lead_through_the_gateway(chunk: int) -> None:
     assert play.connection.buffered == 0
 
 
-def test_addresses_that_are_not_understood_pass_and_are_told() -> None:
+def test_addresses_that_are_not_understood_end_the_connection() -> None:
+    """They would lead the client past the gateway; and what follows them is not taken for their place."""
     play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
-    asked = request(METADATA, 0, 5, b"\0\0\0\0")
-    told = response(5, b"\0\0\0\1nonsense")
-    play.exchange(asked, told)
-    assert play.events(Passthrough) == [Passthrough(reason="a response with addresses was not understood")]
+    asked = request(METADATA, 0, 5, b"\0\0\0\0") + request(12, 0, 6)
+    play.client(asked).to_broker(asked)
+    play.broker(response(5, b"\0\0\0\1nonsense") + response(6, b"ok")).nothing()
+    assert play.connection.fault is not None
+    assert play.connection.fault.side == "broker"
+    assert "METADATA v0 response that is not understood" in play.connection.fault.reason
+    assert play.connection.tally.refused == {"response not understood": 1}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.core.events import Passthrough
+from proxy.core.events import Passthrough, Refusal
 from proxy.core.responses import rewritten_tags
 from proxy.protocol.addresses import Resolve
 from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, framed
@@ -241,12 +241,48 @@ def spoilt(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
-def test_a_response_that_is_not_understood_passes(chunk: int) -> None:
-    play = asking(Playbook(resolve=gateway).knows())
-    frame = spoilt(fetch_response(16, ("t", [entry(1, 5)]), correlation_id=4))
+@pytest.mark.parametrize(("version", "resolve"), [(16, None), (15, gateway)])
+def test_a_response_that_is_not_understood_passes(chunk: int, version: int, resolve: Resolve | None) -> None:
+    play = asking(Playbook(resolve=resolve).knows(), version)
+    frame = spoilt(fetch_response(version, ("t", [entry(1, 5)]), correlation_id=4))
     play.broker(frame, chunk=chunk)
     assert play.takes_client() == frame
     assert play.events(Passthrough) == [Passthrough(reason="a response was not understood")]
+
+
+@pytest.mark.parametrize("chunk", [1, 13, 100_000])
+@pytest.mark.parametrize("version", [16, 17, 18])
+def test_one_that_may_name_brokers_is_refused(chunk: int, version: int) -> None:
+    """KIP-951: what can't be read may lead the client past the gateway."""
+    play = asking(Playbook(resolve=gateway).knows(), version)
+    tags = endpoints((2, "direct.example", 9092))
+    frame = fetch_response(version, ("t", [HINTED]), tags=tags, correlation_id=4)
+    play.broker(spoilt(frame), chunk=chunk)
+    assert b"direct.example" not in play.takes_client()
+    assert play.connection.tally.refused == {Refusal.NOT_UNDERSTOOD: 1}
+    assert play.connection.fault is not None
+    assert play.connection.buffered == 0
+
+
+def test_endpoints_behind_another_tag_are_not_overlooked() -> None:
+    """Tags ascend (KIP-482); a broker that mixes them is not understood."""
+    play = asking(Playbook(resolve=gateway).knows())
+    tags = ((5, b"x"), *endpoints((2, "direct.example", 9092)))
+    play.broker(fetch_response(16, ("t", [HINTED]), tags=tags, correlation_id=4))
+    assert b"direct.example" not in play.takes_client()
+    assert play.connection.tally.refused == {Refusal.NOT_UNDERSTOOD: 1}
+
+
+def test_endpoints_in_the_response_to_a_fetch_that_is_not_understood() -> None:
+    play = Playbook(resolve=gateway).knows()
+    asked = spoilt(fetch(16, ("t", 1), correlation=4))[:-9]
+    asked = framed(asked[4:])
+    play.client(asked).to_broker(asked)
+    assert play.connection.tally.passthrough["not understood"] == 1
+    tags = endpoints((2, "direct.example", 9092))
+    play.broker(fetch_response(16, ("t", [HINTED]), tags=tags, correlation_id=4))
+    through = endpoints((2, "gw", 19_094))
+    play.to_client(fetch_response(16, ("t", [HINTED]), tags=through, correlation_id=4))
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.core.eligibility import Eligibility, SessionLimits
-from proxy.core.events import Event, Passthrough
+from proxy.core.events import Event, Refusal
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.responses import Rewriting, clamped, readdressed
 from proxy.protocol.addresses import Resolve
@@ -64,7 +64,14 @@ class Scene:
     def __init__(self, resolve: Resolve | None = gateway) -> None:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
         self.events: list[Event] = []
-        self.rewriting = Rewriting(resolve, lambda _: False, self.eligibility, self.events)
+        self.refused: list[tuple[Refusal, str]] = []
+        self.rewriting = Rewriting(
+            resolve,
+            lambda _: False,
+            self.eligibility,
+            self.events,
+            lambda *why: self.refused.append(why),
+        )
 
     def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:
         got: list[Buffer] = []
@@ -80,21 +87,28 @@ class Scene:
 def test_a_response_is_held_until_it_is_whole(chunk: int) -> None:
     scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
     assert scene.receive(request, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
-    assert scene.events == []
+    assert scene.refused == []
 
 
 @pytest.mark.parametrize("chunk", [3, 1000])
-def test_a_response_that_is_not_understood_passes_and_is_told(chunk: int) -> None:
+def test_a_response_that_is_not_understood_is_refused(chunk: int) -> None:
     scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    assert scene.receive(request, response(7, b"nonsense"), chunk) == response(7, b"nonsense")
-    assert scene.events == [Passthrough(reason="a response with addresses was not understood")]
+    assert scene.receive(request, response(7, b"nonsense"), chunk) == b""
+    assert [refusal for refusal, _ in scene.refused] == [Refusal.NOT_UNDERSTOOD]
 
 
-def test_a_response_too_large_to_be_held_passes() -> None:
+def test_a_response_too_large_to_be_held_is_refused() -> None:
     scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
     request.received = 8
+    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29) == []
+    assert scene.refused == [(Refusal.TOO_LARGE, "a METADATA v0 response of 536870920 bytes")]
+
+
+def test_version_ranges_too_large_to_be_held_pass() -> None:
+    scene, request = Scene(), InFlightRequest(18, 0, b"\0\0\0\7", Disposition.REWRITTEN)
+    request.received = 8
     assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29) == [b"\x20\0\0\0head"]
-    assert request.disposition is Disposition.PASSED
+    assert (request.disposition, scene.refused) == (Disposition.PASSED, [])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.protocol.api import request_header, response_header
 from proxy.protocol.api_versions import (
+    REWRITABLE,
     UNDERSTOOD,
     ClientSoftware,
     Features,
@@ -49,16 +50,21 @@ def with_known_keys(message: Any) -> Any:
 
 
 def expected(message: Any) -> Any:
-    kept = [
-        one for one in message.api_keys if one.min_version <= UNDERSTOOD.get(one.api_key, one.min_version)
-    ]
-    cut = (
-        dataclasses.replace(
-            one, max_version=min(one.max_version, UNDERSTOOD.get(one.api_key, one.max_version))
+    def cut(one: Any) -> Any:
+        lowest, highest = REWRITABLE.get(one.api_key, (one.min_version, one.max_version))
+        return dataclasses.replace(
+            one, min_version=max(one.min_version, lowest), max_version=min(one.max_version, highest)
         )
-        for one in kept
+
+    kept = [cut(one) for one in message.api_keys]
+    return dataclasses.replace(
+        message,
+        api_keys=tuple(
+            one
+            for one, before in zip(kept, message.api_keys, strict=True)
+            if one == before or one.min_version <= one.max_version
+        ),
     )
-    return dataclasses.replace(message, api_keys=tuple(cut))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -120,6 +126,28 @@ def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
     body = hexed(f"0000 03 0001 0000 0013 01 07 01 ff 0003 0000 000e 00 00000000 {features}")
     after, _ = clamp(body, 3)
     assert after == hexed(f"0000 03 0001 0000 0012 01 07 01 ff 0003 0000 000d 00 00000000 {features}")
+
+
+def test_of_the_share_groups_of_4_0_nothing_is_offered() -> None:
+    """ShareFetch and ShareAcknowledge v0 were early access: where addresses are can't be told."""
+    body = hexed("0000 00000003 004e 0000 0000 004f 0000 0001 0050 0000 0000 00000000")
+    after, _ = clamp(body, 1)
+    assert after == hexed("0000 00000002 004f 0001 0001 0050 0000 0000 00000000")
+
+
+def test_versions_in_which_controllers_name_each_other_are_not_offered() -> None:
+    """KIP-853."""
+    offered = "0034 0000 0002 0035 0000 0001 0036 0000 0001 003b 0000 0001 0052 0000 0000"
+    kept = "0034 0000 0000 0035 0000 0000 0036 0000 0000 003b 0000 0000"
+    after, _ = clamp(hexed(f"0000 00000005 {offered} 00000000"), 1)
+    assert after == hexed(f"0000 00000004 {kept} 00000000")
+
+
+def test_where_no_address_is_rewritten_only_what_else_is_read_is_cut() -> None:
+    rest = "0003 0000 000e 004e 0000 0000 0034 0000 0002 00000000"
+    after, _ = clamp(hexed(f"0000 00000004 0001 0000 0013 {rest}"), 1, rewrites=False)
+    assert after == hexed(f"0000 00000004 0001 0000 0012 {rest}")
+    assert set(UNDERSTOOD) == {0, 1, 18}
 
 
 def test_a_key_beyond_what_is_understood_is_left_out() -> None:

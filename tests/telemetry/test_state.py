@@ -100,6 +100,7 @@ def test_it_describes_brokers_and_connections() -> None:
                 "session_errors": {"70": 4},
                 "refusals": 2,
                 "passthrough": {},
+                "refused": {},
             }
 
     run(scene())
