@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Of `make soak`: how long each target is fuzzed (or --inputs 2000000), and how long everything fails in turn.
+FUZZ ?= --seconds 300
+MINUTES ?= 60
 # Two at a time, since tests mostly wait. The tests of one file run in one process, since they share a broker.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
@@ -41,8 +44,10 @@ demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript
 	$(BIN)/pytest -q -m clients
 
-soak: $(STAMP)  ## the tests that take long
-	$(BIN)/python -m tools.soak
+soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
+	$(BIN)/python -m pip install -q --disable-pip-version-check --only-binary atheris -e '.[fuzz]' || echo "no atheris for this machine: inputs are mutated seeds"
+	$(BIN)/python -m tools.fuzz $(FUZZ)
+	$(BIN)/python -m tools.soak --minutes $(MINUTES)
 	$(BIN)/pytest -q -m soak
 	CONNECTIONS_SECONDS=300 $(BIN)/pytest -q --timeout 900 -m integration -k connections_leave tests/integration/test_drain.py
 	TRANSPARENT_LINK_RECORDS=50000 $(BIN)/pytest -q --timeout 900 -m integration -k slow_link tests/integration/test_transparent_live.py

@@ -27,6 +27,7 @@ def test_what_was_found_once_is_found_no_more(target: Target, file: Path) -> Non
     assert found is None, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
 def test_fresh_inputs_raise_nothing(target: Target) -> None:
     watch = plain(target, FRESH, SECONDS, 1, lambda *_: None)

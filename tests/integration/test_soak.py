@@ -1,19 +1,21 @@
-"""The soak (`make soak`), for half a minute: each disturbance once."""
+"""The soak (`make soak`), for seconds and with a few kinds of disturbances."""
 
 import pytest
 
 from tools.soak.chaos import NODES, soak
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-SECONDS = 30
+SECONDS = 16
+KINDS = frozenset({"broker killed", "leaders moved", "gateway taken over", "worker killed", "broker cut off"})
 
 
-def test_everybody_gets_what_was_produced_while_everything_fails_in_turn() -> None:
+def test_everybody_gets_what_was_produced_while_brokers_gateway_and_network_fail() -> None:
     lines: list[str] = []
-    outcome = soak(SECONDS, 1, lines.append)
+    outcome = soak(SECONDS, 1, lines.append, KINDS)
     assert outcome.problems == [], "\n".join(lines)
     assert len(outcome.readers) == 10
     assert len(outcome.produced.sent) > SECONDS * 20
     assert len(outcome.sessions) == NODES
+    assert outcome.done.keys() >= KINDS
     assert outcome.fetches["broker"] > 0

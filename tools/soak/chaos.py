@@ -30,10 +30,11 @@ SAY_SECONDS: Final = 5.0
 CATCH_UP_SECONDS: Final = 180.0
 COMPLETE_SECONDS: Final = 600.0
 """A run goes on for at most so long beyond its time until each kind of disturbance has happened."""
-CALM_SECONDS: Final = 20.0
+CALM_SECONDS: Final = 10.0
+"""Before and after the takeover at the end."""
 READ_SECONDS: Final = 120.0
-FOLLOWERS_SECONDS: Final = 30.0
-"""The followers of a broker that was restarted have their sessions after so long."""
+FOLLOWERS_SECONDS: Final = 5.0
+"""The followers of a broker have their sessions so long after all replicas are in sync."""
 
 Say = Callable[[str], None]
 
@@ -95,13 +96,14 @@ def missing(produced: Produced, log: Log, reader: Reader) -> list[tuple[Place, i
     return sorted(where for where in places if where[0].topic in reader.topics)
 
 
-def soak(seconds: float, seed: int, say: Say) -> Outcome:
+def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()) -> Outcome:
     """Run everything for so many seconds, and until each kind of disturbance has happened.
 
     Args:
         seconds: how long to disturb.
         seed: of all choices; times differ from run to run nevertheless.
         say: called with lines that tell how it goes.
+        only: the kinds of disturbances; empty: all.
     """
     with ExitStack() as stack:
         between, what = network(NODES, seed)
@@ -120,7 +122,7 @@ def soak(seconds: float, seed: int, say: Say) -> Outcome:
                 create(admin, topics.steady, PARTITIONS)
                 create(admin, topics.churn, CHURN_PARTITIONS)
         gateways = stack.enter_context(Gateways(via, between.near))
-        run = _Run(seconds, seed, say, between, cluster, gateways, topics)
+        run = _Run(seconds, seed, say, between, cluster, gateways, topics, only)
         stack.callback(run.close)
         return run.outcome()
 
@@ -137,6 +139,7 @@ class _Run:
         cluster: Cluster,
         gateways: Gateways,
         topics: Topics,
+        only: frozenset[str],
     ) -> None:
         self._seconds, self._say, self._network = seconds, say, between
         self._cluster, self._gateways, self._topics = cluster, gateways, topics
@@ -147,7 +150,7 @@ class _Run:
             for number, (name, make) in enumerate(CLIENTS.items())
         ]
         self._disturbances = Disturbances(
-            cluster, between, gateways, topics, seed, max(5.0, seconds / 8), self._drained
+            cluster, between, gateways, topics, seed, max(5.0, seconds / 8), self._drained, only
         )
         self._began = time.monotonic()
         self._said = 0.0

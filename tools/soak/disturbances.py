@@ -48,6 +48,7 @@ class Disturbances:
         seed: of all choices.
         longest: no disturbance lasts longer, in seconds.
         drained: whether all that was produced to the churning topic is acknowledged, and was received.
+        only: the kinds of disturbances; empty: all.
     """
 
     cluster: Cluster
@@ -57,6 +58,7 @@ class Disturbances:
     seed: int
     longest: float
     drained: Callable[[], bool]
+    only: frozenset[str] = frozenset()
     done: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     now: dict[str, str] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Disturbances:
     @property
     def complete(self) -> bool:
         """Whether each kind happened at least once."""
-        return all(self.done[kind] for kind in (*self.broker_kinds, *self.gateway_kinds))
+        return all(self.done[kind] for kind in (self.only or {*self.broker_kinds, *self.gateway_kinds}))
 
     def end(self) -> None:
         """Have both threads return as soon as what they do is undone."""
@@ -115,8 +117,8 @@ class Disturbances:
         self, thread: str, kinds: dict[str, Callable[[random.Random], None]]
     ) -> Iterator[tuple[str, random.Random]]:
         choose = random.Random(f"{self.seed} {thread}")  # noqa: S311 - not a secret
-        while True:
-            order = sorted(kinds)
+        order = sorted(kinds.keys() & self.only if self.only else kinds)
+        while order:
             choose.shuffle(order)
             for kind in order:
                 self.now[thread] = ""
@@ -125,6 +127,7 @@ class Disturbances:
                 self.now[thread] = kind
                 yield kind, choose
                 self.done[kind] += 1
+        self._ended.wait()
 
     def _wait(self, choose: random.Random, span: tuple[float, float]) -> None:
         least, most = span
