@@ -19,7 +19,7 @@ from tools.fuzz.targets import TARGETS
 
 _ROOT: Final = Path(__file__).parents[2]
 _WORK: Final = Path(os.environ.get("FETCHGATE_CACHE", _ROOT / ".cache")) / "fuzz"
-_GRACE_SECONDS: Final = 120.0
+_GRACE_SECONDS: Final = 600.0
 _FOR_EVER: Final = 1 << 62
 
 
@@ -102,9 +102,10 @@ def _guided(
     result.unlink(missing_ok=True)
     for old in (*folder.glob("crash-*"), *folder.glob("timeout-*"), *folder.glob("oom-*")):
         old.unlink()
-    command = [sys.executable, "-m", "tools.fuzz.guided", target.name, str(count), str(seconds), str(seed)]
+    command = [sys.executable, "-m", "tools.fuzz.guided", target.name, ",".join(target.modules)]
+    command += [str(count), str(seconds), str(seed), str(folder)]
     with log.open("wb") as output:
-        process = subprocess.Popen([*command, str(folder)], stdout=output, stderr=output, cwd=_ROOT)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=_ROOT)
     began = time.monotonic()
     try:
         while process.poll() is None:

@@ -1,6 +1,6 @@
 """The loop with atheris, which has a process for each target: libFuzzer ends the process that it runs in.
 
-    python -m tools.fuzz.guided TARGET COUNT SECONDS SEED FOLDER
+    python -m tools.fuzz.guided TARGET MODULES COUNT SECONDS SEED FOLDER
 
 FOLDER gets the file `result.json`, and keeps the inputs that reached new code.
 """
@@ -26,9 +26,9 @@ def available() -> bool:
 
 def main() -> None:
     """Fuzz until the count or the time is reached."""
-    name, count, seconds, seed, folder = sys.argv[1:]
+    name, modules, count, seconds, seed, folder = sys.argv[1:]
     atheris: Any = import_module("atheris")
-    with atheris.instrument_imports(include=["proxy", "replay"]):
+    with atheris.instrument_imports(include=modules.split(",")):
         targets = import_module("tools.fuzz.targets")
     target = targets.TARGETS[name]
     watch = import_module("tools.fuzz.plain").Watch(target, slower=SLOWER)
