@@ -18,7 +18,8 @@ from proxy.cli import main
 from proxy.config import OPTIONS
 from proxy.net import bootstrap
 from proxy.protocol.api import ApiKey
-from proxy.server import preflight
+from proxy.server import listeners, preflight
+from tests.names import Names
 from tests.shell import WAIT_SECONDS, client, frame, request, response, run, stub_cluster, until
 from tools.kafka.ports import free_ports
 
@@ -530,6 +531,29 @@ def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.Captu
         ]
         assert said[3].startswith(f"broker 1 127.0.0.1:{first + 2}: {leads_back}")
         assert len(said) == 4
+
+    run(scene())
+
+
+def test_check_waits_for_the_names_of_listeners(
+    capsys: pytest.CaptureFixture[str], fake_names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than a response of a gateway would wait for them."""
+    monkeypatch.setattr(listeners, "OPEN_SECONDS", 0.0)
+
+    async def scene() -> None:
+        first = free_ports(2)
+        options = ["--listen", f"127.0.0.1:{first}", "--admin", "off"]
+        options += ["--broker-ports", f"b-{{id}}.silent.example:{first + 1}"]
+        async with stub_cluster((1, "127.0.0.1", 9092), (2, "127.0.0.1", 9092)) as cluster:
+            checked = _checked(capsys, cluster.address, *options)
+            await until(lambda: len(fake_names.lookups) == 2)
+            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+            code, said, _ = await checked
+        assert code == 1
+        unknown = f"b-2.silent.example:{first + 1} can't be bound: unknown host: Name or service not known"
+        assert said[-1] == f"broker 2: {unknown}; see --broker-ports"
+        assert not any("broker 1:" in line for line in said)
 
     run(scene())
 

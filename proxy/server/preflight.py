@@ -184,7 +184,7 @@ class _Listeners:
         )
         for node_id, address in sorted(known.items()):
             brokers.learn(node_id, address)
-        await brokers.opened(known, bootstrap.ASK_SECONDS)
+        await self._finished()
         learned = list(brokers.known.values())
         for broker in learned:
             at = broker.listener or "it has no port and is left out; give it one with --broker-ports"
@@ -194,10 +194,19 @@ class _Listeners:
         if len(learned) < len(known):
             self._say(brokers.problems[-1])
         own = [*self._bound_at, *(at for broker in learned for at in broker.bound)]
-        elsewhere = [await self._leads_elsewhere(broker, own) for broker in learned]
+        elsewhere = await asyncio.gather(*(self._leads_elsewhere(broker, own) for broker in learned))
         return [*elsewhere, not brokers.problems]
 
+    async def _finished(self) -> None:
+        """Wait until all listeners are open; a name may take longer than a response would wait for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(bootstrap.ASK_SECONDS):
+                while running := [task for task in self._tasks if not task.done()]:
+                    await asyncio.wait(running)
+
     async def _leads_elsewhere(self, broker: Broker, own: list[Address]) -> bool:
+        if broker.address.port not in {at.port for at in own}:
+            return True
         try:
             check_not_own(await self._resolver.ips(broker.address.host), broker.address.port, own)
         except LeadsBackError as error:
