@@ -38,7 +38,7 @@ from proxy.protocol.fetch_request import (
     parse_fetch_request,
 )
 from proxy.protocol.fetch_response import FetchResponseWalk, response_head
-from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
+from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError, TooMany
 from proxy.protocol.received import Received
 from proxy.protocol.versions import session_layout
 from proxy.session.decision import FOR_GOOD, PASSING, Decision, Full, Incremental, Reason, Rotated
@@ -138,8 +138,9 @@ class Fetches:
         if fetch is None:
             try:
                 fetch = parse_fetch_request(frame, request.version, body)
-            except ProtocolError:
-                self.count_unread(len(frame), request.version, Reason.NOT_UNDERSTOOD)
+            except ProtocolError as error:
+                reason = Reason.NOT_READ if isinstance(error, TooMany) else Reason.NOT_UNDERSTOOD
+                self.count_unread(len(frame), request.version, reason)
                 self._send(request, frame)
                 return
             self._last_seen.note_request(fetch)

@@ -8,10 +8,11 @@ of parsing save the gateway most of its work.
 from typing import Final
 
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, RESPONSE_START_BYTES
-from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_request import MAX_AROUND, FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
 
 _MAX_RESPONSE: Final = 512
+_MAX_FORM: Final = 2 * MAX_AROUND + 512
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """Length, API key and version of a request."""
 
@@ -50,11 +51,12 @@ class LastSeen:
 
     def note_request(self, request: FetchRequest) -> None:
         """Keep the form of a fetch, without its entries, if they stand in one place."""
-        block = request.block
-        if block is None:
+        block, frame = request.block, request.frame
+        start, end = block or (0, 0)
+        # What is kept is bounded: a client with sessions of its own may forget topics at any length.
+        if block is None or len(frame) - (end - start) > _MAX_FORM:
             self._form = None
             return
-        frame, (start, end) = request.frame, block
         self._form = request.with_frame(b"")
         self._kind, self._before, self._after = (
             frame[:_KIND_BYTES],

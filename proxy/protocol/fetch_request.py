@@ -23,6 +23,7 @@ from proxy.protocol.primitives import (
     UUID_BYTES,
     Malformed,
     Span,
+    TooMany,
     Truncated,
     read_compact_count,
     read_compact_string,
@@ -39,6 +40,16 @@ _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
+MAX_TOPICS: Final = 2048
+"""Topic elements that are read, of those listed and of those forgotten. Each costs some microseconds."""
+MAX_PARTITIONS: Final = 1 << 15
+"""Entries that are read."""
+MAX_TAG_BYTES: Final = 1 << 14
+"""Bytes of the tags of entries and elements that are read."""
+MAX_NAME: Final = 249
+"""Kafka makes no topic with a longer name. Such a name is not kept."""
+MAX_AROUND: Final = 4096
+"""Bytes before the body, and from the rack on, of a fetch of which forms are kept."""
 _MAX_BARE_TOPICS: Final = 256
 """A client has no reason to name topics without partitions."""
 _STRIDE_WORTH: Final = 8
@@ -178,6 +189,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     """Parse a whole fetch request, v4 to v18.
 
     Raises:
+        TooMany: it is too long to be read.
         ProtocolError: the body is no fetch request, or does not end where the frame ends.
     """
     layout = LAYOUTS[version]
@@ -207,6 +219,8 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     elif forgets and session_id == 0 and epoch <= 0:
         # A broker ignores what a full fetch forgets (fetch-semantics 2.3); no client is known to send it.
         not_plain = "forgets without a session"
+    elif walk.long_name or body > MAX_AROUND or len(frame) - tail > MAX_AROUND:
+        not_plain = "not looked into"
     return FetchRequest(
         frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.topics, not_plain, tail
     )
@@ -234,19 +248,24 @@ def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
 class _TopicsWalk:
     """A walk over ``topics``."""
 
-    __slots__ = ("bare", "frame", "layout", "topics")
+    __slots__ = ("bare", "frame", "layout", "long_name", "tag_bytes", "topics")
 
     def __init__(self, frame: bytes, layout: FetchLayout) -> None:
         self.frame = frame
         self.layout = layout
         self.topics = Topics(layout)
         self.bare = 0
+        self.tag_bytes = 0
+        self.long_name = False
+        """A topic has a longer name than Kafka gives to any."""
 
     def walk_topics(self, at: int) -> int:
         """Walk the array of topics; return the offset after it."""
         count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
         if not count:
             return at
+        if count > MAX_TOPICS:
+            raise TooMany(f"a fetch of {count} topics")
         end = self.element(at)
         if count >= _STRIDE_WORTH and (same := self._alike(at, end - at, count)):
             return same
@@ -257,13 +276,24 @@ class _TopicsWalk:
     def element(self, at: int) -> int:
         """Walk one topic element; return the offset after it."""
         layout, frame, topics = self.layout, self.frame, self.topics
-        key, at = _read_key(frame, layout, at)
+        if (
+            layout.flexible
+            and not layout.topic_ids
+            and 0 < (size := frame[at] if at < len(frame) else 0) < 0x80
+        ):
+            key, at = frame[at + 1 : at + size], at + size
+        else:
+            key, at = _read_key(frame, layout, at)
         if layout.flexible and 0 < (short := frame[at] if at < len(frame) else 0) < 0x80:
             count, at = short - 1, at + 1
         else:
             count, at = self._count(at)
         size = layout.request_entry
         end = at + count * size
+        if topics.partitions + count > MAX_PARTITIONS:
+            raise TooMany(f"a fetch of more than {MAX_PARTITIONS} partitions")
+        if len(key) > MAX_NAME:
+            self.long_name = True
         if layout.flexible:
             # An empty tag buffer ends each entry, and the element (fetch-semantics, trap 46).
             if end < len(frame) and frame[at + size - 1 : end : size].count(0) == count and not frame[end]:
@@ -298,8 +328,15 @@ class _TopicsWalk:
         self.topics.tagged = True
         self.topics.partitions += count
         for _ in range(count):
-            _, at = skip_tags(self.frame, at + self.layout.request_entry - 1)
-        return skip_tags(self.frame, at)[1]
+            at = self._skip_tags(at + self.layout.request_entry - 1)
+        return self._skip_tags(at)
+
+    def _skip_tags(self, at: int) -> int:
+        end = skip_tags(self.frame, at)[1]
+        self.tag_bytes += end - at
+        if self.tag_bytes > MAX_TAG_BYTES:
+            raise TooMany(f"a fetch with more than {MAX_TAG_BYTES} bytes of tags")
+        return end
 
     def _alike(self, start: int, size: int, count: int) -> int:
         """Read all elements at once if each has the first one's shape; return the offset after them, or 0."""
@@ -308,6 +345,8 @@ class _TopicsWalk:
             return 0
         each = topics.counts[0]
         end = start + count * size
+        if count * each > MAX_PARTITIONS:
+            raise TooMany(f"a fetch of more than {MAX_PARTITIONS} partitions")
         key_size = len(topics.keys[0])
         prefix = layout.prefix_size(topics.keys[0], each)
         key_at = 0 if layout.topic_ids else prefix - key_size - len(layout.count(each))
@@ -346,6 +385,8 @@ def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[int, bool]:
         return at + 1, False
     read = read_compact_count if layout.flexible else read_count
     topics, at = read(frame, at)
+    if topics is not None and topics > MAX_TOPICS:
+        raise TooMany(f"a fetch that forgets {topics} topics")
     for _ in range(topics or 0):
         _, at = _read_key(frame, layout, at)
         count, at = read(frame, at)

@@ -8,6 +8,7 @@ allocates memory by a number that it has read. A reader raises only:
         Truncated              the value goes on after the end of the buffer
         Malformed              a value that Kafka never writes
         UnknownVersion         an API key or version that is not known here
+        TooMany                more elements than are read
 """
 
 import struct
@@ -47,6 +48,10 @@ class Truncated(ProtocolError):  # noqa: N818 - the state of the bytes; the tree
 
 class Malformed(ProtocolError):  # noqa: N818 - as above
     """A value that Kafka never writes."""
+
+
+class TooMany(ProtocolError):  # noqa: N818 - as above
+    """More elements than are read: each costs time, and no client has so many."""
 
 
 class UnknownVersion(ProtocolError):  # noqa: N818 - as above
@@ -97,8 +102,13 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
     raise Malformed(f"uvarint at {offset} has more than {MAX_UVARINT_BYTES} bytes")
 
 
+_SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]
+
+
 def encode_uvarint(value: int) -> bytes:
     """Write a value from 0 to 2^32-1 in as few bytes as possible."""
+    if 0 <= value < 0x80:
+        return _SHORT_UVARINTS[value]
     if not 0 <= value <= MAX_UVARINT:
         raise Malformed(f"{value} does not fit a uvarint")
     out = bytearray()

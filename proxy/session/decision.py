@@ -57,8 +57,9 @@ class Reason(StrEnum):
     NOT_UNDERSTOOD = "not understood"
     """The fetch request is not as its version says."""
     NOT_READ = "not looked into"
-    """A version below 4 or above 18, a request of over 1 MiB, or one for which the memory for incomplete
-    requests had no room."""
+    """A version below 4 or above 18; a request of over 1 MiB, or one for which the memory for incomplete
+    requests had no room; a fetch of over 2,048 topics or 32,768 partitions, or with a topic name of over 249
+    bytes."""
     GSSAPI = "GSSAPI token"
     """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"

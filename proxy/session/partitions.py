@@ -18,6 +18,8 @@ from proxy.protocol.fetch_response import EmptyRun, PartitionResponse
 MAX_LOOKUP: Final = 1 << 17
 """Partition numbers that the lookup of a table may span, in addition to eight for each partition. A topic
 spans the numbers from 0 to its highest, 8 bytes each."""
+MAX_FORGOTTEN: Final = 8192
+"""Topics that a table may remember, with 1,024 more: the names of forgotten ones stay."""
 
 _NO_TOPIC: Final = 0
 _NO_ROW: Final = -1
@@ -105,7 +107,10 @@ class PartitionTable:
     @property
     def bloated(self) -> bool:
         """Whether forgotten topics and numbers outweigh the rest. The table should be made anew then."""
-        return len(self._keys) > 4 * self.size + 1024 or len(self._lookup) > MAX_LOOKUP + 8 * self.size
+        return (
+            len(self._keys) > min(4 * self.size, MAX_FORGOTTEN) + 1024
+            or len(self._lookup) > MAX_LOOKUP + 8 * self.size
+        )
 
     def locate(self, listing: Listing) -> Rows:
         """Return the row of each entry, -1 where there is none."""

@@ -12,6 +12,7 @@ from proxy.protocol.primitives import (
     Buffer,
     Malformed,
     ProtocolError,
+    TooMany,
     Truncated,
     UnknownVersion,
     encode_compact_count,
@@ -160,4 +161,4 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def test_the_tree_of_exceptions() -> None:
     assert issubclass(ProtocolError, ValueError)
-    assert {Truncated, Malformed, UnknownVersion} == set(ProtocolError.__subclasses__())
+    assert {Truncated, Malformed, UnknownVersion, TooMany} == set(ProtocolError.__subclasses__())
