@@ -56,6 +56,7 @@ _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, Err
 """Up to 3.9 a broker adds these after the session has noted what it sent: a session does not repeat them.
 KIP-110 (76), down-conversion that is off (35): fetch-semantics 2.6, trap 7."""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
+_UNKNOWN_TAGS: Final = "a response has tags that are not known"
 _CONNECTION_ENDS: Final = "the connection ends"
 
 
@@ -413,6 +414,8 @@ class Fetches:
                 self.eligibility.given = max(walk.session_id, 0)
         elif understood:
             self._session_answered(request, walk, self._judge(walk))
+            if walk.tagged:
+                self._leave_tags()
         else:
             self.handler.renew(walk.session_id)
         self._count_partitions(walk, 0 if request.resend is not None else walk.partitions)
@@ -450,6 +453,12 @@ class Fetches:
         if walk is None or not request.understood or not walk.done:
             handler.renew(walk.session_id if full and walk is not None else 0)
             self._plan_resend(request, 0, SessionResult(Action.RESEND_SESSIONLESS, _NOT_UNDERSTOOD))
+            return []
+        if walk.tagged:
+            # An expanded response would not have them (law 2), so the client gets one that goes as it came.
+            self._leave_tags()
+            handler.renew()
+            self._plan_resend(request, 0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
             return []
         result = self._judge(walk)
         # v4 to v6: a v7 response of other partitions can't go on as it is (fetch-semantics, trap 4).
@@ -593,6 +602,12 @@ class Fetches:
         if not _UNCACHED_ERRORS.isdisjoint(result.errors):
             self.eligibility.never = Reason.UNCACHED_ERRORS
             self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
+
+    def _leave_tags(self) -> None:
+        """Have no session any more: this broker's responses have tags that belong to no entry of them."""
+        if self.eligibility.never is None:
+            self.eligibility.never = Reason.TAGS
+            self._events.append(Passthrough(reason=Reason.TAGS))
 
     def _count_partitions(self, walk: FetchResponseWalk, partitions: int) -> None:
         """Count the partitions and record bytes of a response.

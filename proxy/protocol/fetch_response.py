@@ -131,6 +131,7 @@ class FetchResponseWalk:
         "runs",
         "session_id",
         "session_id_at",
+        "tagged",
         "tags",
         "tags_at",
         "throttle_time_ms",
@@ -167,6 +168,8 @@ class FetchResponseWalk:
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
         """The topic elements of the response, if entries are kept: key, number of entries."""
+        self.tagged = False
+        """The header or a topic element has tags. No schema has any there."""
         self.tags: list[TagSpan] = []
         """The body's tags. Their offsets count from `tags_at`."""
         self.tags_at = -1
@@ -276,7 +279,7 @@ class FetchResponseWalk:
                 elif unit == _TOPIC:
                     at = self._topic(buffer, at)
                 elif unit == _TOPIC_TAGS:
-                    at = at + 1 if not buffer[at] else skip_tags(buffer, at)[1]
+                    at = self._unknown_tags(buffer, at)
                     self._topic_done()
                 elif unit == _HEADER:
                     at = self._header(buffer, at, base)
@@ -297,7 +300,7 @@ class FetchResponseWalk:
         size = LENGTH_BYTES + int.from_bytes(buffer[at : at + LENGTH_BYTES])
         at += RESPONSE_START_BYTES
         if layout.flexible:
-            at = at + 1 if not buffer[at] else skip_tags(buffer, at)[1]
+            at = self._unknown_tags(buffer, at)
         throttle, error, session_id, session_id_at = 0, 0, 0, 0
         # KIP-227: error and session id from v7 on (fetch-semantics 1.4).
         if layout.version >= SESSION_VERSION:
@@ -312,6 +315,13 @@ class FetchResponseWalk:
         self._size = size
         self._topic_done()
         return at
+
+    def _unknown_tags(self, buffer: bytes, at: int) -> int:
+        if not buffer[at]:
+            return at + 1
+        end = skip_tags(buffer, at)[1]
+        self.tagged = True
+        return end
 
     def _topic(self, buffer: bytes, at: int) -> int:
         layout = self._layout

@@ -27,7 +27,8 @@ class Reason(StrEnum):
     NOT_A_CONSUMER = "not a consumer"
     """The fetch has a replica id: it is from a broker or a controller."""
     TAGS = "tags"
-    """The fetch has tags that the gateway does not know."""
+    """The fetch has tags that the gateway does not know, or a response of the session has some outside of its
+    entries."""
     FORGETS = "forgets without a session"
     """The fetch lists partitions to forget, but names no session."""
     ONE_PARTITION = "one partition"

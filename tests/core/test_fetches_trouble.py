@@ -1,9 +1,12 @@
 """What becomes of a session that the broker loses, refuses or throttles: the client never sees it."""
 
+from typing import Any, Final
+
 import pytest
 
 from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
-from tests.frames import Want, entry, fetch, fetch_response, framed
+from tests.frames import Want, entry, fetch, fetch_response, framed, named
+from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
 
 # --- the broker loses or refuses sessions ---------------------------------------------------------
@@ -275,3 +278,52 @@ def test_a_throttled_response_of_1_1_is_a_whole_one() -> None:
     play.client(fetch(7, *T, correlation=4)).to_broker(asks(7, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(7, session_id=SESSION_ID, throttle_time_ms=300, correlation_id=4))
     play.to_client(full(7, T, throttle_time_ms=300, correlation_id=4))
+
+
+# --- tags that nobody knows -------------------------------------------------------------------------
+
+UNKNOWN: Final = ((7, b"new"),)
+
+
+def tagged_topics(wants: list[Want], **fields: Any) -> bytes:
+    """A response whose topic elements have an unknown tag."""
+    elements = tuple(
+        wire.TopicData(**named(16, name), partitions=(entry(index, 6),), tags=UNKNOWN)
+        for name, index, *_ in wants
+    )
+    return framed(wire.encode_response(wire.FetchResponse(version=16, topics=elements, **fields)))
+
+
+@pytest.mark.parametrize("where", ["header", "topic"])
+def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
+    """Law 2: the client gets a response that goes as it came, now and from here on."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    fields: dict[str, Any] = {"session_id": SESSION_ID, "correlation_id": 4}
+    if where == "header":
+        play.broker(fetch_response(16, ("t", [entry(0, 6)]), header_tags=UNKNOWN, **fields))
+    else:
+        play.broker(tagged_topics([T[0]], **fields))
+    play.to_broker(fetch(16, *T, correlation=4))
+    told = tagged_topics(T, correlation_id=4, header_tags=UNKNOWN)
+    play.broker(told).to_client(told)
+    for correlation in range(5, 12):
+        passes(play, 16, T, correlation)
+    asked = fetch(16, *T, correlation=12)
+    play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
+    play.broker(fetch_response(16, correlation_id=3)).nothing()
+    play.broker(full(16, T, correlation_id=12)).takes_client()
+    assert play.connection.tally.passthrough["tags"] == 8
+    assert play.sessions.used == 0
+
+
+def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
+    """It goes as it came; the next ones would have them as well."""
+    play = Playbook().knows()
+    for correlation in (1, 2):
+        passes(play, 16, T, correlation)
+    play.client(fetch(16, *T, correlation=3)).to_broker(asks(16, T, (0, 0), correlation=3))
+    play.broker(tagged_topics(T, correlation_id=3, session_id=SESSION_ID))
+    play.to_client(tagged_topics(T, correlation_id=3))
+    passes(play, 16, T, 4)
+    play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
