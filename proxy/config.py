@@ -284,6 +284,15 @@ class Config:
         help="client ids whose fetches are forwarded unchanged",
         live=True,
     )
+    keep_order: bool = option(
+        metavar="on|off",
+        parse=_switch,
+        default="off",
+        help="serve partitions in the order of each fetch: when a response has no room for all (max_bytes), "
+        "a broker serves those listed first, but in a session those that waited longest; on: such "
+        "fetches go without a session",
+        live=True,
+    )
     max_sessions: int = option(
         metavar="N",
         parse=_whole(0),

@@ -36,6 +36,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         admin=Address("127.0.0.1", 9464),
         sessions=True,
         sessions_off_for=frozenset(),
+        keep_order=False,
         max_sessions=500,
         max_connections=5000,
         workers=1,

@@ -80,11 +80,12 @@ class SessionLimits:
         max_sessions: slots that may be used at brokers at one time.
         on: whether fetches are turned into sessions at all.
         off_for: client ids whose fetches are forwarded as they come.
+        keep_order: a fetch goes without a session where the session's order would decide who gets records.
         slots: for each process of the gateway, how many slots it uses or asks for. The processes share this.
         own: the index of this process in `slots`. Only this process changes that item.
     """
 
-    __slots__ = ("_own", "_slots", "crowded", "max_sessions", "off_for", "on")
+    __slots__ = ("_own", "_slots", "crowded", "keep_order", "max_sessions", "off_for", "on")
 
     def __init__(
         self,
@@ -92,12 +93,14 @@ class SessionLimits:
         max_sessions: int,
         on: bool = True,
         off_for: frozenset[str] = frozenset(),
+        keep_order: bool = False,
         slots: "list[int] | memoryview[int] | None" = None,
         own: int = 0,
     ) -> None:
         self.max_sessions = max_sessions
         self.on = on
         self.off_for = off_for
+        self.keep_order = keep_order
         self.crowded = False
         """The process holds as many bytes of responses as it may: fetches go without sessions, so that their
         responses stream."""
@@ -162,6 +165,7 @@ class Eligibility:
         "large",
         "never",
         "savings",
+        "starves",
     )
 
     def __init__(self, sessions: SessionLimits, versions: BrokerVersions | None = None) -> None:
@@ -178,6 +182,8 @@ class Eligibility:
         """The session that the broker gave for a (0, 0) of the client's own."""
         self.large = False
         """The last response was large: the client is catching up."""
+        self.starves = False
+        """A response was too small for all that its partitions had."""
         self.never: Reason | None = None
         """Why no fetch of this connection may go through a session any more."""
 
@@ -268,6 +274,9 @@ class Eligibility:
         # catching up, and takes memory (case 91).
         if self.large:
             return Reason.CATCHING_UP
+        # A session serves partitions in an order of its own (fetch-semantics 4, trap 25a).
+        if self.starves and self._sessions.keep_order:
+            return Reason.KEEP_ORDER
         if self._sessions.crowded:
             return Reason.MEMORY
         if self.savings.resting(now):

@@ -44,6 +44,7 @@ from proxy.protocol.versions import session_layout
 from proxy.session.decision import FOR_GOOD, PASSING, Decision, Full, Incremental, Reason, Rotated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import FetchSessionHandler, SessionResult
+from proxy.session.order import serves_in_order
 from proxy.session.partitions import PartitionTable
 from proxy.session.state import Action, SessionState
 
@@ -362,6 +363,8 @@ class Fetches:
         if last:
             # The client is catching up: its next response is to stream (case 91).
             self.eligibility.large = request.received >= STREAM_FROM
+            if self.eligibility.starves and request.disposition is _WALKED:
+                self._note_starving(request)
             self._end_of_response(request)
         self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
@@ -468,6 +471,8 @@ class Fetches:
             self._session_answered(request, walk, result)
         elif result.action is not _EXPAND and result.action in _RESENDS:
             self._plan_resend(request, walk.error_code, result)
+        elif self._limits.keep_order and result.action is _EXPAND:
+            self._keep_order(request, walk, result, now)
         if request.resend is not None:
             request.drop_chunks()
             self._count_partitions(walk, 0)
@@ -479,9 +484,38 @@ class Fetches:
             if result.errors:
                 self._note_uncached(result)
             asked = len(request.fetch.frame) if request.fetch is not None else 0
-            if self.eligibility.savings.settle(asked - request.sent + size - request.received, now):
-                self._events.append(Passthrough(reason="resting: sessions cost more than they saved"))
+            self._settle(asked - request.sent + size - request.received, now)
         return pieces
+
+    def _settle(self, saved: int, now: float) -> None:
+        """Add what an exchange of the session saved to the running sum of law 6."""
+        if self.eligibility.savings.settle(saved, now):
+            self._events.append(Passthrough(reason="resting: sessions cost more than they saved"))
+
+    def _keep_order(
+        self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult, now: float
+    ) -> None:
+        """Have a fetch sent again without the session if its own order would have served others.
+
+        Nothing is lost with the response: the fetch still has the offsets of before. The session goes on.
+        """
+        table, fetch = self.handler.table, request.fetch
+        if table is None or fetch is None:
+            return
+        _, rows = self._located(request, table)
+        if serves_in_order(fetch, table, rows, walk, result):
+            return
+        self._tally.passthrough[Reason.KEEP_ORDER] += 1
+        self.eligibility.starves = True
+        self._settle(-request.sent - request.received, now)
+        request.attempts += 1
+        request.received = request.forwarded = 0
+        request.resend = lambda: self._forward(request, fetch, fetch.frame)
+
+    def _note_starving(self, request: InFlightRequest) -> None:
+        """Note whether a response without the session leaves room, so that the next one may go through it."""
+        records = request.walk.record_bytes if request.walk is not None else 0
+        self.eligibility.starves = request.fetch is not None and 2 * records >= request.fetch.max_bytes
 
     def _judge(self, walk: FetchResponseWalk) -> SessionResult:
         features = self.eligibility.features
@@ -627,6 +661,7 @@ class Fetches:
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.
 _BROKER_NOT_KNOWN: Final = Reason.BROKER_NOT_KNOWN
 _EXPANDED: Final = Disposition.EXPANDED
+_WALKED: Final = Disposition.WALKED
 _INCREMENTAL: Final = FetchKind.INCREMENTAL
 _REQUESTED: Final = SessionState.REQUESTED
 _CLOSED: Final = SessionState.CLOSED

@@ -36,6 +36,8 @@ from proxy.protocol.primitives import (
 SESSIONLESS_EPOCH: Final = -1
 
 _LIMITS = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
+_MAX_BYTES_AT: Final = 8
+"""Offset of max_bytes in these limits."""
 _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
@@ -137,6 +139,12 @@ class FetchRequest:
     tail: int
     """Offset of rack and tags, which follow the forgotten topics."""
     _listing: Listing | None = None
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes of records that it asks for."""
+        at = self.body + self.layout.request_limits + _MAX_BYTES_AT
+        return int.from_bytes(self.frame[at : at + 4], signed=True)
 
     @property
     def partitions(self) -> int:

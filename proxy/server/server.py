@@ -404,6 +404,7 @@ class Server(Service):
         config = self.config
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
+        self.sessions.keep_order = config.keep_order
         self.sessions.max_sessions = config.max_sessions
         self.budget.limit = self.request_budget.limit = config.max_inflight_bytes
 

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """A fetch of the session is outstanding."""
     CATCHING_UP = "catching up"
     """The last response was large; the next one is streamed."""
+    KEEP_ORDER = "keep order"
+    """--keep-order: the response limit starved a listed partition, so partitions are served in its order."""
     MEMORY = "memory"
     """The process holds as many bytes of responses as it may."""
     RESTING = "resting"
