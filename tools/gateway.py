@@ -100,7 +100,7 @@ class GatewayProcess:
         """Return the address of a broker at the gateway."""
         return f"{self.host}:{self.port + 1 + node_id}"
 
-    def start(self) -> None:
+    def start(self, *, timeout: float = START_TIMEOUT) -> None:
         """Start it and wait until it is ready.
 
         Raises:
@@ -118,7 +118,7 @@ class GatewayProcess:
         reaper.watch(self.pid)
         page = "/readyz" if self._ready else "/livez"
         began = time.monotonic()
-        while self._process.poll() is None and time.monotonic() - began < START_TIMEOUT:
+        while self._process.poll() is None and time.monotonic() - began < timeout:
             if self._status(page) == 200:
                 return
             time.sleep(0.05)

@@ -43,6 +43,7 @@ def _show(outcome: Outcome) -> None:
     print(f"the last gateway used {first} at its start, {last} after its clients had left")
     print(f"the most memory of a gateway with its workers: {most / 1e6:.0f} MB")
     print(f"fetches: {outcome.fetches['client']} of clients, {outcome.fetches['broker']} to brokers")
+    print(f"a new gateway was ready after at most {outcome.slowest:.1f} s")
     print(f"saved {outcome.saved / 1e6:.1f} MB of the clients' fetches")
     for node, (followers, at_end) in outcome.sessions.items():
         print(f"sessions at broker {node}: {followers} of followers, {at_end} at the end")

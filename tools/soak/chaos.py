@@ -53,6 +53,8 @@ class Outcome:
     fetches: Mapping[str, int]
     """How many fetches clients sent, and how many brokers got, by side."""
     saved: int
+    slowest: float
+    """The longest time until a new gateway was ready to take over, in seconds."""
     sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By node id: how many its followers have, and how many it had at the end."""
     problems: list[str] = field(default_factory=list)
@@ -190,6 +192,7 @@ class _Run:
             (self._gateways.first, last, self._gateways.most),
             self._gateways.fetches,
             self._gateways.saved,
+            self._gateways.slowest,
             sessions,
             problems + self._gateways.problems,
         )

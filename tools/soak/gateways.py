@@ -25,6 +25,8 @@ SPARE_DESCRIPTORS: Final = 12
 """It may have so many more when its clients have left than at its start: the admin endpoint is asked."""
 QUIET_SECONDS: Final = 60.0
 """The gateway must have no connection so long after its clients have left."""
+READY_SECONDS: Final = 120.0
+"""A new gateway must be ready after so long. All clients compete with it for the processor."""
 TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
 
 
@@ -56,6 +58,8 @@ class Gateways:
     first: Used = Used(0, 0)
     """What the one that serves now used when it had just started."""
     takeovers: int = 0
+    slowest: float = 0.0
+    """The longest time until a new gateway was ready, in seconds."""
     saved: int = 0
     """Bytes that all gateways so far have saved."""
     fetches: dict[str, int] = field(default_factory=dict)
@@ -117,7 +121,9 @@ class Gateways:
         new = old.successor()
         with self.near():
             try:
-                new.start()
+                began = time.monotonic()
+                new.start(timeout=READY_SECONDS)
+                self.slowest = max(self.slowest, time.monotonic() - began)
             except RuntimeError as error:
                 self.problems.append(f"a new gateway did not take over: {error}")
                 new.close()
