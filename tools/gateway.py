@@ -53,6 +53,7 @@ class GatewayProcess:
         self._environment = {**os.environ, **(environment or {})}
         self._command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap]
         self._command += ["--listen", self.address, "--admin", self.admin, *options]
+        self.start_timeout = START_TIMEOUT
         self._ready = ready
         self._files: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,7 +101,7 @@ class GatewayProcess:
         """Return the address of a broker at the gateway."""
         return f"{self.host}:{self.port + 1 + node_id}"
 
-    def start(self, *, timeout: float = START_TIMEOUT) -> None:
+    def start(self) -> None:
         """Start it and wait until it is ready.
 
         Raises:
@@ -118,7 +119,7 @@ class GatewayProcess:
         reaper.watch(self.pid)
         page = "/readyz" if self._ready else "/livez"
         began = time.monotonic()
-        while self._process.poll() is None and time.monotonic() - began < timeout:
+        while self._process.poll() is None and time.monotonic() - began < self.start_timeout:
             if self._status(page) == 200:
                 return
             time.sleep(0.05)
