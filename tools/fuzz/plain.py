@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 
 from tools.fuzz.mutate import mutated
-from tools.fuzz.target import CPU_SECONDS, Finding, Target, examine, run_once
+from tools.fuzz.target import CPU_SECONDS, Finding, Target, cpu_seconds, examine, run_once
 
 EXAMINE_EVERY: Final = 2000
 """Every so many inputs one is examined for the memory that it takes. That costs a hundred times as much."""
@@ -44,7 +44,7 @@ class Watch:
         found, taken = run_once(self._target, data)
         if found is not None:
             self._suspect(found, data)
-        elif taken > self._most_seconds:
+        elif taken > self._most_seconds and cpu_seconds(self._target, data) > self._most_seconds:
             self._suspect(Finding("hang", ""), data)
         elif self.inputs % EXAMINE_EVERY == 0 and (found := examine(self._target, data)) is not None:
             self._suspect(found, data)
