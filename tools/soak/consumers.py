@@ -34,6 +34,9 @@ class Reader:
     """What it said when it ended by itself. It was started again then."""
     _runs: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.way})"
+
     def read(self) -> None:
         """Note what was received since the last call. Start the program again if it has ended."""
         ended = not self.run.running
