@@ -61,8 +61,9 @@ def main() -> int:
 def _fuzz(target: Target, count: int, seconds: float, seed: int, *, with_atheris: bool) -> int:
     """Fuzz one target; return how many findings there were."""
     say = _Say(target.name)
+    broken = False
     if with_atheris:
-        inputs, taken, suspects = _guided(target, count, seconds, seed, say)
+        inputs, taken, suspects, broken = _guided(target, count, seconds, seed, say)
     else:
         began = time.monotonic()
         watch = plain(target, count, seconds, seed, say)
@@ -71,7 +72,7 @@ def _fuzz(target: Target, count: int, seconds: float, seed: int, *, with_atheris
     say.told(inputs, taken, len(found))
     for file, finding in sorted(found, key=str):
         print(f"{file}\n{finding}", flush=True)
-    return len(found)
+    return len(found) + broken
 
 
 class _Say:
@@ -94,8 +95,13 @@ class _Say:
 
 def _guided(
     target: Target, count: int, seconds: float, seed: int, say: _Say
-) -> tuple[int, float, list[bytes]]:
-    """Fuzz in a process of its own. What ends that process is an input that is found beside its result."""
+) -> tuple[int, float, list[bytes], bool]:
+    """Fuzz in a process of its own. An input that ends that process is found beside its result.
+
+    Returns:
+        how many inputs in how many seconds, which of them are suspects, and whether the process ended without
+        a suspect.
+    """
     folder = _WORK / target.name
     folder.mkdir(parents=True, exist_ok=True)
     result, log = folder / "result.json", folder / "log"
@@ -123,10 +129,11 @@ def _guided(
         told = json.loads(result.read_text())
     suspects = [bytes.fromhex(text) for text in told["suspects"].values()]
     ended = [*folder.glob("crash-*"), *folder.glob("timeout-*"), *folder.glob("oom-*")]
-    if process.returncode and not ended and not suspects:
+    broken = bool(process.returncode and not ended and not suspects)
+    if broken:
         print(f"{target.name}: the fuzzer ended with {process.returncode}:")
         print(log.read_text(errors="replace")[-2000:])
-    return told["inputs"], told["seconds"], [*suspects, *(file.read_bytes() for file in ended)]
+    return told["inputs"], told["seconds"], [*suspects, *(file.read_bytes() for file in ended)], broken
 
 
 if __name__ == "__main__":
