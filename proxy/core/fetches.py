@@ -141,8 +141,8 @@ class Fetches:
             try:
                 fetch = parse_fetch_request(frame, request.version, body)
             except ProtocolError as error:
-                reason = Reason.NOT_READ if isinstance(error, TooMany) else Reason.NOT_UNDERSTOOD
-                self.count_unread(len(frame), request.version, reason)
+                why = Reason.NOT_READ if isinstance(error, TooMany) else Reason.NOT_UNDERSTOOD
+                self.count_unread(len(frame), request.version, why)
                 self._send(request, frame)
                 return
             self._last_seen.note_request(fetch)
