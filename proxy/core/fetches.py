@@ -557,9 +557,10 @@ class Fetches:
             content += layout.count(0) + tags
             return [len(content).to_bytes(4) + content], 4 + len(content), 0
         received = request.received_frame or Received()
+        starved = _starved(request.fetch, table, walk, result) if table.behind else []
         if rotation is not None:
             rotation.suspect(result.news)
-            if request.first >= 0:
+            if request.first >= 0 and not starved:
                 expanded = rotation.expand(
                     request.first,
                     list(zip(result.rows, result.entries, strict=True)),
@@ -580,6 +581,7 @@ class Fetches:
             entry_rows=result.rows,
             entry_bytes=result.size,
             late=result.late,
+            starved=starved,
             received=received,
             correlation_id=request.correlation_id,
             throttle_time_ms=walk.throttle_time_ms,
@@ -656,6 +658,19 @@ class Fetches:
         client.partitions_answered += partitions
         if partitions:
             client.fetch_record_bytes += walk.record_bytes
+
+
+def _starved(
+    fetch: FetchRequest, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult
+) -> list[int]:
+    """Return the rows of which a read_committed fetch read nothing because its first batch did not fit.
+
+    The broker left them out, although they have more below their last stable offset. With nothing left of
+    max_bytes a broker reads nothing at all, and that is not the same (fetch-semantics 1.4).
+    """
+    if not 0 < walk.record_bytes < fetch.max_bytes:
+        return []
+    return sorted(table.behind.difference(result.rows))
 
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.

@@ -34,6 +34,7 @@ SESSION_VERSION: Final = 7
 # Where the fields stand that an entry of a response begins with, behind the partition number.
 ERROR_CODE: Final = slice(4, 6)
 HIGH_WATERMARK: Final = slice(6, 14)
+LAST_STABLE_OFFSET: Final = slice(14, 22)
 LOG_START_OFFSET: Final = slice(22, 30)
 """From v5 on. In v4 aborted_transactions stand here; later they stand behind it."""
 
@@ -67,6 +68,8 @@ class FetchLayout:
     """Offset of session_id in a request's body; below v7, where there is none, that of ``topics``."""
     request_head: int
     """Bytes of a request body before ``topics``."""
+    request_offset: int
+    """Offset of fetch_offset in a request's entry."""
     request_entry: int
     """Size of a request's entry without tags."""
     response_head: int
@@ -84,9 +87,10 @@ class FetchLayout:
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
     """The fields of `request_item`: ``partition`` (unsigned, so that a negative number is far out of range),
-    and from v9 on ``epoch`` (current_leader_epoch)."""
+    ``offset`` (fetch_offset), and from v9 on ``epoch`` (current_leader_epoch)."""
     response_fields: np.dtype[Any]
-    """The fields of `response_item`: ``partition``, ``error``, ``high_watermark``, ``end``."""
+    """The fields of `response_item`: ``partition``, ``error``, ``high_watermark``, ``last_stable_offset``,
+    ``end``."""
 
     def prefix(self, key: bytes, count: int) -> bytes:
         """Return the first bytes of a topic element, in requests and responses: key and number of entries."""
@@ -128,11 +132,14 @@ def _layout(version: int) -> FetchLayout:
     isolation = limits + _LIMITS_BYTES
     session = isolation + 1
     # KIP-320: current_leader_epoch from v9 on.
-    request_fields = {"partition": (">u4", 0)} | ({"epoch": (">i4", 4)} if version >= 9 else {})
+    offset = 8 if version >= 9 else 4
+    request_fields = {"partition": (">u4", 0), "offset": (">i8", offset)}
+    request_fields |= {"epoch": (">i4", 4)} if version >= 9 else {}
     response_fields = {
         "partition": (">u4", 0),
         "error": (">i2", ERROR_CODE.start),
         "high_watermark": (">i8", HIGH_WATERMARK.start),
+        "last_stable_offset": (">i8", LAST_STABLE_OFFSET.start),
         "end": (f"V{len(ends[0])}", aborted),
     }
     return FetchLayout(
@@ -143,6 +150,7 @@ def _layout(version: int) -> FetchLayout:
         request_isolation=isolation,
         request_session=session,
         request_head=session + (SESSION.size if version >= SESSION_VERSION else 0),
+        request_offset=offset,
         request_entry=request_entry,
         response_head=10 if version >= SESSION_VERSION else 4,
         response_entry=response_entry,

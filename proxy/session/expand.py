@@ -56,6 +56,8 @@ class Expansion:
     """Some of these have errors that a broker finds before it reads."""
     received: Received
     """The broker's frame."""
+    starved: Sequence[int]
+    """Rows that the broker has more for, of which nothing fitted the response."""
     correlation_id: bytes
     throttle_time_ms: int
     tags: bytes
@@ -120,7 +122,13 @@ def _template(
     layout = what.layout
     head = response_head(layout, what.correlation_id, what.throttle_time_ms) + layout.count(len(keys))
     # The session speaks v7; log_start_offset came with v5 (fetch-semantics 1.4, trap 4).
-    cached_entries = narrow_entries(what.table.cached_entries.take(rows), layout)
+    cached = what.table.cached_entries.take(rows)
+    if what.starved:
+        # An empty read stands in place of one that did not fit, and has no aborted transactions, not even an
+        # empty list (fetch-semantics 1.4 and 4, step 3).
+        without_list = np.void(what.table.layout.empty_ends[0])
+        cached.view(what.table.layout.response_fields)["end"][np.isin(rows, what.starved)] = without_list
+    cached_entries = narrow_entries(cached, layout)
     size = layout.response_entry
     end = 1 if layout.flexible else 0
     at = LENGTH_BYTES + len(head)

@@ -264,7 +264,7 @@ class FetchSessionHandler:
         if len(delta.forgotten):
             table.forget(delta.forgotten)
         if len(delta.altered):
-            table.requests[delta.rows[delta.altered]] = listing.entries[delta.altered]
+            table.alter(delta.rows[delta.altered], listing.entries[delta.altered])
         if len(delta.added) or len(delta.forgotten):
             table.place(delta.rows)
         return True

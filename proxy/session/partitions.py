@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
+from proxy.protocol.fetch_layout import LAST_STABLE_OFFSET, Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import EmptyRun, PartitionResponse
 
@@ -47,6 +47,7 @@ class PartitionTable:
         "_spans",
         "_top",
         "arranged",
+        "behind",
         "cached_bytes",
         "cached_entries",
         "isolation_level",
@@ -88,6 +89,9 @@ class PartitionTable:
         """Rows whose cached entry may be used: the broker sent one in this session, without an error."""
         self._described = 0
         """The number of rows that are `known`."""
+        self.behind: set[int] = set()
+        """Rows of which a read_committed fetch could read more: it begins below the last stable offset that
+        the broker sent last."""
         self.refused = np.zeros(0, np.int16)
         """The error code of each row in the full response of this session, 0 for none."""
         self.topic: Column32 = np.zeros(0, np.int32)
@@ -177,6 +181,7 @@ class PartitionTable:
         self.topic[rows] = _NO_TOPIC
         self._described -= int(np.count_nonzero(self.known[rows]))
         self.known[rows] = False
+        self.behind.difference_update(rows.tolist() if self.behind else ())
         self.position[rows] = -1
         self._free.extend(rows.tolist())
         self.size -= len(rows)
@@ -187,6 +192,7 @@ class PartitionTable:
         What a session said is not known in the next (fetch-semantics 6.2).
         """
         self.known.fill(False)
+        self.behind.clear()
         self._described = 0
         self.refused.fill(0)
 
@@ -196,6 +202,8 @@ class PartitionTable:
         self.known[rows] = True
         self._described = int(np.count_nonzero(self.known))
         self.refused[rows] = 0
+        if self.isolation_level:
+            self._weigh(rows)
 
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
         """Apply one entry to its row. Its records and its error are not kept."""
@@ -207,6 +215,41 @@ class PartitionTable:
             at = row * self.layout.response_entry
             self.cached_bytes[at : at + self.layout.aborted] = entry.fixed
             self.refused[row] = 0
+        if self.isolation_level:
+            self._weigh_row(row)
+
+    def alter(self, rows: Rows, entries: Entries) -> None:
+        """Have rows request other values."""
+        self.requests[rows] = entries
+        if self.isolation_level:
+            self._weigh(rows)
+
+    def alter_row(self, row: int, entry: bytes) -> None:
+        """Have one row request other values."""
+        at = row * self.layout.request_entry
+        self.request_bytes[at : at + len(entry)] = entry
+        if self.isolation_level:
+            self._weigh_row(row)
+
+    def _weigh(self, rows: Rows) -> None:
+        """Note which rows are `behind`."""
+        offsets = self.requests[rows].view(self.layout.request_fields)["offset"]
+        stable = self.cached_entries[rows].view(self.layout.response_fields)["last_stable_offset"]
+        behind = rows[self.known[rows] & (offsets < stable)]
+        self.behind.difference_update(rows.tolist())
+        self.behind.update(behind.tolist())
+
+    def _weigh_row(self, row: int) -> None:
+        """The same for one row."""
+        layout = self.layout
+        at = row * layout.request_entry + layout.request_offset
+        offset = int.from_bytes(self.request_bytes[at : at + 8], signed=True)
+        at = row * layout.response_entry + LAST_STABLE_OFFSET.start
+        stable = int.from_bytes(self.cached_bytes[at : at + 8], signed=True)
+        if offset < stable and self.known[row]:
+            self.behind.add(row)
+        else:
+            self.behind.discard(row)
 
     def partitions(self, rows: Rows) -> Rows:
         """Return the partition numbers of rows."""
@@ -234,6 +277,8 @@ class PartitionTable:
         for column in (self.requests, self.cached_entries, self.known, self.refused, self.topic):
             column[:top] = column[order]
         self._free = list(range(count, top))
+        if self.behind:
+            self.behind = {row for row, old in enumerate(rows.tolist()) if old in self.behind}
         straight = np.arange(count)
         self._lookup[self._bases[self.topic[:count]] + self.partitions(straight)] = straight
         self.place(straight)

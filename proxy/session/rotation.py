@@ -113,9 +113,8 @@ class Rotation:
 
     def apply(self, altered: Sequence[tuple[int, bytes]]) -> None:
         """Apply the changes of a fetch to the table."""
-        requested, item = self.table.request_bytes, self.table.layout.request_entry
         for row, entry in altered:
-            requested[row * item : row * item + item] = entry
+            self.table.alter_row(row, entry)
 
     def expand(
         self,

@@ -77,6 +77,7 @@ class Way:
             entry_rows=result.rows,
             entry_bytes=result.size,
             late=result.late,
+            starved=[],
             received=received,
             correlation_id=CORRELATION,
             throttle_time_ms=throttle,

@@ -1,0 +1,85 @@
+"""A partition that the byte limits starve, on a live broker: its entry direct, in a session, and through."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.lockstep import SansIO
+from tests.integration.mirror import LIVE_PROPERTIES, Live
+from tests.model.wire import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    decode_response,
+    encode_request,
+)
+from tools.kafka import Broker
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 12
+BUSY = 4
+"""How many of them have a batch, and so a first batch that may not fit."""
+BATCH = 370
+"""Bytes of a batch with a value of 300."""
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with Broker("4.3.0", properties=LIVE_PROPERTIES) as broker, Live(broker) as live:
+        yield live
+
+
+def request(name: str, topic: Live, version: int, offset: int, isolation: int, **limits: int) -> FetchRequest:
+    part = limits.get("partition", 1 << 20)
+    entries = tuple(
+        FetchPartition(partition=index, fetch_offset=offset if index < BUSY else 0, partition_max_bytes=part)
+        for index in range(PARTITIONS)
+    )
+    key = {"topic_id": topic.topic_id(name)} if version >= 13 else {"topic": name}
+    return FetchRequest(
+        version=version,
+        correlation_id=1,
+        client_id="starved",
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=limits.get("response", 1 << 20),
+        isolation_level=isolation,
+        topics=(FetchTopic(**key, partitions=entries),),
+    )
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("version", [4, 11, 12, 16])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"partition": 100}, id="by partition_max_bytes"),
+        pytest.param({"response": BATCH + 10}, id="by max_bytes"),
+        pytest.param({"response": BATCH}, id="with nothing left"),
+    ],
+)
+def test_a_starved_entry(live: Live, version: int, isolation: int, limits: dict[str, int]) -> None:
+    """Section 1.4: its aborted transactions are null where its first batch did not fit."""
+    name = f"starved-{uuid.uuid4().hex[:8]}"
+    live.create_topic(name, PARTITIONS)
+    for index in range(BUSY):
+        live.producer.produce(name, index, [bytes(300)])
+    through = SansIO(live.broker.host, live.broker.port)
+
+    def ask(asked: FetchRequest) -> FetchResponse:
+        return decode_response(through.exchange(encode_request(asked)), version)
+
+    try:
+        for _ in range(4):
+            ask(request(name, live, version, 1, isolation, **limits))
+        assert through.connection.session_id
+        asked = request(name, live, version, 0, isolation, **limits)
+        direct = live.fetch(asked)
+        got = ask(asked)
+        assert through.connection.decided is None
+        assert got == direct
+    finally:
+        through.close()
