@@ -10,6 +10,8 @@ import pytest
 from proxy.protocol.addresses import REWRITTEN, rewrite
 from proxy.protocol.api import ApiKey
 from proxy.protocol.api_versions import REWRITABLE, Features, clamp, request
+from proxy.protocol.schemas import CONFINED
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker, Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.raw import (
@@ -154,6 +156,26 @@ def test_what_is_promised(broker: Broker, connection: RawConnection) -> None:
         assert clamp(body, version) == (body, RELEASES[broker.version])
     for key, (_, highest) in REWRITABLE.items():
         assert ranges.get(key, (0, highest))[1] <= highest
+
+
+def test_nothing_that_a_gateway_offers_or_passes_names_a_brokers_own_address(broker: Broker) -> None:
+    """Explicit mode. Trap 5: what is not offered is refused as a broker refuses it, by closing."""
+    with GatewayProcess(broker.address) as gateway:
+        with RawConnection(gateway.host, gateway.port) as through:
+            offered = through.versions()
+            for key in REQUESTS:
+                low, high = offered.get(key, (0, -1))
+                for version in range(low, high + 1):
+                    addresses = told(key, version, response(through, key, version))
+                    assert {port for _, _, port in addresses} <= {gateway.port + 1 + broker.node_id}, version
+        refused = 0
+        for key, (lowest, highest) in CONFINED.items():
+            for version in {lowest - 1, highest + 1} - {-1}:
+                assert version not in range(*offered.get(key, (0, -1)))
+                with RawConnection(gateway.host, gateway.port) as through, pytest.raises(ConnectionError):
+                    through.call(key, version, bytes(20))
+                refused += 1
+        assert gateway.metric("fetchgate_refused_total", reason="version not offered") == refused
 
 
 def test_a_version_of_api_versions_that_the_broker_does_not_know(connection: RawConnection) -> None:
