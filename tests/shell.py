@@ -74,6 +74,16 @@ async def frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
+async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Ask for metadata until a response says this: on a busy machine the first may not have waited for it."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
+            if await frame(reader) == told:
+                return
+            await asyncio.sleep(0.05)
+
+
 async def until(true: Callable[[], object]) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(WAIT_SECONDS):

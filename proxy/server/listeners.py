@@ -85,8 +85,8 @@ class Directory(ABC):
         )
         return address.host, address.port
 
-    async def opened(self, node_ids: Iterable[int], within: float = OPEN_SECONDS) -> None:
-        """Wait until none of these brokers is opening any more, so many seconds at most."""
+    async def opened(self, node_ids: Iterable[int]) -> None:
+        """Wait until none of these brokers is opening any more, `OPEN_SECONDS` at most."""
         loop = asyncio.get_running_loop()
         opening = [
             self._openings.setdefault(node_id, loop.create_future())
@@ -94,7 +94,7 @@ class Directory(ABC):
             if self.is_opening(node_id)
         ]
         if opening:
-            await asyncio.wait(opening, timeout=within)
+            await asyncio.wait(opening, timeout=OPEN_SECONDS)
 
     def _is_open(self, node_id: int) -> None:
         """Let those go on who wait for a broker: it is opening no more."""
@@ -256,17 +256,19 @@ class Brokers(Directory):
 
     async def _open_queued(self) -> None:
         """Open the listeners in the queue, some in each step of the event loop."""
-        await asyncio.sleep(0)
-        while self._queue:
-            for broker in [self._queue.popleft() for _ in range(min(AT_ONCE, len(self._queue)))]:
-                host = self._host_of(broker)
-                ips = self._resolver.known(host)
-                if host and (broker.problem or not ips):
-                    self._spawn(self._resolve_and_open(broker, host))
-                elif self._knows(broker):
-                    self._open(broker, ips)
+        try:
             await asyncio.sleep(0)
-        self._at_once = AT_ONCE
+            while self._queue:
+                for broker in [self._queue.popleft() for _ in range(min(AT_ONCE, len(self._queue)))]:
+                    host = self._host_of(broker)
+                    ips = self._resolver.known(host)
+                    if host and (broker.problem or not ips):
+                        self._spawn(self._resolve_and_open(broker, host))
+                    elif self._knows(broker):
+                        self._open(broker, ips)
+                await asyncio.sleep(0)
+        finally:
+            self._at_once = AT_ONCE
 
     async def _resolve_and_open(self, broker: Broker, host: str) -> None:
         """Open a listener at a name; what its look-up found earlier may be the reason why it has none."""

@@ -12,12 +12,23 @@ import pytest
 from proxy.addresses import Address, Broker
 from proxy.net.listen import Binding
 from proxy.protocol.api import ApiKey
-from proxy.server import listeners
+from proxy.server import listeners, state_file
 from proxy.server.gateway import Gateway
 from proxy.server.listeners import AT_ONCE, MAX_BROKERS
 from proxy.server.worker import AskedBrokers
 from tests.server.test_supervisor import workers
-from tests.shell import WAIT_SECONDS, client, frame, gateway, metadata, request, run, stub_cluster, until
+from tests.shell import (
+    WAIT_SECONDS,
+    asks_until,
+    client,
+    frame,
+    gateway,
+    metadata,
+    request,
+    run,
+    stub_cluster,
+    until,
+)
 from tools.kafka.ports import free_ports
 
 METADATA = request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0))
@@ -54,6 +65,9 @@ def test_2000_brokers_in_a_response_stop_no_other_client(
 ) -> None:
     """All clients stood still for 16 s, with --state for 43: the file was written once for each broker."""
     monkeypatch.setattr(listeners, "MAX_BROKERS", 300)
+    monkeypatch.setattr(listeners, "AT_ONCE", 4)
+    monkeypatch.setattr(state_file, "SAVE_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(listeners, "OPEN_SECONDS", WAIT_SECONDS)
     steps = Steps(monkeypatch)
     state = tmp_path / "state.json"
 
@@ -87,7 +101,7 @@ def test_2000_brokers_in_a_response_stop_no_other_client(
                 "300 brokers are known, and a gateway serves no more: broker 300 and others are left out"
             ]
             assert sum(steps.bound.values()) == 300 + 1
-            assert max(steps.bound.values()) <= AT_ONCE
+            assert max(steps.bound.values()) <= listeners.AT_ONCE
             cluster.brokers = cluster.brokers[:3]
             writer.write(METADATA)
             assert len(await frame(reader)) < 200
@@ -151,15 +165,20 @@ def test_a_response_of_a_worker_waits_for_all_listeners_that_the_supervisor_open
         ):
             cluster.others = lambda _: b"ok"
             cluster.brokers = tuple((each, "kafka", 9092) for each in range(250))
-            writer.write(METADATA)
-            told = metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(250)))
-            assert await frame(reader) == struct.pack(">i", 5) + told
+            told = struct.pack(">i", 5) + metadata(
+                *((each, "127.0.0.1", port + 1 + each) for each in range(250))
+            )
+            await asks_until(told, reader, writer)
             assert len(gate.brokers.known) == 250
 
     run(scene())
 
 
-def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take() -> None:
+def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listeners, "OPEN_SECONDS", WAIT_SECONDS)
+
     async def scene() -> None:
         told: list[dict[int, Address]] = []
         brokers = AskedBrokers(Address("127.0.0.1", 19092), "", told.append)
@@ -171,7 +190,7 @@ def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take() -> 
         assert brokers.is_opening(0)
         assert not brokers.is_opening(MAX_BROKERS)
 
-        waiting = asyncio.create_task(brokers.opened([0, 1, 2000], WAIT_SECONDS))
+        waiting = asyncio.create_task(brokers.opened([0, 1, 2000]))
         listener = Address("127.0.0.1", 19093)
         brokers.replace({0: Broker(node_id=0, address=Address("kafka", 9092), listener=listener)})
         await asyncio.sleep(0)
