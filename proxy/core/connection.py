@@ -332,11 +332,15 @@ class Connection:
         self._versions.forget()  # the next broker at this address may be of another release
         if self._foreign and self._response_part:
             self._be_wire()
-        self.brokers_opened()
+        for request in list(self._responses.owed):
+            if request.awaits_brokers:
+                self.brokers_opened(request.awaits_brokers)
 
-    def brokers_opened(self) -> None:
-        """Send the responses that wait for listeners; a broker without one is left out of them."""
-        for request in [each for each in self._responses.owed if each.awaits_brokers]:
+    def brokers_opened(self, node_ids: frozenset[int]) -> None:
+        """Send the responses that wait for these brokers; one without a listener is left out of them."""
+        for request in list(self._responses.owed):
+            if not request.awaits_brokers or not request.awaits_brokers <= node_ids:
+                continue
             buffered = request.buffered
             pieces = self._rewriting.rewritten(request, waits=False)
             self._responses.buffered -= buffered

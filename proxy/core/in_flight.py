@@ -72,8 +72,8 @@ class InFlightRequest:
         self.disposition = disposition
         self.answered = False
         """The client has all of the response, or it waits in `out`."""
-        self.awaits_brokers = False
-        """The response is whole, and waits for the listeners of brokers that it names."""
+        self.awaits_brokers: frozenset[int] = frozenset()
+        """The response is whole, and waits for the listeners of these brokers, which it names."""
         self.out: list[Buffer] = []
         """Response bytes that wait for earlier responses to go first."""
         self.chunks: list[bytes] = []

@@ -128,10 +128,10 @@ class Rewriting:
             self._refuse(Refusal.NOT_UNDERSTOOD, f"{_name(request)} that is not understood: {error}")
             return []
         if waits and (opening := frozenset(filter(self._opening, named))):
-            request.awaits_brokers = True
+            request.awaits_brokers = opening
             self._events.append(BrokersAwaited(node_ids=opening))
             return []
-        request.awaits_brokers = False
+        request.awaits_brokers = frozenset()
         request.drop_chunks()
         return pieces
 

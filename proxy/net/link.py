@@ -369,9 +369,11 @@ class Link:
         elif self.phase is Phase.CLOSING and core.done:
             self.finish()
 
-    def brokers_opened(self) -> None:
-        """Send the responses that wait for the listeners of brokers."""
-        self._run_core(self.core.brokers_opened)
+    def brokers_opened(self, node_ids: frozenset[int]) -> None:
+        """Send the responses that wait for the listeners of these brokers."""
+        if self.phase < Phase.FINISHED:
+            self._run_core(partial(self.core.brokers_opened, node_ids))
+            self.report_buffered()
 
     def _run_core(self, call: Callable[[], None]) -> None:
         """Call the core with something else than bytes, and act on the result."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -268,11 +268,11 @@ class Server(Service):
             kind, text, warning = described
             self.note(kind, text, warning=warning)
 
-    async def _open_brokers(self, link: Link, node_ids: Collection[int]) -> None:
+    async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
         """Wait for the listeners of brokers, then let the responses go on that name these."""
         if isinstance(self.brokers, Directory):
             await self.brokers.opened(node_ids)
-        link.brokers_opened()
+        link.brokers_opened(node_ids)
 
     def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
         """Count a new connection, find its broker, and make its core.

@@ -27,8 +27,13 @@ class Opening:
         self.play.broker(response(correlation, metadata(*((each, "kafka", 9092) for each in brokers))))
 
     def opened(self, *node_ids: int) -> Playbook:
+        """These have listeners now."""
         self.node_ids -= set(node_ids)
-        self.play.connection.brokers_opened()
+        return self.waited_for(*node_ids)
+
+    def waited_for(self, *node_ids: int) -> Playbook:
+        """These were waited for long enough."""
+        self.play.connection.brokers_opened(frozenset(node_ids))
         return self.play
 
 
@@ -47,7 +52,7 @@ def test_it_waits_and_says_for_whom() -> None:
     opening.opened(2, 3).to_client(told(11, 1, 2, 3))
 
     assert (play.connection.buffered, play.connection.busy) == (0, False)
-    assert opening.opened().nothing().events() == []
+    assert opening.opened(2, 3).nothing().events() == []
 
 
 def test_a_response_that_names_others_does_not_wait() -> None:
@@ -59,7 +64,7 @@ def test_a_response_that_names_others_does_not_wait() -> None:
 def test_a_broker_that_takes_too_long_is_left_out() -> None:
     opening = Opening(2)
     opening.asked(11, 1, 2)
-    opening.opened().to_client(told(11, 1))
+    opening.waited_for(2).to_client(told(11, 1))
 
 
 def test_later_responses_wait_for_their_turn() -> None:
@@ -81,6 +86,16 @@ def test_two_that_wait_leave_together_in_their_order() -> None:
     opening.play.nothing()
     opening.opened(1, 2).to_client(told(11, 1), LISTED, told(13, 2))
     assert opening.play.connection.buffered == 0
+
+
+def test_each_waits_for_its_own() -> None:
+    opening = Opening(1, 2)
+    opening.asked(11, 1)
+    opening.asked(12, 2)
+    opening.asked(13, 1, 2)
+    opening.opened(2).nothing()
+    opening.opened(1).to_client(told(11, 1), told(12, 2))
+    opening.waited_for(1, 2).to_client(told(13, 1, 2))
 
 
 def test_a_broker_that_ends_ends_the_wait() -> None:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.protocol.api import ApiKey
 from proxy.server import listeners
@@ -22,6 +23,7 @@ from tests.shell import (
     client,
     frame,
     gateway,
+    link_of,
     metadata,
     request,
     run,
@@ -209,5 +211,37 @@ def test_a_worker_goes_on_while_the_supervisor_looks_up_a_name(fake_names: Names
             if await frame(reader) != told:
                 await asks_until(told, reader, writer)
             assert await _exchange(port + 1) == struct.pack(">i", 9) + b"ok"
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_patient")
+def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Names) -> None:
+    async def scene() -> None:
+        async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
+            writer.write(METADATA)
+            await until(lambda: gate.budget.total)
+            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+            await frame(reader)
+            assert gate.budget.total == 0
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_patient")
+def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
+    """Its socket is closing when the response could go."""
+
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with _named(1) as (gate, _), client(gate.listen.port) as (_reader, writer):
+                writer.write(METADATA)
+                await until(lambda: fake_names.lookups["b-1.silent.example"])
+                link = link_of(gate)
+                link.finish()
+                fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+                await until(lambda: gate.health().state == "ready")
+                await until(lambda: not gate.links)
+        assert not [line for line in lines if line["log_level"] == "error"]
 
     run(scene())
