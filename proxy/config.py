@@ -338,9 +338,10 @@ class Config:
         metavar="N",
         parse=_whole(1),
         default=str(256 * MIB),
-        help="how many bytes of responses may be buffered in memory, for all connections together; at "
-        "the limit, the gateway stops reading from brokers; incomplete fetch requests have a "
-        "second limit of the same size; beyond it they are forwarded unchanged",
+        help="how many bytes of responses may be buffered in memory, for all connections together, with "
+        "those that clients do not read; at the limit, the gateway stops reading from brokers, and "
+        "closes clients that read nothing; incomplete fetch requests may take a quarter of it more; "
+        "beyond that they are forwarded unchanged",
         live=True,
     )
     max_request_bytes: int = option(

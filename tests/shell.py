@@ -100,6 +100,7 @@ class Wire:
     tally: Tally = field(default_factory=Tally)
     reads_client: bool = True
     buffered: int = 0
+    completes_soon: bool = False
     done: bool = False
     begun: bool = True
     busy: bool = False

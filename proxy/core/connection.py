@@ -45,6 +45,9 @@ _MIN_LENGTH: Final = 10
 """No request is shorter, without its 4 bytes of length. A header has 10 bytes or more. Only the one of
 ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
 """
+_SMALL: Final = 1 << 16
+_SMALL_REWRITTEN: Final = 1 << 20
+"""Responses of up to so many bytes never wait for memory. Metadata of 10,000 partitions is half of this."""
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 _GSSAPI_TOKEN: Final = 0x60
 _FETCH: Final = int(ApiKey.FETCH)
@@ -249,6 +252,15 @@ class Connection:
     def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
         return self._responses.buffered
+
+    @property
+    def completes_soon(self) -> bool:
+        """Whether the response that is coming in is small: to keep it costs less than to let it wait."""
+        expected = self._responses.expected
+        if not self._response_left or not expected:
+            return False
+        most = _SMALL_REWRITTEN if expected[0].disposition is Disposition.REWRITTEN else _SMALL
+        return expected[0].received + self._response_left <= most
 
     @property
     def fetch_version(self) -> int:

@@ -10,8 +10,10 @@ from typing import Final
 
 RECEIVE_BYTES: Final = 262_144
 """The largest number of bytes in one read."""
-WRITE_HIGH_WATER: Final = 1_048_576
+WRITE_HIGH_WATER: Final = 262_144
 """When so many bytes wait to be written to one side, the other side is not read."""
+UNSENT_BYTES: Final = 262_144
+"""So many bytes that can't be sent yet the system keeps for a peer. By default it may keep megabytes."""
 _TCP_CLOSE: Final = 7
 """Linux, TCP_INFO: the state of a socket whose peer has reset it."""
 
@@ -57,24 +59,27 @@ class Endpoint:
             self.transport.resume_reading()
 
 
-def keep_alive(sock: socket.socket) -> None:
-    """Let the system notice within two minutes that a peer has vanished.
+def set_options(sock: socket.socket) -> None:
+    """Let the system notice within two minutes that a peer has vanished, and keep little for a slow one.
 
     An accepted connection inherits this from its listener.
     """
+    # What is on its way to the peer is not limited by this: a long link is as fast as before.
+    if (unsent := getattr(socket, "TCP_NOTSENT_LOWAT", None)) is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, unsent, UNSENT_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
         if (option := getattr(socket, name, None)) is not None:  # names differ by platform
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def keep_alive_of(transport: asyncio.Transport) -> None:
-    """Set keep-alive on an event loop's socket; uvloop's stand-in for it would take 40 us for each option."""
+def set_options_of(transport: asyncio.Transport) -> None:
+    """Do so with an event loop's socket; uvloop's stand-in for it would take 40 us for each option."""
     stand_in = transport.get_extra_info("socket")
     with suppress(OSError):  # the peer has closed it already, which the event loop reports
         sock = socket.socket(stand_in.family, stand_in.type, stand_in.proto, fileno=stand_in.fileno())
         try:
-            keep_alive(sock)
+            set_options(sock)
         finally:
             sock.detach()
 
@@ -84,9 +89,18 @@ def unacknowledged(transport: asyncio.Transport) -> int:
 
     A socket becomes writable again only after megabytes are acknowledged: progress of a slow peer shows here.
     """
+    return _queued(transport, termios.TIOCOUTQ)
+
+
+def unread(transport: asyncio.Transport) -> int:
+    """Return how many bytes the system has received that were not read; 0 where it does not say."""
+    return _queued(transport, termios.FIONREAD)
+
+
+def _queued(transport: asyncio.Transport, queue: int) -> int:
     with suppress(OSError, ValueError):  # it is closed
         at = transport.get_extra_info("socket").fileno()
-        return int.from_bytes(fcntl.ioctl(at, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        return int.from_bytes(fcntl.ioctl(at, queue, bytes(4)), sys.byteorder)
     return 0
 
 

@@ -19,20 +19,13 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from proxy.addresses import Address
-from proxy.core.budget import Budget
+from proxy.core.budget import SILENT_SECONDS, Budget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionLost
 from proxy.core.histograms import Measured
 from proxy.logger import Logger
-from proxy.net.endpoint import (
-    RECEIVE_BYTES,
-    WRITE_HIGH_WATER,
-    Endpoint,
-    is_gone,
-    keep_alive_of,
-    unacknowledged,
-)
+from proxy.net.endpoint import Endpoint, is_gone, set_options_of, unacknowledged, unread
 from proxy.net.tls import server_name_of
 from proxy.reasons import reason_of
 
@@ -146,6 +139,7 @@ class Link:
         "_core_holds",
         "_deadline",
         "_host",
+        "_kept",
         "_untested",
         "active_at",
         "broker",
@@ -171,7 +165,9 @@ class Link:
         self._client_ended = False
         self._core_holds = False
         self._deadline: asyncio.TimerHandle | None = None
-        self._buffered = 0
+        self._buffered = (0, False)
+        """The bytes that were reported to the budget, and whether it may make this link wait."""
+        self._kept = 0
         self._acknowledged = 0
         self._untested: Address | None = None
         """The broker's address until its first bytes come: only they show that it accepts the connection."""
@@ -196,7 +192,7 @@ class Link:
 
     def __repr__(self) -> str:
         broker = self.broker_address or "connecting"
-        return f"<Link {self.client_address} -> {broker} {self.phase.name} buffered={self._buffered}>"
+        return f"<Link {self.client_address} -> {broker} {self.phase.name} buffered={self._buffered[0]}>"
 
     # -- the client's side ---------------------------------------------------------------------------------
 
@@ -306,7 +302,7 @@ class Link:
             transport.abort()
             return
         self.broker.connected(transport)
-        keep_alive_of(transport)
+        set_options_of(transport)
         self.pump()
         if self._client_ended:
             self._forward_end()
@@ -320,7 +316,7 @@ class Link:
         try:
             self.core.receive_broker(data, now)
             self.pump()
-            if self.core.buffered or self._buffered:
+            if self.core.buffered or self._buffered[0]:
                 self.report_buffered()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._fail(error)
@@ -388,7 +384,7 @@ class Link:
 
         Args:
             reason: why, for ``/state``.
-            within: seconds after which both sockets are closed in any case; None: see `follow_half_closed`.
+            within: seconds after which both sockets are closed in any case; None: see `look_after`.
         """
         if self.phase is Phase.OPEN:
             self.phase = Phase.CLOSING
@@ -406,13 +402,16 @@ class Link:
         if seconds is not None:
             self._deadline = self._host.loop.call_later(seconds, self.finish)
 
-    def follow_half_closed(self) -> None:
-        """Look after a client that sends no more and waits for responses; call this every few seconds.
+    def look_after(self) -> None:
+        """Notice what no callback tells; call this every few seconds.
 
-        It may wait as long as the broker lets it wait. When it has them all, or is gone, the rest has its
-        limit: see `CLOSE_SECONDS`.
+        One thing is a client that reads nothing. Another is a client that sends no more and waits for
+        responses. It may wait as long as the broker lets it wait. When it has them all, or is gone, the rest
+        has its limit: see `CLOSE_SECONDS`.
         """
         client = self.client.transport
+        if client is not None and client.get_write_buffer_size():
+            self.report_buffered()
         if not self._half_closed or client is None:
             return
         if is_gone(client):
@@ -468,6 +467,7 @@ class Link:
         """Close both sockets at once; what is unsent is lost."""
         self.phase = max(self.phase, Phase.FINISHED)
         self._forget_deadline()
+        self._forget_buffered()
         for endpoint in (self.client, self.broker):
             if endpoint.transport is not None:
                 endpoint.transport.abort()
@@ -508,7 +508,7 @@ class Link:
         acknowledged = self._acknowledged_now()
         if acknowledged != self._acknowledged:
             self._acknowledged = acknowledged
-            self.active_at = now
+            self.active_at = self.buffered_changed_at = now
 
     def _acknowledged_now(self) -> int:
         """Return how many bytes the client has acknowledged."""
@@ -553,16 +553,36 @@ class Link:
 
     def report_buffered(self) -> None:
         """Report to the budget how many bytes this link buffers now."""
-        buffered = self.core.buffered
-        if self.broker.holds & PEER_FULL and self.client.transport is not None:
-            # Below the high-water mark the bytes may be streamed; above it they are of expanded responses.
-            buffered += max(
-                0, self.client.transport.get_write_buffer_size() - WRITE_HIGH_WATER - RECEIVE_BYTES
-            )
-        if buffered != self._buffered:
-            self._buffered = buffered
-            self.buffered_changed_at = monotonic()
-            self._host.budget.update(self, buffered)
+        kept, now = self.core.buffered, monotonic()
+        if kept != self._kept:
+            self._kept = kept
+            self.buffered_changed_at = now
+        self._note_progress(now)
+        may_wait = kept > 0 and not self.core.completes_soon
+        buffered = kept + self._unread_bytes(now)
+        if (buffered, may_wait) != self._buffered:
+            if not self._buffered[0]:
+                self.buffered_changed_at = now
+            self._buffered = buffered, may_wait
+            self._host.budget.update(self, buffered, may_wait=may_wait)
+            self._host.sessions.crowded = self._host.budget.over
+
+    def _unread_bytes(self, now: float) -> int:
+        """Return how many bytes the process and the system keep because the client does not read them."""
+        client, broker = self.client.transport, self.broker.transport
+        if client is None or not (size := client.get_write_buffer_size()):
+            return 0
+        size += unacknowledged(client)
+        # A broker sends until the system's buffer is full, also while it is not read.
+        if broker is not None and now - self.buffered_changed_at >= SILENT_SECONDS:
+            size += unread(broker)
+        return size
+
+    def _forget_buffered(self) -> None:
+        """Report to the budget that nothing is buffered any more."""
+        if self._buffered[0]:
+            self._buffered = 0, False
+            self._host.budget.update(self, 0)
             self._host.sessions.crowded = self._host.budget.over
 
     def _report(self, events: list[Event]) -> None:
@@ -598,10 +618,7 @@ class Link:
         self.phase = Phase.CLOSED
         self._forget_deadline()
         self.core.ended()
-        if self._buffered:
-            self._buffered = 0
-            self._host.budget.update(self, 0)
-            self._host.sessions.crowded = self._host.budget.over
+        self._forget_buffered()
         self._host.closed(self)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from proxy.addresses import Address
-from proxy.net.endpoint import keep_alive
+from proxy.net.endpoint import set_options
 from proxy.net.resolve import look_up
 
 BACKLOG: Final = 1024
@@ -87,7 +87,7 @@ class Binding:
                 try:
                     if prepare is not None:
                         prepare(copy)
-                    keep_alive(copy)
+                    set_options(copy)
                     copy.setblocking(False)
                 except OSError:
                     copy.close()
@@ -105,7 +105,7 @@ class Binding:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            keep_alive(sock)
+            set_options(sock)
             sock.bind(at)
             sock.listen(BACKLOG)
             sock.setblocking(False)

@@ -19,7 +19,7 @@ from proxy.capture.pcap import CLIENT
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config, with_live
 from proxy.core.broker_versions import BrokerVersions
-from proxy.core.budget import Budget, RequestBudget
+from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, Tally
@@ -406,7 +406,8 @@ class Server(Service):
         self.sessions.off_for = config.sessions_off_for
         self.sessions.keep_order = config.keep_order
         self.sessions.max_sessions = config.max_sessions
-        self.budget.limit = self.request_budget.limit = config.max_inflight_bytes
+        self.budget.limit = config.max_inflight_bytes
+        self.request_budget.limit = config.max_inflight_bytes // REQUESTS_PART
 
     def follow_files(self) -> None:
         """Reload the certificates whose files have changed; open connections keep theirs."""
@@ -478,8 +479,7 @@ class Server(Service):
                 give_back()
                 most = buffered
             most = max(most, buffered)
-            stalled = self.budget.stalled(monotonic())
-            if isinstance(stalled, Link):
+            while isinstance(stalled := self.budget.stalled(monotonic()), Link):
                 self.log.warning(
                     "connection closed: it makes no progress while others wait for memory",
                     **stalled.log_fields,
@@ -490,7 +490,7 @@ class Server(Service):
         """Close the connections of clients that were idle for too long, as if the clients had closed them."""
         config, now = self.config, monotonic()
         for link in list(self.links):
-            link.follow_half_closed()
+            link.look_after()
             reason = link.overdue(now, idle=config.idle_timeout, handshake=config.handshake_timeout)
             if reason:
                 self.turned_away[reason] += 1

@@ -20,9 +20,9 @@ class Holder:
     def report_buffered(self) -> None:
         pass
 
-    def holds(self, held: int) -> None:
+    def holds(self, held: int, *, may_wait: bool = True) -> None:
         self.held = held
-        self._budget.update(self, held)
+        self._budget.update(self, held, may_wait=may_wait)
 
 
 def _three(limit: int = 100) -> tuple[Budget, Holder, Holder, Holder]:
@@ -134,6 +134,83 @@ def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
     a.buffered_changed_at = STALL_SECONDS
 
     assert budget.stalled(STALL_SECONDS) is None
+
+
+def test_what_is_small_never_waits_and_counts() -> None:
+    """Metadata of one client does not wait because another client does not read."""
+    budget, a, b, c = _three()
+    a.can_go_on = False
+    a.holds(200)
+    b.holds(10, may_wait=False)
+    c.holds(10)
+
+    assert budget.total == 220
+    assert [a.waits, b.waits, c.waits] == [False, False, True]
+
+
+def test_the_time_of_one_that_waited_begins_when_it_goes_on() -> None:
+    """It was closed in place of the one that it had waited for."""
+    budget, a, b, _ = _three()
+    a.can_go_on = False
+    a.holds(200)
+    b.holds(60)
+    assert (a.waits, b.waits) == (False, True)
+    now = STALL_SECONDS + 8
+    a.buffered_changed_at = now  # it reads, slowly, and is at 90 now
+
+    def reports() -> None:
+        a.holds(90)
+
+    a.report_buffered = reports  # type: ignore[method-assign]
+    assert budget.stalled(now) is None
+    assert (a.waits, b.waits) == (False, False)
+    assert budget.stalled(now + STALL_SECONDS - 0.1) is None
+    a.buffered_changed_at = now + STALL_SECONDS
+    assert budget.stalled(now + STALL_SECONDS) is b  # its broker has sent nothing since
+
+
+def test_one_that_went_on_between_two_looks_has_its_time_too() -> None:
+    budget, a, b, c = _three()
+    a.holds(80)
+    b.holds(80)
+    c.holds(10)
+    a.holds(0)
+    c.buffered_changed_at = 1e3
+    assert [b.waits, c.waits] == [False, False]
+    c.holds(30)
+
+    assert c.waits
+    assert budget.stalled(1e3) is None
+    assert budget.stalled(1e3 + STALL_SECONDS) is b
+
+
+def test_the_one_that_holds_most_goes_first_until_there_is_room() -> None:
+    budget, a, b, c = _three(1000)
+    for each, held in ((a, 400), (b, 800), (c, 300)):
+        each.can_go_on = False
+        each.holds(held, may_wait=False)
+
+    assert budget.stalled(STALL_SECONDS) is b
+    b.holds(0)
+    assert budget.stalled(STALL_SECONDS) is None
+
+
+def test_slow_clients_that_read_are_not_closed_and_let_one_go_on() -> None:
+    budget, a, b, c = _three()
+    a.can_go_on = False
+    a.holds(200)
+    b.holds(10)
+    c.holds(10)
+    assert [b.waits, c.waits] == [True, True]
+
+    for now in range(0, 200, 5):
+        a.buffered_changed_at = now
+        b.buffered_changed_at = now
+        assert budget.stalled(now) is None
+    assert [a.waits, b.waits, c.waits] == [False, False, True]
+
+    assert budget.stalled(195 + STALL_SECONDS) is a
+    assert [b.waits, c.waits] == [True, True]
 
 
 # Requests that are not whole

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from typing import cast
 
-from proxy.net.endpoint import WRITE_HIGH_WATER, Endpoint, keep_alive, unacknowledged
+from proxy.net.endpoint import WRITE_HIGH_WATER, Endpoint, set_options, unacknowledged
 from tests.shell import BOTH_LOOPS, client, run, socket_of, stub_broker, until
 
 
@@ -82,7 +82,7 @@ def test_what_goes_into_tls_is_written_as_one() -> None:
 
 def test_a_peer_that_vanished_is_noticed_within_two_minutes() -> None:
     with socket.socket() as sock:
-        keep_alive(sock)
+        set_options(sock)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, every, times = (
             sock.getsockopt(socket.IPPROTO_TCP, option)

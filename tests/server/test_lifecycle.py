@@ -230,7 +230,7 @@ def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> None:
     half = request(1, 11, 1, bytes(900_000))[:500_000]
 
     async def scene() -> None:
-        async with _served(max_inflight_bytes="2000000") as (gate, _), AsyncExitStack() as stack:
+        async with _served(max_inflight_bytes="8000000") as (gate, _), AsyncExitStack() as stack:
             for _ in range(10):
                 _, writer = await stack.enter_async_context(client(gate.listen.port))
                 writer.write(half)
