@@ -134,7 +134,11 @@ def _limits(status: Status) -> Iterator[Metric]:
         ("sessions_enabled", "1 if --sessions is on.", int(config.sessions)),
         ("session_slots_held", "Session slots at brokers that are used or requested.", status.slots_used),
         ("session_slots_limit", "--max-sessions.", config.max_sessions),
-        ("inflight_bytes", "Bytes of incomplete responses in memory.", status.buffered_bytes),
+        (
+            "inflight_bytes",
+            "Bytes of responses in memory: incomplete, or not read by their clients.",
+            status.buffered_bytes,
+        ),
         ("inflight_limit_bytes", "--max-inflight-bytes.", config.max_inflight_bytes),
         ("connections_limit", "--max-connections.", config.max_connections),
         ("capture_stopped", "1 once --capture has stopped because of an error.", int(status.capture_stopped)),
