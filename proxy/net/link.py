@@ -580,10 +580,9 @@ class Link:
 
     def _forget_buffered(self) -> None:
         """Report to the budget that nothing is buffered any more."""
-        if self._buffered[0]:
-            self._buffered = 0, False
-            self._host.budget.update(self, 0)
-            self._host.sessions.crowded = self._host.budget.over
+        self._buffered = 0, False
+        self._host.budget.update(self, 0)
+        self._host.sessions.crowded = self._host.budget.over
 
     def _report(self, events: list[Event]) -> None:
         for event in events:
