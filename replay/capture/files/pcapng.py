@@ -21,6 +21,8 @@ _KNOWN = _PACKETS | {_SECTION, _INTERFACE, 4, 5, 10}
 _MAX_BLOCK = 8 << 20
 """What claims to be longer is not a block."""
 _MOST_UNITS = 1 << 62
+_MOST_OFFSET = 1 << 33
+"""Seconds, some 272 years. Times with a larger offset do not fit into 64 bits of nanoseconds: it is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +243,8 @@ def _units(option: bytes) -> int:
 
 
 def _offset(option: bytes, order: str) -> int:
-    return int(struct.unpack(f"{order}q", option[:8])[0]) if len(option) >= 8 else 0
+    offset = int(struct.unpack(f"{order}q", option[:8])[0]) if len(option) >= 8 else 0
+    return offset if abs(offset) < _MOST_OFFSET else 0
 
 
 def _nanoseconds(stamp: Column, interface: _Interface) -> Column:
