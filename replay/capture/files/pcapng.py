@@ -22,7 +22,7 @@ _MAX_BLOCK = 8 << 20
 """What claims to be longer is not a block."""
 _MOST_UNITS = 1 << 62
 _MOST_OFFSET = 1 << 33
-"""Seconds, some 272 years. Times with a larger offset do not fit into 64 bits of nanoseconds: it is ignored."""
+"""Seconds: 272 years. With a larger offset no time fits into 64 bits of nanoseconds: it is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

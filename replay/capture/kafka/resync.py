@@ -104,9 +104,7 @@ class Search:
         self._holes.append((at, at + size))
         self.buffer += bytes(size)
         if self._looked >= at - self._judge.overlap:
-            self._looked = (
-                at + size
-            )  # no frame begins in a gap, and it may be a thousand times what was captured
+            self._looked = at + size  # no frame begins in a gap, and a gap may be large
         self._bound()
 
     def look(self, *, boundary: bool) -> int:
