@@ -75,7 +75,7 @@ class Rewriting:
         if api_key == ApiKey.API_VERSIONS:
             return Disposition.REWRITTEN
         # Responses that carry addresses (fetch-semantics 6.10).
-        if self._resolve is not None and version <= addresses.REWRITTEN.get(api_key, -1):
+        if self._resolve is not None and 0 <= version <= addresses.REWRITTEN.get(api_key, -1):
             return Disposition.REWRITTEN
         return Disposition.PASSED
 

@@ -119,6 +119,8 @@ def test_version_ranges_too_large_to_be_held_pass() -> None:
         (METADATA, 99, gateway, Disposition.PASSED),
         (METADATA, 0, None, Disposition.PASSED),
         (12, 0, gateway, Disposition.PASSED),
+        (12, -1, gateway, Disposition.PASSED),
+        (-1, -5, gateway, Disposition.PASSED),
     ],
 )
 def test_what_becomes_of_a_response(

@@ -62,7 +62,7 @@ def _channel(data: bytes) -> None:
         raise AssertionError("bytes of whole messages are kept")
     channel.data_received(stream[: data[0]])
     channel.connection_lost(None)
-    channel.send("nobody", content)
+    channel.send("nobody", data)
     channel.close()
 
 
