@@ -4,7 +4,13 @@ from typing import Any, Final
 
 import pytest
 
+from proxy.core import fetches
 from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
+from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.primitives import Buffer
+from proxy.session.decision import Rotated
+from proxy.session.expand import Expansion, expand
+from proxy.session.handler import FetchSessionHandler
 from tests.frames import Want, entry, fetch, fetch_response, framed, named
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
@@ -327,3 +333,45 @@ def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
     play.to_client(tagged_topics(T, correlation_id=3))
     passes(play, 16, T, 4)
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+
+
+@pytest.mark.parametrize(("version", "error"), [(12, 3), (12, 29), (16, 29), (16, 100)])
+@pytest.mark.parametrize("ill", [1, 20])
+def test_lasting_errors_stay_on_the_short_way(
+    version: int, error: int, ill: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker tells them each time, behind all that it read (section 2.4); the list is not gathered anew."""
+    count = 40
+    ways: list[str] = []
+    rotated = FetchSessionHandler.rotated
+
+    def counted(self: FetchSessionHandler, request: FetchRequest) -> Rotated | None:
+        found = rotated(self, request)
+        ways.append("short" if found is not None else "long")
+        return found
+
+    def gathered(what: Expansion) -> tuple[list[Buffer], int]:
+        ways.append("gathered")
+        return expand(what)
+
+    monkeypatch.setattr(FetchSessionHandler, "rotated", counted)
+    monkeypatch.setattr(fetches, "expand", gathered)
+    play = Playbook().established(version, [("t", number) for number in range(count)])
+    errors = [entry(count - 1 - number, error=error) for number in range(ill)]
+    for step in range(6):
+        order = [(step * 7 + number) % count for number in range(count)]
+        hot = entry(3, 6 + step, records=b"new")
+        play.client(
+            fetch(version, *(("t", number, step if number == 3 else 0) for number in order), correlation=step)
+        )
+        assert len(play.takes_broker()) < 200
+        play.broker(
+            fetch_response(version, ("t", [hot, *errors]), session_id=SESSION_ID, correlation_id=step)
+        )
+        late = [each for number in order for each in errors if each.partition_index == number]
+        read = [number for number in order if number < count - ill]
+        told = [hot if number == 3 else entry(number, 5) for number in read]
+        play.to_client(fetch_response(version, ("t", told + late), correlation_id=step))
+        if step == 0:  # it makes the short way
+            ways.clear()
+    assert ways == ["short"] * 5

@@ -13,7 +13,7 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse
 from proxy.session.partitions import MAX_LOOKUP, PartitionTable
 from tests.examples import examples
-from tests.frames import fetch, parsed, wire_key
+from tests.frames import Want, entry, fetch, fetch_response, parsed, walked, wire_key
 
 Key: TypeAlias = tuple[str, int]
 
@@ -263,3 +263,33 @@ def test_many_partitions_cost_columns() -> None:
     columns = (table.requests, table.cached_entries, table.known, table.refused, table.topic, table.position)
     assert sum(column.nbytes for column in (*columns, table._lookup)) / count <= 110
     assert table.locate(what).tolist() == list(range(count))
+
+
+def test_who_is_behind_follows_requests_responses_and_rows() -> None:
+    """Below the last stable offset, read_committed; what was forgotten, moved or lost is not."""
+    wants: list[Want] = [("t", number, number) for number in range(10)]
+    what = listing(12, *wants)
+    for isolation, behind in ((0, set[int]()), (1, {0, 1, 2, 3, 4})):
+        table = PartitionTable(what.layout, isolation)
+        assert table.add(what, every(what))
+        data = [entry(number, 5, aborted=() if isolation else None) for number in range(10)]
+        (run,) = walked(fetch_response(12, ("t", data)), 12, isolation).runs
+        table.apply_run(run, every(what))
+        assert table.behind == behind
+    moved = listing(12, ("t", 3, 9)).entries
+    table.alter_row(3, moved.tobytes())
+    assert table.behind == {0, 1, 2, 4}
+    (news,) = walked(fetch_response(12, ("t", [entry(3, 12, aborted=(), records=b"r")])), 12, 1).entries
+    table.apply_entry(news, 3)
+    assert table.behind == {0, 1, 2, 3, 4}
+    (gone,) = walked(fetch_response(12, ("t", [entry(4, error=6)])), 12, 1).entries
+    table.apply_entry(gone, 4)
+    assert table.behind == {0, 1, 2, 3}
+    table.alter(np.array([0, 1]), listing(12, ("t", 0, 5), ("t", 1, 1)).entries)
+    assert table.behind == {1, 2, 3}
+    table.forget(np.array([1]))
+    assert table.behind == {2, 3}
+    table.arrange(np.array([9, 8, 7, 6, 5, 4, 3, 2, 0]))
+    assert table.behind == {6, 7}
+    table.forget_responses()
+    assert table.behind == set()
