@@ -407,13 +407,13 @@ class FetchSessionHandler:
             return taken
         full = self.state is _REQUESTED
         outside = _OTHER_PARTITIONS if full else "a partition outside the session"
-        for run in walk.runs[taken.runs :] if taken.runs < len(walk.runs) else ():
-            rows = table.rows(run.key, run.entries.view(table.layout.response_fields)["partition"])
+        if taken.runs < len(walk.runs):
+            run, rows = table.located(walk.runs[taken.runs :])
             if (rows < 0).any():
                 taken.misfit = outside
                 return taken
             table.apply_run(run, rows)
-        taken.runs = len(walk.runs)
+            taken.runs = len(walk.runs)
         result, seen = taken.result, taken.rows
         for entry in walk.entries[taken.entries :] if taken.entries < len(walk.entries) else ():
             row = table.row(entry.key, entry.partition)

@@ -5,7 +5,7 @@ clients rotate their lists. A row costs about 90 bytes and no Python object. A t
 and a span of the lookup.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -138,6 +138,19 @@ class PartitionTable:
         if 0 <= partition < self._spans[number]:
             return int(self._lookup[self._bases[number] + partition])
         return _NO_ROW
+
+    def located(self, runs: Sequence[EmptyRun]) -> tuple[EmptyRun, Rows]:
+        """Return runs as one, whatever their topics, and the row of each entry, -1 where there is none."""
+        if len(runs) == 1:
+            run = runs[0]
+            return run, self.rows(run.key, run.entries.view(self.layout.response_fields)["partition"])
+        get = self.numbers.get
+        topics = np.array([get(run.key, _NO_TOPIC) for run in runs], np.intp)
+        counts = [len(run.entries) for run in runs]
+        run = EmptyRun(b"", np.concatenate([run.entries for run in runs]))
+        partitions = run.entries.view(self.layout.response_fields)["partition"]
+        bases, spans = self._bases.take(topics), self._spans.take(topics)
+        return run, self._find(partitions, np.repeat(bases, counts), np.repeat(spans, counts))
 
     def rows(self, key: bytes, partitions: npt.NDArray[np.uint32]) -> Rows:
         """Return the rows of partitions of one topic, -1 where there is none."""
