@@ -541,7 +541,7 @@ class Connection:
             self.client_id = self.client_id or printable(client_id)
         self._responses.owed.append(request)
         body = REQUEST_START_BYTES + len(self._header)
-        self._fetches.request(request, frame, body, self.client_id, self._now)
+        self._fetches.request(request, frame, body, self.client_id)
         return size
 
     def _probe(self) -> None:
@@ -710,7 +710,7 @@ class Connection:
         disposition = request.disposition
         pieces: list[Buffer]
         if disposition in _FETCHED:
-            pieces = self._fetches.receive(request, chunk, last=last, now=self._now)
+            pieces = self._fetches.receive(request, chunk, last=last)
         elif disposition is _PASSED:
             pieces = [chunk]
             if request.api_key == _FETCH:

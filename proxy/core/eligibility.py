@@ -1,76 +1,17 @@
 """Which fetches may go through a session, by what is known of the client and its broker. Sans-IO.
 
-`Eligibility` has the reasons against it, `SessionLimits` the slots, and `Savings` keeps law 6 of
-docs/design.md: sessions never cost more than they save.
+`Eligibility` has the reasons against it, `SessionLimits` the slots. Whether a session pays is said by
+`proxy.core.savings`.
 """
 
 from typing import Final
 
 from proxy.core.broker_versions import BrokerVersions
+from proxy.core.savings import Savings
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
 from proxy.session.decision import Reason
 from proxy.session.handler import FetchSessionHandler
-
-WINDOW_SECONDS: Final = 10.0
-"""Within each such window the sum must not be negative."""
-MAX_REST_WINDOWS: Final = 64
-ALIKE_FETCHES: Final = 2
-"""A session is asked for only when this many fetches in a row would each have made a small delta."""
-
-
-class Savings:
-    """The running sum of what sessions saved one connection.
-
-    A request can be judged before it is sent, a response can't. So the cost of sessions is compared with the
-    cost of the full forms, window by window. If sessions cost more, the connection *rests*: for a while its
-    fetches go without a session (law 6 of docs/design.md).
-    """
-
-    __slots__ = ("_alike", "_balance", "_rest", "_rests_until", "_window_ends")
-
-    def __init__(self) -> None:
-        self._balance = 0
-        self._window_ends = 0.0
-        self._rest = 1
-        self._rests_until = 0.0
-        self._alike = 0
-
-    def __repr__(self) -> str:
-        return f"<Savings balance={self._balance} rest={self._rest}>"
-
-    def promising(self, worth: bool) -> bool:
-        """Note whether a fetch would have made a small delta; return whether enough in a row would have."""
-        self._alike = self._alike + 1 if worth else 0
-        return self._alike >= ALIKE_FETCHES
-
-    def resting(self, now: float) -> bool:
-        """Whether sessions recently cost more than they saved, so that fetches go without for now."""
-        return now < self._rests_until
-
-    def settle(self, saved: int, now: float) -> bool:
-        """Add what one exchange through the session saved (bytes, negative if it cost more).
-
-        Returns:
-            True if this window's sum turned negative: from now on the connection rests. Each rest is twice as
-            long as the one before (up to `MAX_REST_WINDOWS`), until a window ends with something saved.
-        """
-        if now >= self._window_ends:
-            if self._balance > 0:
-                self._rest = 1
-            self._balance = 0
-            self._window_ends = now + WINDOW_SECONDS
-        self._balance += saved
-        if self._balance >= 0:
-            return False
-        self.rest(now)
-        return True
-
-    def rest(self, now: float) -> None:
-        """Have fetches go without a session for a while, each time twice as long (see `settle`)."""
-        self._rests_until = now + self._rest * WINDOW_SECONDS
-        self._rest = min(2 * self._rest, MAX_REST_WINDOWS)
-        self._balance = 0
 
 
 class SessionLimits:
@@ -231,9 +172,7 @@ class Eligibility:
             return None
         return features
 
-    def against(
-        self, fetch: FetchRequest, client_id: str, handler: FetchSessionHandler, now: float
-    ) -> Reason | None:
+    def against(self, fetch: FetchRequest, client_id: str, handler: FetchSessionHandler) -> Reason | None:
         """Return what speaks against the session for a fetch, if anything does. It changes nothing.
 
         That the broker is not known speaks only against a fetch that would continue a session. A session is
@@ -243,7 +182,6 @@ class Eligibility:
             fetch: the fetch, which was observed.
             client_id: whose it is.
             handler: the connection's session.
-            now: the time, in seconds.
         """
         # Native sessions pass 1:1 (fetch-semantics, traps 5a and 43).
         if self._native or (fetch.session_epoch == 0 and not self.floods):
@@ -279,7 +217,7 @@ class Eligibility:
             return Reason.KEEP_ORDER
         if self._sessions.crowded:
             return Reason.MEMORY
-        if self.savings.resting(now):
+        if self.savings.rests:
             return Reason.RESTING
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 

@@ -27,6 +27,7 @@ from proxy.core.events import (
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.last_seen import LastSeen
 from proxy.core.responses import Forwarding, Refuse, rewritten_tags
+from proxy.core.savings import Form
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import API_VERSION, REQUEST_CORRELATION_ID, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Rows
@@ -51,13 +52,14 @@ from proxy.session.state import Action, SessionState
 STREAM_FROM: Final = 1 << 20
 """A client whose last response was this large (bytes) is catching up: its next fetch goes without the
 session, so that the response streams (fetch-semantics 7, case 91)."""
-_UNUSED_FETCHES: Final = 8
-"""After so many fetches in a row that had no use for it a session is closed."""
+_UNUSED_FETCHES: Final = 64
+"""After so many fetches in a row for which it saved nothing a session is closed."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Up to 3.9 a broker adds these after the session has noted what it sent: a session does not repeat them.
 KIP-110 (76), down-conversion that is off (35): fetch-semantics 2.6, trap 7."""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
+_RESTS: Final = "resting: sessions cost more than they saved"
 _CONNECTION_ENDS: Final = "the connection ends"
 
 
@@ -133,7 +135,7 @@ class Fetches:
 
     # Requests
 
-    def request(self, request: InFlightRequest, frame: bytes, body: int, client_id: str, now: float) -> None:
+    def request(self, request: InFlightRequest, frame: bytes, body: int, client_id: str) -> None:
         """Decide what becomes of a whole fetch of v4 to v18, and send what the broker is to see of it."""
         self.version = request.version
         fetch = self._last_seen.request(frame)
@@ -153,13 +155,13 @@ class Fetches:
         client.partitions_requested += fetch.partitions
         if self.eligibility.observe(fetch):
             self.handler.adopt(self.eligibility.given)
-        decision = self._decide(request, fetch, client_id, now)
+        decision = self._decide(request, fetch, client_id)
         reason = decision if type(decision) is Reason else self._carry_out(request, fetch, decision)
         self.decided = reason
         if reason is not None:
             if reason is _BROKER_NOT_KNOWN:
                 self._ask_versions()
-            self._leave_unused(reason, now)
+            self._leave_unused(reason)
             self._tally.passthrough[reason] += 1
             self._forward(request, fetch, frame)
 
@@ -198,10 +200,10 @@ class Fetches:
         self._close_frame = b""
         self._release_slot()
 
-    def _decide(self, request: InFlightRequest, fetch: FetchRequest, client_id: str, now: float) -> Decision:
+    def _decide(self, request: InFlightRequest, fetch: FetchRequest, client_id: str) -> Decision:
         """Say what becomes of a fetch."""
         handler = self.handler
-        reason = self.eligibility.against(fetch, client_id, handler, now)
+        reason = self.eligibility.against(fetch, client_id, handler)
         if reason is not None:
             return reason
         if (rotated := handler.rotated(fetch)) is not None:
@@ -214,15 +216,25 @@ class Fetches:
         # for one isolation level: up to 2.0 read_uncommitted has LSO -1 (fetch-semantics 6.2, case 98).
         if not handler.fits(listing, fetch.isolation_level):
             handler.renew()
+        savings = self.eligibility.savings
         if handler.has_session:
-            return handler.incremental(fetch, listing)
-        promising = handler.learn(listing, fetch.isolation_level)
-        if promising is None:
+            incremental = handler.incremental(fetch, listing)
+            if incremental is None:
+                return Reason.TOO_SPARSE
+            form = savings.weigh(fetch, listing, incremental.delta, len(incremental.frame))
+            if form is Form.DELTA:
+                return incremental
+            if form is Form.WIRE:
+                return Reason.NOT_SMALLER
+            return Full() if handler.learn_listing(listing, fetch.isolation_level) else Reason.TOO_SPARSE
+        delta = handler.learn(listing, fetch.isolation_level)
+        if handler.table is None:
             return Reason.TOO_SPARSE
-        if not self.eligibility.savings.promising(promising):
+        known = self.eligibility.features_for(fetch) is not None
+        if not savings.promises(fetch, listing, delta, asks=not known):
             return Reason.NO_SESSION_YET
         # Only now, for it costs 500 bytes: most connections that do not ask for versions need no session.
-        if self.eligibility.features_for(fetch) is None:
+        if not known:
             return _BROKER_NOT_KNOWN if self._slot or self._limits.left else Reason.NO_SLOT
         return Full()
 
@@ -290,7 +302,6 @@ class Fetches:
     ) -> None:
         """Send a frame to the broker, and count it."""
         if through_session:
-            self._unused = 0
             request.session_id = self.handler.session_id
         request.through_session = through_session
         request.walk = None
@@ -304,22 +315,18 @@ class Fetches:
 
     # The session's end
 
-    def _leave_unused(self, reason: Reason, now: float) -> None:
-        """Close a session that the connection's fetches no longer use: others may need its slot."""
+    def _leave_unused(self, reason: Reason) -> None:
+        """Close a session that saves the connection's fetches nothing: others may need its slot."""
         handler = self.handler
         if not (handler.session_id and self._close_frame) or handler.outstanding or reason in PASSING:
             return
-        if reason in FOR_GOOD:
-            self._close(reason)
-            return
         self._unused += 1
         # Slots are shared by all clients of the broker (fetch-semantics, trap 22).
-        if self._unused >= _UNUSED_FETCHES or reason is Reason.NATIVE:
+        if self._unused >= _UNUSED_FETCHES:
+            self.eligibility.savings.failed()
             self._close(reason)
-            if reason is Reason.NOT_SMALLER:
-                # Most partitions are busy. A new session would soon be of no use again, so none is asked for
-                # now.
-                self.eligibility.savings.rest(now)
+        elif reason in FOR_GOOD or reason is Reason.NATIVE:
+            self._close(reason)
 
     def _close(self, reason: str) -> None:
         session_id = self.handler.close()
@@ -329,6 +336,7 @@ class Fetches:
             return
         frame, at = self._close_frame, self._close_id_at
         frame = frame[:at] + session_id.to_bytes(4) + frame[at + 4 :]
+        self.eligibility.savings.closed(len(frame))
         version = int.from_bytes(frame[API_VERSION])
         self._events.append(SessionClosed(session_id=session_id, reason=reason))
         request = InFlightRequest(ApiKey.FETCH, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
@@ -341,7 +349,7 @@ class Fetches:
 
     # Responses
 
-    def receive(self, request: InFlightRequest, chunk: bytes, *, last: bool, now: float) -> list[Buffer]:
+    def receive(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Take the next bytes of a fetch's response; return what the client gets of it now.
 
         If the fetch has to be sent again, `InFlightRequest.resend` does so when the response has ended.
@@ -350,7 +358,7 @@ class Fetches:
         whole = last and request.received == len(chunk)
         if request.disposition is _EXPANDED:
             self._keep(request, chunk, whole=whole)
-            pieces = self._expanded(request, now) if last else []
+            pieces = self._expanded(request) if last else []
         elif whole and not request.through_session and self._repeats_response(request, chunk):
             pieces = [chunk]
         else:
@@ -399,6 +407,8 @@ class Fetches:
             return False
         self._tally.client.partitions_answered += partitions
         self._tally.broker.partitions_answered += partitions
+        if self.handler.table is not None:
+            self.eligibility.savings.passed(request.sent + request.received, 0)
         return True
 
     def _forwarded(
@@ -409,6 +419,8 @@ class Fetches:
         if not understood:
             self._events.append(Passthrough(reason=_NOT_UNDERSTOOD))
         if not request.through_session:
+            if self.handler.table is not None:
+                self.eligibility.savings.passed(request.sent + request.received, walk.with_records)
             if whole and understood:
                 self._last_seen.note_response(chunk, request.version, walk)
             if request.fetch is not None and request.fetch.session_epoch == 0:
@@ -449,7 +461,7 @@ class Fetches:
         if whole and request.understood:
             self._last_seen.note_empty(chunk, walk)
 
-    def _expanded(self, request: InFlightRequest, now: float) -> list[Buffer]:
+    def _expanded(self, request: InFlightRequest) -> list[Buffer]:
         """Turn a whole response of the session into what the client would have got without one."""
         walk, handler = request.walk, self.handler
         full = handler.state is _REQUESTED
@@ -472,7 +484,7 @@ class Fetches:
         elif result.action is not _EXPAND and result.action in _RESENDS:
             self._plan_resend(request, walk.error_code, result)
         elif self._limits.keep_order and result.action is _EXPAND:
-            self._keep_order(request, walk, result, now)
+            self._keep_order(request, walk, result)
         if request.resend is not None:
             request.drop_chunks()
             self._count_partitions(walk, 0)
@@ -480,21 +492,44 @@ class Fetches:
         pieces, size, partitions = self._expansion(request, walk, result)
         request.drop_chunks()
         self._count_partitions(walk, partitions)
-        if not full:
-            if result.errors:
-                self._note_uncached(result)
-            asked = len(request.fetch.frame) if request.fetch is not None else 0
-            self._settle(asked - request.sent + size - request.received, now)
+        if not full and result.errors:
+            self._note_uncached(result)
+        self._settle(request, walk, size, full=full)
         return pieces
 
-    def _settle(self, saved: int, now: float) -> None:
-        """Add what an exchange of the session saved to the running sum of law 6."""
-        if self.eligibility.savings.settle(saved, now):
-            self._events.append(Passthrough(reason="resting: sessions cost more than they saved"))
+    def _settle(self, request: InFlightRequest, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
+        """Note what an exchange through the session saved.
 
-    def _keep_order(
-        self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult, now: float
-    ) -> None:
+        Args:
+            request: the fetch.
+            walk: the session's response.
+            size: of the client's response.
+            full: the fetch asked for the session.
+        """
+        savings, fetch = self.eligibility.savings, request.fetch
+        if fetch is None:
+            return
+        spared = size - request.received
+        saved = len(fetch.frame) - request.sent + spared
+        if full:
+            rests = savings.settle(saved)
+        else:
+            rests = savings.answered(saved, walk.partitions)
+            if request.first < 0 and walk.partitions:
+                savings.tore(
+                    fetch.partitions, walk.partitions, spared, fetch.layout, session_layout(request.version)
+                )
+            if saved > 0:
+                self._unused = 0
+        if rests:
+            self._events.append(Passthrough(reason=_RESTS))
+
+    def _note_lost(self, request: InFlightRequest) -> None:
+        """Note that a fetch has to be sent again, and its response was for nothing."""
+        if self.eligibility.savings.settle(-request.sent - request.received):
+            self._events.append(Passthrough(reason=_RESTS))
+
+    def _keep_order(self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Have a fetch sent again without the session if its own order would have served others.
 
         Nothing is lost with the response: the fetch still has the offsets of before. The session goes on.
@@ -507,7 +542,7 @@ class Fetches:
             return
         self._tally.passthrough[Reason.KEEP_ORDER] += 1
         self.eligibility.starves = True
-        self._settle(-request.sent - request.received, now)
+        self._note_lost(request)
         request.attempts += 1
         request.received = request.forwarded = 0
         request.resend = lambda: self._forward(request, fetch, fetch.frame)
@@ -622,6 +657,7 @@ class Fetches:
         if code:
             self._tally.session_errors[code] += 1
         self._events.append(SessionLost(session_id=request.session_id, error_code=code, reason=result.reason))
+        self._note_lost(request)
         request.attempts += 1
         request.received = request.forwarded = 0
         request.understood = True

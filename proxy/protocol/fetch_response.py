@@ -135,6 +135,7 @@ class FetchResponseWalk:
         "tags",
         "tags_at",
         "throttle_time_ms",
+        "with_records",
     )
 
     def __init__(self, layout: FetchLayout, isolation_level: int, *, keep: bool, spans: bool = False) -> None:
@@ -161,6 +162,8 @@ class FetchResponseWalk:
         self.session_id_at = 0
         """Offset of the session id in the frame, 0 below v7."""
         self.partitions = 0
+        self.with_records = 0
+        """Entries that have records."""
         self.record_bytes = 0
         self.record_spans: list[Span] | None = [] if spans else None
         """Where records stand in the frame, in order. A span is noted once the records' length is read."""
@@ -384,6 +387,7 @@ class FetchResponseWalk:
                 self._key, partition, error, base + start, base + end, fixed, empty, records, redirects
             )
         if records:
+            self.with_records += 1
             self.record_bytes += records
             if self.record_spans is not None:
                 self.record_spans.append((base + at, base + end))

@@ -48,13 +48,14 @@ class Reason(StrEnum):
     MEMORY = "memory"
     """The process holds as many bytes of responses as it may."""
     RESTING = "resting"
-    """Sessions cost this connection more than they saved, recently."""
+    """Sessions cost this connection more than they saved. Many times as many bytes pass first."""
     NO_SESSION_YET = "no session yet"
-    """The list of partitions still changes too much from fetch to fetch."""
+    """The list is so short that a session's close would be much of what fetches have cost so far; or the last
+    session did not pay."""
     NO_SLOT = "no slot left"
     """--max-sessions is reached."""
     NOT_SMALLER = "delta not smaller"
-    """The incremental form would not be smaller than the full one."""
+    """With its response, the incremental form is expected to be no smaller than the full one."""
     TOO_SPARSE = "partitions listed twice or too sparse"
     """The table of partitions can't take the fetch's list."""
     NOT_UNDERSTOOD = "not understood"
@@ -78,7 +79,7 @@ class Reason(StrEnum):
 
 
 # Tuples, because hashing a member of an enum takes a call, and comparing two takes none.
-PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY, Reason.RESTING)
+PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Reasons that pass by themselves: the session stays."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS)
 """Reasons that stay: a session is closed at once (as it is for NATIVE, see `Fetches._leave_unused`)."""

@@ -18,7 +18,7 @@ from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
-from proxy.session.decision import Delta, Incremental, Reason, Rotated
+from proxy.session.decision import Delta, Incremental, Rotated
 from proxy.session.expand import FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable, is_rotation
 from proxy.session.rotation import Rotation
@@ -134,11 +134,11 @@ class FetchSessionHandler:
         first = rotation.first(frame)
         if first < 0 or not self.epoch or (altered := rotation.altered(frame, first)) is None:
             return None
-        delta = rotation.delta(frame, altered, (self.session_id, self.epoch))
-        return Rotated(delta, first, altered) if len(delta) < len(frame) else None
+        # Never larger than the fetch: it lists one topic, and what differs of it.
+        return Rotated(rotation.delta(frame, altered, (self.session_id, self.epoch)), first, altered)
 
-    def incremental(self, fetch: FetchRequest, listing: Listing) -> Incremental | Reason:
-        """Return the incremental form of a fetch, or why it has none.
+    def incremental(self, fetch: FetchRequest, listing: Listing) -> Incremental | None:
+        """Return the incremental form of a fetch; None if it has none, see `compare`.
 
         Args:
             fetch: the fetch.
@@ -146,9 +146,9 @@ class FetchSessionHandler:
         """
         delta = self.compare(listing)
         if delta is None:
-            return Reason.TOO_SPARSE
+            return None
         frame = build_fetch_request(fetch, listing.layout, self.pair, delta.topics, delta.forgotten_topics)
-        return Incremental(frame, listing, delta) if len(frame) < len(fetch.frame) else Reason.NOT_SMALLER
+        return Incremental(frame, listing, delta)
 
     def fits(self, listing: Listing, isolation_level: int) -> bool:
         """Whether the table can go on with a fetch; else the session must be made anew."""
@@ -206,20 +206,19 @@ class FetchSessionHandler:
         self.table = table
         return True
 
-    def learn(self, listing: Listing, isolation_level: int) -> bool | None:
+    def learn(self, listing: Listing, isolation_level: int) -> Delta | None:
         """Keep what a fetch lists before there is a session.
 
         Returns:
-            Whether the delta would have less than half the bytes of the whole list. None if the list can't be
-            kept, see `learn_listing`.
+            What it changes against the fetch before; None if that can't be compared. If the list can't be
+            kept (see `learn_listing`), there is no table.
         """
         self.rotation = None  # this fetch changes the table, and a row may then stand for another partition
         delta = self.compare(listing)
-        if (delta is None or not self.apply(listing, delta)) and not self.learn_listing(
-            listing, isolation_level
-        ):
-            return None
-        return delta is not None and 2 * delta.size < len(listing) * listing.layout.request_entry
+        if delta is not None and self.apply(listing, delta):
+            return delta
+        self.learn_listing(listing, isolation_level)
+        return None
 
     # What is sent
 

@@ -110,7 +110,7 @@ def test_what_was_kept_of_a_fetch_is_given_back_when_it_is_whole(chunk: int) -> 
     for at in range(0, len(asked), chunk):
         play.client(asked[at : at + chunk])
         assert request_budget.total <= 2 * (at + chunk)
-    play.to_broker(asked)
+    play.to_broker(asks(11, MANY, (0, 0), correlation=4))
     assert request_budget.total == 0
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.eligibility import WINDOW_SECONDS, Eligibility, SessionLimits
+from proxy.core.eligibility import Eligibility, SessionLimits
+from proxy.core.savings import PLAIN_PER_LOST
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.decision import FOR_GOOD, Reason
@@ -33,13 +34,12 @@ def against(
     handler: FetchSessionHandler | None = None,
     *,
     busy: bool = False,
-    now: float = 0.0,
 ) -> Reason | None:
     handler = handler or FetchSessionHandler()
     if busy:
         handler.state = SessionState.FETCHING
     found.observe(request)
-    return found.against(request, "c", handler, now)
+    return found.against(request, "c", handler)
 
 
 def test_a_plain_fetch_may() -> None:
@@ -59,10 +59,10 @@ def test_0_0_is_native_until_a_session_goes_unused() -> None:
     found, flood = record(), plain(session=(0, 0))
     for _ in range(2):
         assert not found.observe(flood)
-        assert found.against(flood, "c", FetchSessionHandler(), 0.0) is Reason.NATIVE
+        assert found.against(flood, "c", FetchSessionHandler()) is Reason.NATIVE
     found.given = 31
     assert found.observe(flood)
-    assert found.against(flood, "c", FetchSessionHandler(), 0.0) is None
+    assert found.against(flood, "c", FetchSessionHandler()) is None
     assert (found.floods, found.observe(flood)) == (True, False)
 
 
@@ -70,9 +70,9 @@ def test_asking_what_speaks_against_a_fetch_changes_nothing() -> None:
     found, handler = record(), FetchSessionHandler()
     found.given = 31
     for request in (plain(session=(0, 0)), plain(session=(5, 1)), plain()):
-        found.against(request, "c", handler, 0.0)
+        found.against(request, "c", handler)
         assert (found.floods, handler.session_id, handler.state) == (False, 0, SessionState.NONE)
-    assert found.against(plain(), "c", handler, 0.0) is None
+    assert found.against(plain(), "c", handler) is None
 
 
 def test_the_switch_for_all_for_one_and_for_good() -> None:
@@ -126,6 +126,29 @@ def test_not_now() -> None:
     found.large = True
     assert against(found, plain()) is Reason.CATCHING_UP
     found.large = False
-    found.savings.settle(-1, 0.0)
+    found.savings.settle(-1)
     assert against(found, plain()) is Reason.RESTING
-    assert against(found, plain(), now=WINDOW_SECONDS) is None
+    found.savings.passed(PLAIN_PER_LOST, 0)
+    assert against(found, plain()) is None
+
+
+def test_slots_are_bounded() -> None:
+    """Trap 22: session slots are shared, so there is a limit."""
+    sessions = SessionLimits(max_sessions=2)
+    assert [sessions.reserve() for _ in range(3)] == [True, True, False]
+    sessions.release()
+    assert (sessions.used, sessions.reserve(), sessions.reserve()) == (1, True, False)
+    assert repr(sessions) == "<SessionLimits used=2/2 on=True>"
+
+
+def test_no_slots_is_no_sessions() -> None:
+    assert not SessionLimits(max_sessions=0).reserve()
+
+
+def test_the_switch_for_all_and_by_client_id() -> None:
+    sessions = SessionLimits(max_sessions=1, off_for=frozenset({"old"}))
+    assert (sessions.allowed("old"), sessions.allowed("new")) == (False, True)
+    sessions.on = False
+    assert not sessions.allowed("new")
+    sessions.on, sessions.off_for = True, frozenset()
+    assert sessions.allowed("old")

@@ -153,8 +153,6 @@ def test_a_response_that_was_not_understood_is_not_known_again(version: int) -> 
         play.client(fetch(version, *T)).to_broker(asks(version, [], (SESSION_ID, 1)))
         play.broker(longer).to_broker(fetch(version, *T))
         play.broker(full(version, T)).to_client(full(version, T))
-        for _ in range(2):
-            play.exchange(fetch(version, *T), full(version, T))
         play.client(fetch(version, *T)).to_broker(asks(version, T, (SESSION_ID, 0)))
         play.broker(full(version, T, session_id=SESSION_ID)).to_client(full(version, T))
 
@@ -194,8 +192,6 @@ def test_another_isolation_makes_another_session() -> None:
     name."""
     play = Playbook().established(16, T)
     committed: dict[str, Any] = {"isolation_level": 1}
-    passes(play, 16, T, 10, **committed)
-    passes(play, 16, T, 11, **committed)
     play.client(fetch(16, *T, correlation=12, **committed))
     play.to_broker(asks(16, T, (SESSION_ID, 0), correlation=12, **committed))
     assert play.sessions.used == 1
@@ -205,8 +201,6 @@ def test_another_isolation_makes_another_session() -> None:
 def test_another_version_makes_another_session(version: int) -> None:
     """Trap 27."""
     play = Playbook().established(16, T)
-    passes(play, version, T, 10)
-    passes(play, version, T, 11)
     play.client(fetch(version, *T, correlation=12)).to_broker(
         asks(version, T, (SESSION_ID, 0), correlation=12)
     )

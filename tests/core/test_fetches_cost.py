@@ -1,12 +1,16 @@
 """When sessions are worth it: the switch, the slots, and that they are never dearer than the wire."""
 
+from typing import Any
+
 import pytest
 
-from proxy.core.eligibility import WINDOW_SECONDS, SessionLimits
-from proxy.core.events import SessionClosed
+from proxy.core.eligibility import SessionLimits
+from proxy.core.events import FetchKind, Passthrough, SessionClosed
 from proxy.core.fetches import STREAM_FROM
+from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
 from tests.frames import Want, entry, fetch, fetch_response
-from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes
+from tests.model import wire
+from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, split
 
 # --- the switch and the slots ---------------------------------------------------------------------
 
@@ -33,8 +37,6 @@ def test_sessions_off_and_on_again_at_run_time(by_client: bool) -> None:
     assert play.events(SessionClosed) == [SessionClosed(session_id=SESSION_ID, reason="sessions off")]
     passes(play, 16, T, 11)
     play.sessions.on, play.sessions.off_for = True, frozenset()
-    passes(play, 16, T, 12)
-    passes(play, 16, T, 13)
     play.client(fetch(16, *T, correlation=14)).to_broker(asks(16, T, (0, 0), correlation=14))
 
 
@@ -91,67 +93,170 @@ def test_no_slots_at_all() -> None:
 # --- law 6 ----------------------------------------------------------------------------------------
 
 
-def test_lists_that_churn_get_no_session() -> None:
+MANY: list[Want] = [("t", index) for index in range(20)]
+MOVED: list[Want] = [("t", index, 9) for index in range(20)]
+
+
+@pytest.mark.parametrize("version", [7, 11, 16])
+def test_the_first_fetch_of_a_long_list_asks_for_the_session(version: int) -> None:
+    """It costs nothing but a close at the end; what is listed later is all that growth costs."""
     play = Playbook().knows()
+    play.client(fetch(version, *MANY[:15])).to_broker(asks(version, MANY[:15], (0, 0)))
+    play.broker(full(version, MANY[:15], session_id=SESSION_ID)).takes_client()
+    play.client(fetch(version, *MANY)).to_broker(asks(version, MANY[15:], (SESSION_ID, 1)))
+
+
+def test_a_short_list_waits_until_a_close_is_little_of_what_it_has_cost() -> None:
+    play = Playbook().knows()
+    passes(play, 16, T[:2], 1)
+    play.client(fetch(16, *T[:2], correlation=2)).to_broker(asks(16, T[:2], (0, 0), correlation=2))
+
+
+@pytest.mark.parametrize("version", [7, 11, 16])
+def test_a_delta_of_all_entries_goes_though_it_is_as_large_as_the_fetch(version: int) -> None:
+    """The start of a group, a rebalance, a spike: every fetch moves every offset. It costs nothing, and later
+    deltas are small again."""
+    play = Playbook().established(version, MANY)
+    for epoch in range(1, 30):
+        moved = [(name, index, epoch) for name, index, *_ in MANY]
+        play.client(fetch(version, *moved, correlation=epoch))
+        play.to_broker(asks(version, moved, (SESSION_ID, epoch), correlation=epoch))
+        news = ("t", [entry(index, epoch + 9, records=b"r" * 20) for index in range(20)])
+        told = fetch_response(version, news, session_id=SESSION_ID, correlation_id=epoch)
+        play.broker(told).to_client(fetch_response(version, news, correlation_id=epoch))
+    assert not play.connection.tally.passthrough
+    play.client(fetch(version, *moved)).to_broker(asks(version, [], (SESSION_ID, 30)))
+
+
+def test_a_dearer_request_goes_for_a_response_that_spares_more() -> None:
+    """v4 is raised to v7, so from 69 of 100 moved offsets on its delta is larger than the fetch."""
+    hundred: list[Want] = [("t", index) for index in range(100)]
+    moved: list[Want] = [("t", index, 9 if index < 70 else 0) for index in range(100)]
+    play = Playbook().established(4, hundred)
+    asked = fetch(4, *moved, correlation=9)
+    sent = asks(4, moved[:70], (SESSION_ID, 1), correlation=9)
+    assert len(sent) > len(asked)
+    play.client(asked).to_broker(sent)
+
+
+def test_a_delta_that_would_cost_more_than_it_spares_goes_as_it_came() -> None:
+    """All of a v4 list moves with each fetch, and each response has news of all: the wire is cheaper."""
+    play = Playbook().established(4, MANY)
     for number in range(1, 8):
-        passes(play, 16, [(f"t{number}", 0), (f"u{number}", 1)], number)
-    assert play.sessions.used == 0
+        moved = [(name, index, number) for name, index, *_ in MANY]
+        asked = fetch(4, *moved, correlation=number)
+        sent = play.client(asked).takes_broker()
+        news = ("t", [entry(index, number, records=b"r" * 20, **V4) for index in range(20)])
+        spoken = int.from_bytes(sent[6:8])
+        given = SESSION_ID if spoken == 7 else 0
+        raised = ("t", [entry(index, number, records=b"r" * 20) for index in range(20)])
+        play.broker(
+            fetch_response(spoken, raised if spoken == 7 else news, session_id=given, correlation_id=number)
+        ).takes_client()
+    assert sent == asked
+    assert play.connection.tally.passthrough["delta not smaller"] >= 2
+    assert play.connection.session_id == SESSION_ID
 
 
-def test_a_delta_not_smaller_than_the_fetch_goes_sessionless() -> None:
-    """And leaves the session as it is."""
-    play = Playbook().established(16, T)
-    moved: list[Want] = [("x", 0), ("y", 1)]
-    passes(play, 16, moved, 9)
-    assert (play.connection.session_epoch, play.connection.session_partitions) == (1, 3)
-    play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
+V4: dict[str, Any] = {"log_start_offset": -1}
 
 
-def test_sessions_that_cost_more_rest_for_a_while() -> None:
+def test_a_list_that_shrinks_and_comes_back_is_not_dropped_at_once() -> None:
+    """To list the others again would cost more than to list these two once in full."""
+    play = Playbook().established(16, MANY)
+    passes(play, 16, MANY[:2], 9)
+    assert (play.connection.session_epoch, play.connection.session_partitions) == (1, 20)
+    play.client(fetch(16, *MANY, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
+
+
+def test_a_list_that_stays_short_gets_a_session_of_its_own() -> None:
+    """Asked for with (id, 0), which costs what the fetch costs and drops the old one."""
+    many: list[Want] = [("t", index) for index in range(200)]
+    play = Playbook().established(16, many)
+    asked = fetch(16, *MANY[:2], correlation=9)
+    for _ in range(40):
+        sent = play.client(asked).takes_broker()
+        if sent != asked:
+            break
+        play.broker(full(16, MANY[:2], correlation_id=9)).takes_client()
+    assert sent == asks(16, MANY[:2], (SESSION_ID, 0), correlation=9)
+    play.broker(full(16, MANY[:2], correlation_id=9, session_id=78))
+    play.to_client(full(16, MANY[:2], correlation_id=9))
+    play.client(fetch(16, *MANY[:2])).to_broker(asks(16, [], (78, 1)))
+    assert play.sessions.used == 1
+
+
+def test_lists_that_churn_do_not_make_sessions_over_and_over() -> None:
+    """Each fetch lists other topics."""
+    play = Playbook().knows()
+    for number in range(1, 400):
+        wants: list[Want] = [(f"t{number}-{index}", index) for index in range(12)]
+        sent = play.client(fetch(11, *wants, correlation=number)).takes_broker()
+        for frame in split(sent):
+            spoken = wire.decode_request(frame[4:])
+            given = SESSION_ID if spoken.session_epoch >= 0 else 0
+            listed: list[Want] = wants if spoken.session_epoch != -1 or not spoken.session_id else []
+            play.broker(full(11, listed, session_id=given, correlation_id=spoken.correlation_id))
+        play.takes_client()
+    fetches = play.connection.tally.broker.fetches
+    assert fetches[FetchKind.FULL] <= 8
+
+
+def test_a_session_whose_responses_are_torn_to_pieces_is_left_before_it_costs_much() -> None:
     """Every entry is news, in as many elements as entries: the session's response is larger than a
     full one."""
     wants: list[Want] = [(name, index) for name in ("1" * 200, "2" * 200) for index in range(9)]
     play = Playbook().established(12, wants)
-    mixed = [("1" * 200, [entry(index, 6)]) for index in range(9)]
-    others = [("2" * 200, [entry(index, 6)]) for index in range(9)]
-    torn = [element for pair in zip(mixed, others, strict=True) for element in pair]
-    play.client(fetch(12, *wants, correlation=9)).to_broker(asks(12, [], (SESSION_ID, 1), correlation=9))
-    play.broker(fetch_response(12, *torn, session_id=SESSION_ID, correlation_id=9))
-    play.to_client(full(12, wants, hw=6, correlation_id=9))
-    passes(play, 12, wants, 10)
-    assert play.connection.tally.passthrough["resting"] == 1
-    play.now += WINDOW_SECONDS
-    play.client(fetch(12, *wants, correlation=11)).to_broker(asks(12, [], (SESSION_ID, 2), correlation=11))
+    asked = fetch(12, *wants, correlation=9)
+    told = full(12, wants, hw=6, correlation_id=9)
+    lost = high = 0
+    while (sent := play.client(asked).takes_broker()) != asked:
+        high += 1
+        mixed = [("1" * 200, [entry(index, high)]) for index in range(9)]
+        others = [("2" * 200, [entry(index, high)]) for index in range(9)]
+        torn = [element for pair in zip(mixed, others, strict=True) for element in pair]
+        got = fetch_response(12, *torn, session_id=SESSION_ID, correlation_id=9)
+        play.broker(got)
+        lost += len(sent) + len(got) - len(asked) - len(play.takes_client())
+    assert 0 < lost <= (CREDIT_EXCHANGES + 1) * (len(asked) + len(told))
+
+
+def test_sessions_that_cost_more_rest_until_many_times_as_many_bytes_have_passed() -> None:
+    """The broker loses the session each time: every fetch has to be sent twice."""
+    play = Playbook().established(16, T)
+    asked, told = fetch(16, *T, correlation=9), full(16, T, correlation_id=9)
+    credit = CREDIT_EXCHANGES * (len(asked) + len(told))
+    lost = passed = 0
+    while (sent := play.client(asked).takes_broker()) != asked:
+        error = fetch_response(16, error_code=71, correlation_id=9)
+        play.broker(error).to_broker(asks(16, T, (SESSION_ID, 0), correlation=9))
+        play.broker(full(16, T, correlation_id=9, session_id=SESSION_ID)).to_client(told)
+        lost += len(sent) + len(error)
+    reasons = [event.reason for event in play.events(Passthrough) if isinstance(event, Passthrough)]
+    assert reasons == ["resting: sessions cost more than they saved"]
+    # What may be lost before: four full exchanges, and the one that was on its way.
+    assert 0 < lost <= credit + len(sent) + len(error)
+    while sent == asked:
+        play.broker(told).to_client(told)
+        passed += len(asked) + len(told)
+        sent = play.client(asked).takes_broker()
+        for frame in split(sent)[:-1]:  # nothing has used the session for long: it was closed
+            play.broker(fetch_response(16, correlation_id=int.from_bytes(frame[8:12])))
+        sent = split(sent)[-1]
+    assert passed >= PLAIN_PER_LOST * (lost - credit)
+    assert play.connection.tally.passthrough["resting"] >= 2
 
 
 def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
-    """Eight fetches in a row that had no use for it: others may need its slot."""
+    """64 fetches in a row that had no use for it: others may need its slot."""
     play = Playbook().established(16, T)
-    for number in range(10, 17):
+    for number in range(10, 73):
         passes(play, 16, [], number)
-    asked = fetch(16, correlation=17)
+    asked = fetch(16, correlation=73)
     play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
-    play.broker(fetch_response(16, correlation_id=3), full(16, [], correlation_id=17))
-    play.to_client(full(16, [], correlation_id=17))
+    play.broker(fetch_response(16, correlation_id=3), full(16, [], correlation_id=73))
+    play.to_client(full(16, [], correlation_id=73))
     assert play.sessions.used == 0
-
-
-def test_a_client_of_which_all_is_busy_does_not_make_and_close_sessions_over_and_over() -> None:
-    """Each fetch moves every offset: now and then two in a row look alike, and a session would pay once."""
-    play = Playbook().established(16, T)
-    for number in range(10, 17):
-        passes(play, 16, [(name, index, number) for name, index, *_ in T], number)
-    asked = fetch(16, *((name, index, 17) for name, index, *_ in T), correlation=17)
-    play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
-    play.broker(fetch_response(16, correlation_id=3), full(16, T, correlation_id=17)).takes_client()
-    assert play.sessions.used == 0
-    for number in range(18, 30):
-        passes(play, 16, T, number)
-    assert play.connection.tally.passthrough["resting"] == 12
-    play.now += WINDOW_SECONDS
-    for number in range(30, 32):
-        passes(play, 16, T, number)
-    play.client(fetch(16, *T, correlation=32)).to_broker(asks(16, T, (0, 0), correlation=32))
 
 
 def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:

@@ -1,106 +1,171 @@
-"""Law 6, window by window, and the slots that a process takes."""
+"""Law 6, in bytes: what a connection may lose, what it must have lost to rest, and for how long."""
+
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.eligibility import ALIKE_FETCHES, MAX_REST_WINDOWS, WINDOW_SECONDS, Savings, SessionLimits
+from proxy.core.savings import CREDIT_EXCHANGES, FIRST_WAIT, LONGEST_WAIT, PLAIN_PER_LOST, Form, Savings
+from proxy.protocol.fetch_request import FetchRequest, Listing
+from proxy.session.decision import Delta
+from proxy.session.handler import FetchSessionHandler
+from tests.frames import Want, fetch, parsed
+
+FEW: list[Want] = [("t", index) for index in range(4)]
+MANY: list[Want] = [("t", index) for index in range(100)]
 
 
-def test_a_session_is_asked_for_after_fetches_that_were_worth_it() -> None:
+def asked(savings: Savings, wants: list[Want], version: int = 16) -> bool:
+    """Whether a session is asked for at a connection's first fetch."""
+    request = parsed(fetch(version, *wants))
+    assert request.listing is not None
+    return savings.promises(request, request.listing, None)
+
+
+def full_exchange(wants: list[Want], version: int = 16) -> int:
+    """A fetch and its response without records."""
+    request = parsed(fetch(version, *wants))
+    return len(request.frame) + len(wants) * request.layout.response_entry
+
+
+def changed(before: list[Want], now: list[Want], version: int = 16) -> tuple[Listing, Delta]:
+    """What a fetch changes of a session with another list."""
+    handler = FetchSessionHandler()
+    first, second = parsed(fetch(version, *before)).listing, parsed(fetch(version, *now)).listing
+    assert first is not None
+    assert second is not None
+    assert handler.learn_listing(first, 0)
+    delta = handler.compare(second)
+    assert delta is not None
+    return second, delta
+
+
+def weighed(savings: Savings, before: list[Want], now: list[Want], size: int) -> Form:
+    listing, delta = changed(before, now)
+    return savings.weigh(parsed(fetch(16, *now)), listing, delta, size)
+
+
+def test_a_long_list_gets_a_session_at_once() -> None:
+    assert asked(Savings(), MANY)
+    assert asked(Savings(), MANY, 4)
+
+
+def test_a_short_list_gets_it_when_its_close_is_little_of_what_fetches_have_cost() -> None:
     savings = Savings()
-    assert [savings.promising(worth) for worth in (True, False, True, True, True)] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-    ]
-    assert ALIKE_FETCHES == 2
+    assert not asked(savings, FEW[:2])
+    savings.passed(1000, 0)
+    assert asked(savings, FEW[:2])
 
 
 def test_what_saves_goes_on() -> None:
     savings = Savings()
-    assert not any(savings.settle(100, float(now)) for now in range(50))
-    assert not savings.resting(50.0)
+    assert asked(savings, MANY)
+    assert not any(savings.answered(100, 1) for _ in range(50))
+    assert not savings.rests
 
 
-def test_what_costs_rests_for_a_window() -> None:
+def test_what_was_lost_rests_until_many_times_as_much_has_passed() -> None:
     savings = Savings()
-    assert not savings.settle(10, 0.0)
-    assert not savings.settle(-10, 1.0)
-    assert savings.settle(-1, 2.0)
-    assert savings.resting(2.0)
-    assert savings.resting(2.0 + WINDOW_SECONDS - 0.001)
-    assert not savings.resting(2.0 + WINDOW_SECONDS)
+    asked(savings, MANY)
+    credit = CREDIT_EXCHANGES * full_exchange(MANY)
+    assert not savings.settle(-credit)
+    assert savings.settle(-10)
+    assert savings.rests
+    savings.passed(10 * PLAIN_PER_LOST - 1, 0)
+    assert savings.rests
+    savings.passed(1, 0)
+    assert not savings.rests
 
 
-def test_what_was_saved_in_an_earlier_window_pays_for_nothing() -> None:
-    """Never dearer than the wire, over any minute: an hour of savings buys no dear minute."""
+def test_a_rest_begins_once_and_gets_longer_by_what_is_lost_meanwhile() -> None:
+    """A session is closed, or a fetch was outstanding."""
     savings = Savings()
-    savings.settle(1_000_000, 0.0)
-    assert savings.settle(-1, WINDOW_SECONDS)
+    assert [savings.settle(-10), savings.settle(-10)] == [True, False]
+    savings.passed(20 * PLAIN_PER_LOST, 0)
+    assert not savings.rests
 
 
-def test_each_rest_in_a_row_is_twice_as_long() -> None:
+def test_an_hour_of_savings_buys_no_dear_minute() -> None:
+    """Never dearer than the wire, over any minute."""
     savings = Savings()
-    now, rests = 0.0, []
-    for _ in range(9):
-        assert savings.settle(-1, now)
-        rest = next(
-            n for n in range(1, 2 * MAX_REST_WINDOWS) if not savings.resting(now + n * WINDOW_SECONDS)
-        )
-        rests.append(rest)
-        now += rest * WINDOW_SECONDS
-    assert rests == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+    asked(savings, MANY)
+    savings.settle(1_000_000)
+    assert savings.settle(-CREDIT_EXCHANGES * full_exchange(MANY) - 1)
 
 
-def test_a_window_that_saved_ends_the_row() -> None:
+@given(st.lists(st.integers(-5000, 5000), max_size=80), st.integers(1, 5000))
+def test_over_any_stretch_no_more_is_lost_than_the_credit_and_one_exchange(
+    steps: list[int], plain: int
+) -> None:
+    """And a part in `PLAIN_PER_LOST` of what passed meanwhile. A response can't be judged before it comes:
+    the one exchange is that which tipped the sum."""
     savings = Savings()
-    savings.settle(-1, 0.0)
-    savings.settle(-1, 10.0)
-    savings.settle(5, 30.0)
-    savings.settle(5, 40.0)  # the window of before ended with something saved
-    assert savings.settle(-6, 41.0)
-    assert savings.resting(41.0)
-    assert not savings.resting(51.0)
-    assert repr(savings) == "<Savings balance=0 rest=2>"
+    asked(savings, FEW)
+    asked(savings, FEW)
+    most = CREDIT_EXCHANGES * full_exchange(FEW) + 5000
+    dearest = least = 0.0
+    over = 0.0
+    for saved in steps:
+        if savings.rests:
+            savings.passed(plain, 0)
+            over -= plain / PLAIN_PER_LOST
+        else:
+            savings.settle(saved)
+            over -= saved
+        dearest = max(dearest, over - least)
+        least = min(least, over)
+    assert dearest <= most
 
 
-@given(st.lists(st.tuples(st.integers(-500, 500), st.floats(0, 3)), max_size=60))
-def test_within_a_window_no_more_is_lost_than_by_one_exchange(steps: list[tuple[int, float]]) -> None:
-    """A response can't be judged before it comes: the loss is that of the one that tipped the sum."""
-    savings, now, window, total = Savings(), 0.0, 0.0, 0
-    for saved, later in steps:
-        now += later
-        if savings.resting(now):
-            continue
-        if now >= window:
-            window, total = now + WINDOW_SECONDS, 0
-        total += saved
-        rests = savings.settle(saved, now)
-        assert rests is (total < 0)
-        assert total >= min(saved, 0)
-        if rests:
-            total = 0
+def test_a_session_that_did_not_pay_is_followed_by_waits_each_twice_as_long() -> None:
+    savings = Savings()
+    waits = []
+    for _ in range(10):
+        savings.closed(0)
+        waited = 0
+        while not (asked(savings, MANY) or savings.promises(*_again(MANY))):
+            waited += 2
+        waits.append(waited)
+        savings.failed()
+    assert waits[0] == 0
+    assert waits[1] >= FIRST_WAIT
+    assert all(2 * one <= other + 2 for one, other in pairwise(waits[1:8]))
+    assert waits[-1] <= LONGEST_WAIT + 4
 
 
-def test_slots_are_bounded() -> None:
-    """Trap 22: session slots are shared, so there is a limit."""
-    sessions = SessionLimits(max_sessions=2)
-    assert [sessions.reserve() for _ in range(3)] == [True, True, False]
-    sessions.release()
-    assert (sessions.used, sessions.reserve(), sessions.reserve()) == (1, True, False)
-    assert repr(sessions) == "<SessionLimits used=2/2 on=True>"
+def _again(wants: list[Want]) -> tuple[FetchRequest, Listing, Delta]:
+    listing, delta = changed(wants, wants)
+    return parsed(fetch(16, *wants)), listing, delta
 
 
-def test_no_slots_is_no_sessions() -> None:
-    assert not SessionLimits(max_sessions=0).reserve()
+def test_a_session_that_has_paid_is_made_again_at_once() -> None:
+    savings = Savings()
+    assert asked(savings, MANY)
+    savings.failed()
+    assert not asked(savings, MANY)
+    savings.answered(full_exchange(MANY), 0)
+    savings.failed()
+    assert asked(savings, MANY)
 
 
-def test_the_switch_for_all_and_by_client_id() -> None:
-    sessions = SessionLimits(max_sessions=1, off_for=frozenset({"old"}))
-    assert (sessions.allowed("old"), sessions.allowed("new")) == (False, True)
-    sessions.on = False
-    assert not sessions.allowed("new")
-    sessions.on, sessions.off_for = True, frozenset()
-    assert sessions.allowed("old")
+def test_a_delta_that_gains_nothing_but_keeps_the_session_goes() -> None:
+    savings = Savings()
+    assert asked(savings, MANY)
+    moved: list[Want] = [("t", index, 7) for index in range(100)]
+    assert weighed(savings, MANY, moved, len(fetch(16, *moved))) is Form.DELTA
+
+
+def test_a_list_of_two_is_sent_as_it_came_until_it_seems_to_stay() -> None:
+    savings = Savings()
+    assert asked(savings, MANY)
+    size = len(fetch(16, *MANY[:2], forget=[("t", index) for index in range(2, 100)]))
+    forms = [weighed(savings, MANY, MANY[:2], size)]
+    while forms[-1] is Form.WIRE:
+        savings.passed(full_exchange(MANY[:2]), 0)
+        forms.append(weighed(savings, MANY, MANY[:2], size))
+    assert 3 < len(forms) < 30
+    assert forms[-1] is Form.RENEW
+
+
+def test_it_says_what_it_is() -> None:
+    assert repr(Savings()) == "<Savings credit=0 rest=0 regret=0>"

@@ -11,15 +11,18 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk
+from replay.capture.kafka.exchange import Exchange
 from tools import debian
 from tools.bench import __main__ as program
-from tools.bench import bulk, idle, latency, law6, many, micro, wire
+from tools.bench import bulk, idle, latency, law6, many, micro, oracle, subscribe, wire
 from tools.bench.counting import Counted, saved
 from tools.bench.figures import Row, Table, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
@@ -530,3 +533,64 @@ class TestLive:
             assert len(found) == 2
             assert all(0 < each.p50 <= each.p99 for each in found)
             assert all((each.cpu > 0) is (name != "direct") for each in found)
+
+
+class TestOracle:
+    """What a policy of sessions is measured against."""
+
+    LAYOUT = LAYOUTS[11]
+    BARE = 70
+
+    def exchanged(self, offsets: list[int], high: list[int]) -> oracle.Exchanged:
+        """One fetch of the first partitions of a topic; each has a record of 100 bytes below its high
+        watermark."""
+        position = np.array(offsets)
+        order = np.array([number for number, offset in enumerate(offsets) if offset >= 0])
+        records = np.where(position >= 0, (np.array(high) - position) * 100, 0)
+        request = self.BARE + 9 + len(order) * self.LAYOUT.request_entry
+        response = 22 + 9 + len(order) * self.LAYOUT.response_entry + int(records.sum())
+        return oracle.Exchanged(position, order, np.array(high), records, request, response, self.BARE)
+
+    def least(self, *exchanges: oracle.Exchanged) -> int:
+        owner = np.zeros(len(exchanges[0].position), np.intp)
+        return oracle.least(exchanges, self.LAYOUT, owner, 3)
+
+    def test_one_exchange_costs_what_it_costs(self) -> None:
+        one = self.exchanged([0] * 50, [0] * 50)
+        assert self.least(one) == one.request + one.response
+
+    def test_what_repeats_costs_its_head_and_a_close_at_the_end(self) -> None:
+        one = self.exchanged([0] * 50, [0] * 50)
+        again = self.BARE + 22
+        assert self.least(one, one, one) == one.request + one.response + 2 * again + self.BARE + 20
+
+    def test_a_record_costs_its_entry_and_then_its_offset(self) -> None:
+        idle = self.exchanged([0] * 50, [0] * 50)
+        hot = self.exchanged([0] * 50, [1] + [0] * 49)
+        moved = self.exchanged([1] + [0] * 49, [1] + [0] * 49)
+        cost = self.least(idle, hot, moved) - self.least(idle, idle, idle)
+        assert cost == 9 + self.LAYOUT.response_entry + 100 + 9 + self.LAYOUT.request_entry
+
+    def test_a_list_that_comes_back_at_once_is_not_dropped(self) -> None:
+        whole = self.exchanged([0] * 50, [0] * 50)
+        two = self.exchanged([0, 0] + [-1] * 48, [0] * 50)
+        assert self.least(whole, two, whole) == self.least(whole, whole) + two.request + two.response
+
+    def test_it_is_below_what_a_session_for_the_whole_connection_would_cost(self) -> None:
+        """A capture with one hot partition of 100: the what-if of `captures/README.md`."""
+        capture = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
+        truth = json.loads(capture.with_suffix(".truth.json").read_text())["what_if_sessions"]
+        best = direct = 0
+        for events in subscribe._connections(capture).values():
+            fetches = [
+                event
+                for event in events
+                if isinstance(event, Exchange)
+                and event.api_key == ApiKey.FETCH
+                and event.request
+                and event.response
+            ]
+            best += subscribe.cheapest(fetches)
+            direct += sum(event.request_bytes + event.response_bytes for event in fetches)
+        assert best < direct
+        assert 100 * abs(saved(direct, best) / 100 - truth["saved_all"]) < 0.2

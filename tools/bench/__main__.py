@@ -24,6 +24,7 @@ from tools.bench import (
     micro,
     operations,
     replay,
+    subscribe,
     tls,
     transparent,
     wire,
@@ -36,6 +37,7 @@ from tools.bench.stage import Stage
 PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "micro": micro.run,
     "bytes": wire.run,
+    "subscribe": subscribe.run,
     "law6": law6.run,
     "bulk": bulk.run,
     "tls": tls.run,

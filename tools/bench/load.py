@@ -96,6 +96,18 @@ def consume(options: argparse.Namespace) -> Result:
     }
 
 
+def subscribe(options: argparse.Namespace) -> Result:
+    """Consume topics as a member of a group, from the earliest record on, until stopped."""
+    consumer = Consumer(_settings(options))
+    consumer.subscribe(options.topics)
+    _print_ready()
+    seen = 0
+    while not _stop_requested():
+        seen += len(consumer.consume(500, timeout=POLL))
+    consumer.close()
+    return {"consumed": seen}
+
+
 def slow(options: argparse.Namespace) -> Result:
     """Consume from the start, slower than records are produced. With a small queue, lists change often."""
     consumer = _consumer(options)
@@ -194,6 +206,7 @@ _KINDS: Final[dict[str, Callable[[argparse.Namespace], Result]]] = {
     "produce": produce,
     "fill": fill,
     "consume": consume,
+    "subscribe": subscribe,
     "slow": slow,
     "single": single,
     "drain": drain,

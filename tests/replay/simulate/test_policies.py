@@ -1,0 +1,52 @@
+"""The gateway's policy beside a session for all and beside none, on real clients' captures."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from replay.capture.files import sources
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchanges import Connections
+from replay.capture.packets import segments
+from replay.simulate.engine import Engine, Policy
+from replay.simulate.outcome import Outcome
+
+CAPTURES = Path(__file__).parents[3] / "captures"
+NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap"))
+
+
+@cache
+def events(name: str) -> list[Exchange | ConnectionEnd]:
+    connections = Connections()
+    found: list[Exchange | ConnectionEnd] = []
+    for share in sources.plan(sources.expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30):
+        for batch in segments.read(share):
+            found += connections.feed(batch)
+    return [*found, *connections.end()]
+
+
+def saved(name: str, policy: Policy) -> tuple[int, int]:
+    """Bytes that a policy saves, and bytes of the fetches that it may change."""
+    engines: dict[str, Engine] = {}
+    outcomes: list[Outcome] = []
+    for event in events(name):
+        engine = engines.setdefault(event.connection, Engine(policy))
+        if isinstance(event, Exchange):
+            outcomes += engine.add(event)
+            continue
+        rest, ending = engine.end(event)
+        outcomes += rest
+        outcomes += [ending.closing] if ending.closing is not None else []
+    took = [outcome for outcome in outcomes if outcome.eligible or outcome.closes]
+    wire = sum(each.exchange.request_bytes + each.exchange.response_bytes for each in took)
+    return wire - sum(each.session_request_bytes + each.session_response_bytes for each in took), wire
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gateways_policy_saves_what_a_session_for_all_or_for_none_would(name: str) -> None:
+    """Less 1 % of the bytes."""
+    own, wire = saved(name, "gateway")
+    always, _ = saved(name, "always")
+
+    assert own >= max(always, 0) - wire / 100

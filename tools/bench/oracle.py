@@ -1,0 +1,114 @@
+"""The least that fetches could have cost, their future known: what a policy of sessions is measured against.
+
+Before each exchange there is no session, or one that has the list and the offsets of some earlier exchange.
+The exchange goes as it came and leaves that so; or as a delta; or in full, for a new session. The cheapest
+way through all of them is found step by step. Fetches that the gateway must let pass (a response is large, or
+the session busy) are not left out, so the truth lies a little higher.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from proxy.protocol.fetch_layout import FetchLayout
+from proxy.protocol.versions import session_layout
+
+ABSENT: Final = -1
+"""The position of a partition that a fetch does not list."""
+BAND: Final = 400
+"""A session that is older than so many exchanges has nothing that is worth keeping."""
+_CLOSE_RESPONSE: Final = 20
+
+Column = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Exchanged:
+    """One fetch and its response, in columns over all partitions of a client."""
+
+    position: Column
+    """Where the fetch reads from; `ABSENT` where a partition is not listed."""
+    order: npt.NDArray[np.intp]
+    """The partitions in the order of the fetch."""
+    high: Column
+    """High watermarks, of listed partitions."""
+    records: Column
+    """Bytes of records in the response."""
+    request: int
+    """Bytes of the client's request."""
+    response: int
+    """Bytes of the full response."""
+    bare: int
+    """Bytes of the request without what it lists."""
+
+
+def least(exchanges: Iterable[Exchanged], narrow: FetchLayout, owner: npt.NDArray[np.intp], key: int) -> int:
+    """Return the least that exchanges could have cost, requests and responses.
+
+    Args:
+        exchanges: of one connection.
+        narrow: the client's layout.
+        owner: the number of each partition's topic.
+        key: bytes of a topic's name or id.
+    """
+    wide = session_layout(narrow.version)
+    entry, answer = wide.request_entry, wide.response_entry
+    prefix = wide.prefix_size(bytes(key), 1) + (1 if wide.flexible else 0)
+    raised_head = wide.response_head - narrow.response_head
+    done: list[Exchanged] = []
+    costs: list[float] = []
+    """The least cost so far if the session is that of each of `done`."""
+    none = 0.0
+    bare = 0
+    for each in exchanges:
+        count = len(each.order)
+        whole = each.request + each.response
+        bare = each.bare + wide.request_head - narrow.request_head + (wide.version - narrow.version and 4)
+        response = 8 + wide.response_head + (3 if wide.flexible else 4) + int(each.records.sum())
+        raised = count * (entry - narrow.request_entry + answer - narrow.response_entry)
+        raised += bare - each.bare + raised_head
+        into = min([none, *costs]) + whole + raised
+        if done:
+            deltas = np.array(costs) + bare + response + _delta(each, done, owner, entry, answer, prefix)
+            into = min(into, float(deltas.min()))
+        costs = [cost + whole for cost in costs] + [into]
+        none += whole
+        done.append(each)
+        if len(done) > BAND:
+            del done[0], costs[0]
+    close = bare + _CLOSE_RESPONSE
+    return round(min([none, *(cost + close for cost in costs)]))
+
+
+def _delta(
+    each: Exchanged,
+    done: list[Exchanged],
+    owner: npt.NDArray[np.intp],
+    entry: int,
+    answer: int,
+    prefix: int,
+) -> Column:
+    """Return what a delta and its response list, in bytes, against each earlier exchange."""
+    listed = each.position >= 0
+    then = np.stack([one.position for one in done])
+    high = np.stack([one.high for one in done])
+    altered, forgotten = listed & (then != each.position), ~listed & (then >= 0)
+    news = listed & ((each.records > 0) | (then < 0) | (high != each.high))
+    sent = altered.sum(1) * entry + forgotten.sum(1) * 4 + news.sum(1) * answer
+    for topic in range(int(owner.max()) + 1):
+        for what in (altered, forgotten):
+            sent = sent + what[:, owner == topic].any(1) * prefix
+    elements = _elements(news[:, each.order], owner[each.order])
+    return np.array(sent + elements * prefix, np.int64)
+
+
+def _elements(included: Mask, owner: npt.NDArray[np.intp]) -> Column:
+    """Return how many elements the included entries take, where neighbours of a topic share one."""
+    if len(np.unique(owner)) < 2:
+        return np.array(included.any(1), np.int64)
+    runs = [np.count_nonzero(np.diff(owner[row])) + 1 if row.any() else 0 for row in included]
+    return np.array(runs, np.int64)
