@@ -152,13 +152,6 @@ class FetchRequest:
         return self.topics.partitions
 
     @property
-    def max_bytes(self) -> int:
-        """The most bytes of records that its response is to have."""
-        return int.from_bytes(
-            self.frame[(at := self.body + self.layout.request_limits + 8) : at + 4], signed=True
-        )
-
-    @property
     def listing(self) -> Listing | None:
         """The partitions that it lists; None if it is `not_plain`."""
         if self._listing is None and not self.not_plain:

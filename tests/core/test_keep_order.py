@@ -115,7 +115,7 @@ def test_what_it_costs_is_part_of_the_sum() -> None:
     play = established()
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()
     play.broker(told(16, (1, 9, 800), (0, 9, 0), session_id=SESSION_ID, correlation_id=9))
-    assert play.connection._fetches.eligibility.savings.resting(play.now)
+    assert play.connection._fetches.eligibility.savings.rests
 
 
 class Reader:

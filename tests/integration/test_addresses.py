@@ -169,11 +169,11 @@ def test_nothing_that_a_gateway_offers_or_passes_names_a_brokers_own_address(bro
                     addresses = told(key, version, response(through, key, version))
                     assert {port for _, _, port in addresses} <= {gateway.port + 1 + broker.node_id}, version
         refused = 0
-        for key, (lowest, highest) in CONFINED.items():
+        for confined, (lowest, highest) in CONFINED.items():
             for version in {lowest - 1, highest + 1} - {-1}:
-                assert version not in range(*offered.get(key, (0, -1)))
+                assert version not in range(*offered.get(confined, (0, -1)))
                 with RawConnection(gateway.host, gateway.port) as through, pytest.raises(ConnectionError):
-                    through.call(key, version, bytes(20))
+                    through.call(confined, version, bytes(20))
                 refused += 1
         assert gateway.metric("fetchgate_refused_total", reason="version not offered") == refused
 
