@@ -47,6 +47,10 @@ class Address:
             raise ValueError(f"{text!r} has no host; write HOST:PORT")
         return cls(host, _port(port, lowest=lowest_port))
 
+    def __reduce__(self) -> tuple[type["Address"], tuple[str, int]]:
+        """Pickle quickly: workers are sent all brokers, and dataclasses take ten times as long."""
+        return Address, (self.host, self.port)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -39,8 +39,8 @@ TOGETHER_SECONDS: Final = 5.0
 """How long the first worker that is up waits for the others."""
 LISTED_SECONDS: Final = 4.0
 """The time that a worker has to describe its connections; they may be thousands."""
-SEND_SECONDS: Final = 0.005
-"""How long after a change the workers are sent the known brokers."""
+SEND_SECONDS: Final = 0.1
+"""The shortest time between two messages with all known brokers: a response may name many new ones."""
 STEADY_SECONDS: Final = 60.0
 """A worker that ran for so long is restarted at once."""
 
@@ -92,6 +92,7 @@ class Supervisor(Service):
         self._unassigned: deque[tuple[socket.socket, NodeId]] = deque()
         """Accepted clients that no worker could take yet."""
         self._sent_brokers = b""
+        self._sent_brokers_at = 0.0
         self._sends_brokers = False
         """The known brokers are about to be sent to the workers."""
         ClientTls(config, lambda _: None)  # reports a bad file before a worker is started
@@ -184,10 +185,11 @@ class Supervisor(Service):
         return [number for number in range(1, self.config.workers + 1) if number not in up]
 
     async def sample(self, now: float) -> None:
-        """Add the totals of all processes to the history, and send the workers the known brokers."""
+        """Add the totals of all processes to the history, and send the workers the known destinations."""
         counts = await self._counts()
         self.totals.sample(now, counts.tallies.items(), counts.measured)
-        self._send_brokers()
+        if self._transparent:  # brokers are sent when they change
+            self._send_brokers()
         self._follow_own_files()
 
     def _in_use(self) -> set[int]:
@@ -318,14 +320,15 @@ class Supervisor(Service):
             worker.send(name, *what)
 
     def _brokers_changed(self) -> None:
-        """Send the workers the known brokers soon: a response may name many."""
+        """Send the workers the known brokers soon; at once if they were not sent just now."""
         if not self._sends_brokers:
             self._sends_brokers = True
-            self.loop.call_later(SEND_SECONDS, self._send_brokers)
+            self.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)
 
     def _send_brokers(self) -> None:
         """Send the workers the known brokers, if these changed."""
         self._sends_brokers = False
+        self._sent_brokers_at = self.loop.time()
         known = self.brokers.known
         if (now := pickle.dumps(known)) != self._sent_brokers:
             self._sent_brokers = now
