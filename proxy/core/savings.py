@@ -24,7 +24,7 @@ FIRST_WAIT: Final = 8
 LONGEST_WAIT: Final = 1024
 """So many fetches pass before the next session, or the next change of a session's list, is paid for: after
 the first one that did not pay, and at most."""
-_CLOSES: Final = 4
+_CLOSES: Final = 8
 """A session is asked for when fetches, the present one included, have cost so many times what its close
 will."""
 _ALIKE: Final = 2

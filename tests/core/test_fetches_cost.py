@@ -109,7 +109,8 @@ def test_the_first_fetch_of_a_long_list_asks_for_the_session(version: int) -> No
 def test_a_short_list_waits_until_a_close_is_little_of_what_it_has_cost() -> None:
     play = Playbook().knows()
     passes(play, 16, T[:2], 1)
-    play.client(fetch(16, *T[:2], correlation=2)).to_broker(asks(16, T[:2], (0, 0), correlation=2))
+    passes(play, 16, T[:2], 2)
+    play.client(fetch(16, *T[:2], correlation=3)).to_broker(asks(16, T[:2], (0, 0), correlation=3))
 
 
 @pytest.mark.parametrize("version", [7, 11, 16])

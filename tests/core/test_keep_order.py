@@ -113,9 +113,10 @@ def test_who_is_led_elsewhere_does_not_wait() -> None:
 def test_what_it_costs_is_part_of_the_sum() -> None:
     """Law 6: a response that was thrown away is a loss, and losses make the connection rest."""
     play = established()
+    before = play.connection._fetches.eligibility.savings._credit
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()
     play.broker(told(16, (1, 9, 800), (0, 9, 0), session_id=SESSION_ID, correlation_id=9))
-    assert play.connection._fetches.eligibility.savings.rests
+    assert play.connection._fetches.eligibility.savings._credit < before
 
 
 class Reader:
