@@ -4,7 +4,11 @@ import pytest
 
 from tools.soak.chaos import NODES, soak
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:read_text is deprecated"),  # in kafka-python
+]
 
 SECONDS = 16
 KINDS = frozenset({"broker killed", "leaders moved", "gateway taken over", "worker killed", "broker cut off"})

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -13,9 +14,12 @@ from typing import Any, Final, Protocol
 
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped] # it carries no types
 from confluent_kafka import KafkaError, Message, Producer
-from kafka import KafkaProducer  # type: ignore[import-untyped] # it carries no types
 
 from tools.soak.records import GENERATION, Place, Produced, Record
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas as older Pythons have it
+    from kafka import KafkaProducer  # type: ignore[import-untyped] # it carries no types
 
 PARTITIONS: Final = 48
 BUSY: Final = range(0, PARTITIONS, 8)
