@@ -51,10 +51,11 @@ class Scene:
         self.spoken = max(version, 7)
         self.correlation = 0
         self.play = Playbook().knows()
-        for number in range(3):
-            self.play.client(self.fetch(wants)).takes_broker()
-            session = {"session_id": SESSION_ID if number == 2 else 0} if number == 2 else {}
-            spoken = self.spoken if number == 2 else version
+        while not self.play.connection.session_id:
+            asked = self.fetch(wants)
+            asks = self.play.client(asked).takes_broker() != asked
+            session = {"session_id": SESSION_ID} if asks else {}
+            spoken = self.spoken if asks else version
             told = responds(spoken, wants, {}, correlation_id=self.correlation, **session)
             self.play.broker(told).to_client(responds(version, wants, {}, correlation_id=self.correlation))
 

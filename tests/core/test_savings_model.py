@@ -19,8 +19,7 @@ OF_THE_BEST = 0.02
 """Of what the wire would have cost."""
 RAISED = 0.065
 """The same for short lists, which wait a little, and for v4 to v6. Being raised to v7, they pay to list
-partitions again that came back sooner than thought: a guess that one client in 60 exchanges can prove wrong
-four times."""
+partitions again that came back sooner than thought: a guess that 60 exchanges can prove wrong four times."""
 
 
 def allowance(world: World) -> int:
