@@ -15,9 +15,11 @@ from proxy.core.savings import CREDIT_EXCHANGES
 from tests.core.workloads import CLIENTS, WORKLOADS, World, best, dearest
 from tests.examples import examples
 
-OF_THE_BEST = 0.02
-"""Of what the wire would have cost."""
-RAISED = 0.065
+OF_THE_BEST = 0.03
+"""Of what the wire would have cost, for one workload."""
+MEAN = 0.015
+"""The same, over all workloads."""
+RAISED = 0.07
 """The same for short lists, which wait a little, and for v4 to v6. Being raised to v7, they pay to list
 partitions again that came back sooner than thought: a guess that 60 exchanges can prove wrong four times."""
 
@@ -47,7 +49,7 @@ def test_it_is_near_the_best_possible(version: int) -> None:
     short = {what: part for what, part in missed.items() if what[1] == 6}
     assert not {what: part for what, part in short.items() if part > RAISED}
     assert not {what: part for what, part in missed.items() if what not in short and part > most}
-    assert sum(missed.values()) / len(missed) <= OF_THE_BEST
+    assert sum(missed.values()) / len(missed) <= MEAN
 
 
 @examples(40)
