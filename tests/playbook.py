@@ -24,6 +24,7 @@ from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
 from tests.model.broker import ModelBroker
 from tests.model.primitives import WireError
+from tests.twin import Twin
 
 SESSION_ID: Final = 77
 T: Final[list[Want]] = [("t", 0), ("t", 1), ("u", 0)]
@@ -67,6 +68,7 @@ class Playbook:
         max_request_bytes: the longest frame taken from the client.
         request_budget: bytes of fetches that may be kept until they are whole.
         versions: what the broker said to other clients.
+        core: what is played; by default it is compared with what it does without the steady path.
     """
 
     def __init__(
@@ -78,10 +80,11 @@ class Playbook:
         max_request_bytes: int = MAX_REQUEST_BYTES,
         request_budget: RequestBudget | None = None,
         versions: BrokerVersions | None = None,
+        core: type[Connection | Twin] = Twin,
     ) -> None:
         self.sessions = sessions or SessionLimits(max_sessions=10)
         self.measured = Measured()
-        self.connection = Connection(
+        self.connection: Any = core(
             sessions=self.sessions,
             resolve=resolve,
             opening=opening,

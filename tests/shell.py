@@ -16,8 +16,10 @@ import uvloop
 from proxy.config import Config, load
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionClosed, Tally
 from proxy.core.histograms import Measured
+from proxy.core.steady import Steady
 from proxy.net.link import Link
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
@@ -107,6 +109,9 @@ class Wire:
     wire: bool = False
     has_ended: bool = False
     fault: Fault | None = None
+    steady: Steady = field(
+        default_factory=lambda: Steady(SessionLimits(max_sessions=0), Measured(), on=False)
+    )
     client_id: str = "t"
     software_name: str = ""
     software_version: str = ""

@@ -5,6 +5,7 @@ raises for a peer's fault: `Connection.fault` says why the connection has to end
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Final
 
@@ -15,8 +16,9 @@ from proxy.core.events import ClientNamed, Event, Fault, Passthrough, Refusal, T
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured, Meter
 from proxy.core.in_flight import Disposition, InFlightRequest, ResponseQueue
-from proxy.core.requests import TLS_HANDSHAKE, describe_length, printable, read_client_names
+from proxy.core.requests import TLS_HANDSHAKE, decisive, describe_length, printable, read_client_names
 from proxy.core.responses import Rewriting
+from proxy.core.steady import Steady
 from proxy.protocol import api_versions
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import (
@@ -92,6 +94,7 @@ class Connection:
         request_budget: room for fetches until they are whole, for all connections of the process; None: any.
         measured: what connections to this broker share; None: it is measured for nobody.
         versions: what this broker said of itself to other clients; None: nothing.
+        steady: false in tests: the core sees all bytes, also those that would pass by the steady path.
     """
 
     __slots__ = (
@@ -115,6 +118,7 @@ class Connection:
         "_response_part",
         "_responses",
         "_rewriting",
+        "_tally",
         "_versions",
         "client_id",
         "events",
@@ -122,8 +126,8 @@ class Connection:
         "software_name",
         "software_version",
         "stage",
+        "steady",
         "stream",
-        "tally",
         "to_broker",
         "to_client",
     )
@@ -139,8 +143,9 @@ class Connection:
         foreign: bool = False,
         request_budget: RequestBudget | None = None,
         versions: BrokerVersions | None = None,
+        steady: bool = True,
     ) -> None:
-        self.tally = Tally()
+        self._tally = Tally()
         self.client_id = ""
         self.software_name = ""
         self.software_version = ""
@@ -178,20 +183,25 @@ class Connection:
         """The header of the last fetch, behind its correlation id."""
         self._header_version = -1
         self._now = 0.0
-        self._meter = Meter(measured or Measured(), self.tally)
+        measured = measured or Measured()
+        self._meter = Meter(measured, self._tally)
+        self.steady = Steady(sessions, measured, on=steady)
+        """Asked first: the core gets only the bytes that do not pass there."""
         self._versions = versions or BrokerVersions()
         self._fetches = Fetches(
             sessions=sessions,
             resolve=resolve,
-            tally=self.tally,
+            tally=self._tally,
             events=self.events,
             send=self._send,
             ask_versions=self._probe,
             refuse=self._refuse_response,
+            steady=self.steady,
+            meter=self._meter,
             versions=self._versions,
         )
         self._rewriting = Rewriting(
-            resolve, opening, self._fetches.eligibility, self.events, self._refuse_response
+            resolve, opening, self._fetches.eligibility, self.events, self._refuse_response, self.steady
         )
         self._awaiting = 0
         """Whole responses that wait for the listeners of brokers that they name."""
@@ -202,6 +212,12 @@ class Connection:
         )
 
     # What the shell asks
+
+    @property
+    def tally(self) -> Tally:
+        """What was counted."""
+        self._catch_up()
+        return self._tally
 
     @property
     def reads_client(self) -> bool:
@@ -246,7 +262,7 @@ class Connection:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
         if self._forwarding_left:
             return len(self._responses.expected) > (self._partial is not None)
-        return bool(self._responses.owed)
+        return bool(self._responses.owed or self.steady.in_flight)
 
     @property
     def buffered(self) -> int:
@@ -301,7 +317,7 @@ class Connection:
         if not self.to_client:
             return []
         due, self.to_client = self.to_client, []
-        self.tally.client.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
+        self._tally.client.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
 
     def drain_broker(self) -> list[Buffer]:
@@ -309,7 +325,7 @@ class Connection:
         if not self.to_broker:
             return []
         due, self.to_broker = self.to_broker, []
-        self.tally.broker.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
+        self._tally.broker.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
 
     def drain_events(self) -> list[Event]:
@@ -323,10 +339,13 @@ class Connection:
     def close_session(self, now: float) -> None:
         """Take no more from the client; finish what is in flight, then close the session at the broker."""
         self._now = now
+        self._catch_up()
+        self._take_over()
         if self.stage is not Stage.CLOSING:
             self.stage = Stage.CLOSING
             # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
             self._fetches.close(silently=bool(self._forwarding_left))
+        self._settle()
 
     def client_ended(self) -> None:
         """Note that the client sends no more.
@@ -358,9 +377,11 @@ class Connection:
             self._responses.buffered -= buffered
             self._awaiting -= 1
             self.to_client += self._responses.in_turn(request, pieces) + self._responses.ended(request)
+        self._settle()
 
     def ended(self) -> None:
         """Note that both sides are gone, and with them all that was in flight."""
+        self._catch_up()
         self._fetches.end()
         self._versions.ended(self._fetches.eligibility)
         # What is kept goes now: this object is part of a cycle, which may wait long for its collection.
@@ -371,12 +392,79 @@ class Connection:
         self._responses.clear()
         self._partial = None
 
+    # The steady path
+
+    def _catch_up(self) -> None:
+        """Count what passed by the steady path, and note what passed of the core's own frames."""
+        steady, client, broker = self.steady, self._tally.client, self._tally.broker
+        if received := steady.count(self._tally):
+            self._meter.skip(received)
+            self._fetches.eligibility.large = False  # a response in one read is small
+        of_request, of_response = steady.skipped()
+        if of_request:
+            client.bytes_in += of_request
+            broker.bytes_out += of_request
+            self._forwarding_left -= of_request
+        if of_response:
+            broker.bytes_in += of_response
+            client.bytes_out += of_response
+            self._response_left -= of_response
+            request = self._responses.expected[0]
+            request.received += of_response
+            request.forwarded += of_response
+            if request.walk is not None:
+                request.walk.skip_records(of_response)
+            if request.api_key == _FETCH:
+                client.fetch_response_bytes += of_response
+                broker.fetch_response_bytes += of_response
+
+    def _take_over(self) -> None:
+        """Expect the responses that the steady path waits for: they come after those that are expected."""
+        in_flight, responses = self.steady.in_flight, self._responses
+        while in_flight:
+            correlation_id, sent_at, form = in_flight.popleft()
+            request = form.in_flight(correlation_id, sent_at)
+            responses.owed.append(request)
+            responses.expected.append(request)
+
+    def _settle(self) -> None:
+        """Tell the steady path what may pass there from now on."""
+        responses, left = self._responses, self._forwarding_left
+        framed = self.fault is None and self.stream is _FRAMES and self.stage is _OPEN and not self._foreign
+        # The broker is connected: it has sent something.
+        free = (
+            framed and not (left or self._request_part or responses.resending) and self._tally.broker.bytes_in
+        )
+        self.steady.settle(
+            room=MAX_IN_FLIGHT - 1 - len(responses.owed) if free else 0,
+            is_next=not (self._response_left or self._response_part or responses.expected or responses.owed),
+            request_rest=max(left - 1, 0) if self.fault is None else 0,
+            response_rest=self._passing() if self._response_left and self.fault is None else 0,
+        )
+
+    def _passing(self) -> int:
+        """Return how many bytes of the current response pass whatever they are; never the last one."""
+        request, owed = self._responses.expected[0], self._responses.owed
+        if not owed or owed[0] is not request or request.chunks:
+            return 0
+        if request.disposition is _PASSED:
+            return self._response_left - 1
+        if request.disposition is not _WALKED or request.walk is None or not request.forwarded:
+            return 0
+        return min(request.walk.records_left, self._response_left - 1)
+
     # From the client
 
     def receive_client(self, data: bytes, now: float) -> None:
-        """Take bytes from the client."""
+        """Take bytes from the client that did not pass by the steady path."""
+        self._catch_up()
+        self._take_over()
+        self._read_client(data, now)
+        self._settle()
+
+    def _read_client(self, data: bytes, now: float) -> None:
         self._now = now
-        self.tally.client.bytes_in += len(data)
+        self._tally.client.bytes_in += len(data)
         if self.fault is not None or self.stage is _CLOSING:
             return
         if self._forwarding_left:
@@ -513,6 +601,9 @@ class Connection:
             # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
             # 87).
             self._stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+        elif (request.disposition is _PASSED and api_key != _FETCH) or api_key == ApiKey.PRODUCE:
+            with suppress(ProtocolError):
+                self.steady.learn(request, decisive(data), answered=answered)
         if not self._forwarding_left:
             self.stage = Stage.OPEN
         return min(size, len(data))
@@ -556,7 +647,7 @@ class Connection:
         self._probed = True
         client_id, _ = read_string(self._header, 0)
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
-        self.tally.probe_bytes += len(frame)
+        self._tally.probe_bytes += len(frame)
         self._send(
             InFlightRequest(ApiKey.API_VERSIONS, 0, frame[REQUEST_CORRELATION_ID], Disposition.OURS), frame
         )
@@ -566,6 +657,7 @@ class Connection:
         if self._forwarding_left:
             self._delayed.append((request, frame))
             return
+        self._take_over()
         request.sent_at = self._now
         self._responses.expected.append(request)
         self.to_broker.append(frame)
@@ -600,7 +692,7 @@ class Connection:
     def _stop_framing(self, stream: Stream, reason: Reason) -> None:
         """Forward the client's bytes as they come from now on."""
         self.stream = stream
-        self.tally.passthrough[reason] += 1
+        self._tally.passthrough[reason] += 1
         self.events.append(Passthrough(reason=reason))
 
     def _unread(self, side: str, reason: str, data: bytes = b"") -> None:
@@ -642,10 +734,15 @@ class Connection:
     # From the broker
 
     def receive_broker(self, data: bytes, now: float) -> None:
-        """Take bytes from the broker."""
+        """Take bytes from the broker that did not pass by the steady path."""
+        self._catch_up()
+        self._read_broker(data, now)
+        self._settle()
+
+    def _read_broker(self, data: bytes, now: float) -> None:
         self._now = now
-        self.tally.broker.bytes_in += len(data)
-        if self.fault is not None or (self._response_left > len(data) and self._forward_records(data)):
+        self._tally.broker.bytes_in += len(data)
+        if self.fault is not None:
             return
         if self._response_part:
             data = self._response_part + data
@@ -654,6 +751,8 @@ class Connection:
         at = 0
         while at < len(data) and self.fault is None:
             if not self._response_left:
+                if not expected:
+                    self._take_over()
                 if not expected and self.stream is not _FRAMES:
                     self.to_client.append(data[at:])
                     return
@@ -669,21 +768,6 @@ class Connection:
             self._response_left = left - len(chunk)
             self._response(expected[0], chunk, last=not self._response_left)
             at += len(chunk)
-
-    def _forward_records(self, data: bytes) -> bool:
-        """Forward bytes that lie within the records of a response: most of what a catching-up client gets."""
-        request, owed = self._responses.expected[0], self._responses.owed
-        walk, size = request.walk, len(data)
-        passes = request.forwarded and not request.chunks and owed and owed[0] is request
-        if walk is None or not passes or not walk.skip_records(size):
-            return False
-        request.received += size
-        request.forwarded += size
-        self._response_left -= size
-        self.tally.client.fetch_response_bytes += size
-        self.tally.broker.fetch_response_bytes += size
-        self.to_client.append(data)
-        return True
 
     def _response_begins(self, data: bytes) -> bool:
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
@@ -714,9 +798,10 @@ class Connection:
         elif disposition is _PASSED:
             pieces = [chunk]
             if request.api_key == _FETCH:
-                self.tally.broker.fetch_response_bytes += len(chunk)
-                self.tally.client.fetch_response_bytes += len(chunk)
+                self._tally.broker.fetch_response_bytes += len(chunk)
+                self._tally.client.fetch_response_bytes += len(chunk)
         elif disposition is Disposition.REWRITTEN:
+            self.steady.forget_fetch()  # what the broker can do may decide the next one
             pieces = self._rewriting.receive(request, chunk, left=self._response_left)
         else:
             pieces = []
@@ -734,9 +819,9 @@ class Connection:
     def _receive_ours(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the response to what the gateway itself asked."""
         if request.api_key == ApiKey.FETCH:
-            self.tally.broker.fetch_response_bytes += len(chunk)
+            self._tally.broker.fetch_response_bytes += len(chunk)
         else:
-            self.tally.probe_bytes += len(chunk)
+            self._tally.probe_bytes += len(chunk)
             self._rewriting.learn(request, chunk, last=last)
 
     def _end_response(self, request: InFlightRequest) -> None:

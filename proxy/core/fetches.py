@@ -13,6 +13,7 @@ from typing import Final
 
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.eligibility import Eligibility, SessionLimits
+from proxy.core.entry_form import entry_form
 from proxy.core.events import (
     Event,
     FetchKind,
@@ -24,10 +25,12 @@ from proxy.core.events import (
     Tally,
     fetch_kind,
 )
+from proxy.core.histograms import Meter
 from proxy.core.in_flight import Disposition, InFlightRequest
-from proxy.core.last_seen import LastSeen
 from proxy.core.responses import Forwarding, Refuse, rewritten_tags
 from proxy.core.savings import Form
+from proxy.core.steady import Steady
+from proxy.core.steady_session import SteadySession
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import API_VERSION, REQUEST_CORRELATION_ID, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Rows
@@ -75,20 +78,24 @@ class Fetches:
         ask_versions: asks the broker what it can do, once.
         refuse: ends the connection if a response may have addresses that can't be rewritten.
         versions: what it said to other clients; None: nothing.
+        steady: is told what fetches look like that may repeat.
+        meter: measures the connection.
     """
 
     __slots__ = (
         "_ask_versions",
+        "_client_id",
         "_close_frame",
         "_close_id_at",
         "_events",
         "_forwarding",
-        "_last_seen",
         "_limits",
+        "_meter",
         "_refused",
         "_resolve",
         "_send",
         "_slot",
+        "_steady",
         "_tally",
         "_unused",
         "closing",
@@ -108,6 +115,8 @@ class Fetches:
         send: Callable[[InFlightRequest, bytes], None],
         ask_versions: Callable[[], None],
         refuse: Refuse,
+        steady: Steady,
+        meter: Meter,
         versions: BrokerVersions | None = None,
     ) -> None:
         self.handler = FetchSessionHandler()
@@ -126,7 +135,9 @@ class Fetches:
         self._send = send
         self._ask_versions = ask_versions
         self._forwarding = Forwarding(resolve, refuse)
-        self._last_seen = LastSeen()
+        self._steady = steady
+        self._meter = meter
+        self._client_id = ""
         self._slot = False
         self._refused = False
         self._unused = 0
@@ -137,8 +148,9 @@ class Fetches:
 
     def request(self, request: InFlightRequest, frame: bytes, body: int, client_id: str) -> None:
         """Decide what becomes of a whole fetch of v4 to v18, and send what the broker is to see of it."""
-        self.version = request.version
-        fetch = self._last_seen.request(frame)
+        self.version, self._client_id = request.version, client_id
+        self._steady.forget_fetch()
+        fetch = self._steady.last_seen.request(frame)
         if fetch is None:
             try:
                 fetch = parse_fetch_request(frame, request.version, body)
@@ -147,7 +159,7 @@ class Fetches:
                 self.count_unread(len(frame), request.version, why)
                 self._send(request, frame)
                 return
-            self._last_seen.note_request(fetch)
+            self._steady.last_seen.note_request(fetch)
         request.fetch = fetch
         client = self._tally.client
         client.fetch_request_bytes += len(frame)
@@ -164,6 +176,9 @@ class Fetches:
             self._leave_unused(reason)
             self._tally.passthrough[reason] += 1
             self._forward(request, fetch, frame)
+            # Where there is a table, bytes that pass are added up for the next session.
+            if self.handler.table is None and not self.handler.session_id and not self.eligibility.starves:
+                self._steady.learn_fetch(fetch, reason)
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
         """Count a fetch that is forwarded unread.
@@ -172,6 +187,7 @@ class Fetches:
         was not understood.
         """
         self.decided = reason
+        self._steady.forget_fetch()
         self._tally.passthrough[reason] += 1
         for side in (self._tally.client, self._tally.broker):
             side.fetch_request_bytes += size
@@ -196,7 +212,7 @@ class Fetches:
     def end(self) -> None:
         """Forget everything: the connection has ended, and nobody can use its session any more."""
         self.handler.drop()
-        self._last_seen = LastSeen()
+        self._steady.end()
         self._close_frame = b""
         self._release_slot()
 
@@ -206,7 +222,7 @@ class Fetches:
         reason = self.eligibility.against(fetch, client_id, handler)
         if reason is not None:
             return reason
-        if (rotated := handler.rotated(fetch)) is not None:
+        if (rotated := handler.rotated(fetch.frame, fetch.topics)) is not None:
             return rotated
         listing = request.listing
         if listing is None:
@@ -402,7 +418,7 @@ class Fetches:
 
     def _repeats_response(self, request: InFlightRequest, frame: bytes) -> bool:
         """Whether a response equals the previous one. If so, it is counted as that one was."""
-        partitions = self._last_seen.response(frame, request.version)
+        partitions = self._steady.last_seen.response(frame, request.version)
         if partitions < 0:
             return False
         self._tally.client.partitions_answered += partitions
@@ -422,7 +438,9 @@ class Fetches:
             if self.handler.table is not None:
                 self.eligibility.savings.passed(request.sent + request.received, walk.with_records)
             if whole and understood:
-                self._last_seen.note_response(chunk, request.version, walk)
+                self._steady.last_seen.note_response(chunk, request.version, walk)
+                if request.fetch is not None:
+                    self._steady.learn_response(request.fetch, chunk, walk)
             if request.fetch is not None and request.fetch.session_epoch == 0:
                 # A (0, 0) of the client's own. Its next fetch shows whether it uses the session (case 89).
                 # A negative id is a refusal, as 0 is.
@@ -446,7 +464,7 @@ class Fetches:
             frame = request.received_frame = Received()
         frame.append(chunk)
         request.buffered += len(chunk)
-        if whole and (known := self._last_seen.empty(chunk)) is not None:
+        if whole and (known := self._steady.last_seen.empty(chunk)) is not None:
             request.walk = known
             return
         walk = self._walk(request)
@@ -459,7 +477,7 @@ class Fetches:
         if not whole:
             request.cut_entries(self.handler.take(walk))
         if whole and request.understood:
-            self._last_seen.note_empty(chunk, walk)
+            self._steady.last_seen.note_empty(chunk, walk)
 
     def _expanded(self, request: InFlightRequest) -> list[Buffer]:
         """Turn a whole response of the session into what the client would have got without one."""
@@ -490,6 +508,8 @@ class Fetches:
             self._count_partitions(walk, 0)
             return []
         pieces, size, partitions = self._expansion(request, walk, result)
+        if not full:
+            self._arm(request, walk, result)
         request.drop_chunks()
         self._count_partitions(walk, partitions)
         if not full and result.errors:
@@ -551,6 +571,34 @@ class Fetches:
         """Note whether a response without the session leaves room, so that the next one may go through it."""
         records = request.walk.record_bytes if request.walk is not None else 0
         self.eligibility.starves = request.fetch is not None and 2 * records >= request.fetch.max_bytes
+
+    def _arm(self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult) -> None:
+        """Let the next fetches take the steady path, if this one only rotated and little has come."""
+        fetch, form, frame = request.fetch, self._steady.last_seen.form, request.received_frame
+        if (
+            fetch is None
+            or form is None
+            or frame is None
+            or request.first < 0
+            or result.action is not _EXPAND
+        ):
+            return
+        # A fetch of the session may have been decided meanwhile, though not sent.
+        if form.topics is not fetch.topics or fetch.session_epoch != SESSIONLESS_EPOCH or fetch.session_id:
+            return
+        self._steady.session = session = SteadySession(
+            form,
+            self._client_id,
+            self.handler,
+            self.eligibility,
+            self._limits,
+            self._steady.last_seen,
+            self._tally,
+            self._meter,
+        )
+        if len(result.rows) == 1 and not walk.throttle_time_ms:
+            whole = b"".join(frame.span(0, request.received))
+            session.expects(entry_form(fetch, whole, walk), result.rows[0])
 
     def _judge(self, walk: FetchResponseWalk) -> SessionResult:
         features = self.eligibility.features

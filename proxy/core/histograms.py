@@ -31,7 +31,7 @@ RESPONSE_BYTES: Final = (
 )
 PARTITIONS: Final = (0, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
-_WAIT_FOR_OTHERS: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SHARE_FETCH})
+NO_RESPONSE_TIME: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SHARE_FETCH})
 """Their responses are late on purpose, so they don't show how fast the broker is."""
 _NOT_COUNTED: Final = -1
 _TOGETHER: Final = 1024
@@ -134,6 +134,29 @@ class Measured:
         self.responses: list[float] = []
         """Values that are not counted yet, as those of `others` and `requests`."""
 
+    def note_fetch(
+        self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int
+    ) -> None:
+        """Note a fetch, by the first five of `DISTRIBUTIONS`.
+
+        Args:
+            seconds: from its last byte to its response's first.
+            received: size of the response as the broker sent it.
+            sent: size of the response as the client got it; below 0: it got none.
+            partitions_sent: how many the fetch to the broker listed.
+            partitions_asked: how many the client's listed.
+        """
+        waiting = self.fetches
+        waiting += (seconds, received, sent, partitions_sent, partitions_asked)
+        if len(waiting) >= 5 * _TOGETHER:
+            self.settle()
+
+    def note_other(self, seconds: float) -> None:
+        """Note any other request."""
+        self.others.append(seconds)
+        if len(self.others) >= _TOGETHER:
+            self.settle()
+
     def settle(self) -> None:
         """Count the values that were added since the last call."""
         if self.fetches:
@@ -187,10 +210,10 @@ class Meter:
             now: in seconds.
             again: the response is not for the client; the fetch is sent again.
         """
-        tally, fetch, waiting = self._tally, request.fetch, self._measured.fetches
+        tally, fetch = self._tally, request.fetch
         received, sent = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes
         ours = again or request.disposition is Disposition.OURS
-        waiting += (
+        self._measured.note_fetch(
             self.began - request.sent_at,
             received - self._received,
             _NOT_COUNTED if ours else sent - self._sent,
@@ -200,13 +223,21 @@ class Meter:
         self._received, self._sent = received, sent
         if again:
             self._measured.added_repeat.note(now - request.sent_at)
-        if len(waiting) >= 5 * _TOGETHER:
-            self._measured.settle()
+
+    def skip(self, size: int) -> None:
+        """Leave out responses of fetches that were noted elsewhere: so many bytes on each side."""
+        self._received += size
+        self._sent += size
+
+    def note_steady(
+        self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int
+    ) -> None:
+        """Note a fetch that took the steady path of its session; see `Measured.note_fetch`."""
+        self._received += received
+        self._sent += sent
+        self._measured.note_fetch(seconds, received, sent, partitions_sent, partitions_asked)
 
     def note_other(self, request: InFlightRequest) -> None:
         """Note any other request whose response is whole."""
-        if request.api_key not in _WAIT_FOR_OTHERS:
-            waiting = self._measured.others
-            waiting.append(self.began - request.sent_at)
-            if len(waiting) >= _TOGETHER:
-                self._measured.settle()
+        if request.api_key not in NO_RESPONSE_TIME:
+            self._measured.note_other(self.began - request.sent_at)

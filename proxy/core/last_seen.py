@@ -20,10 +20,22 @@ _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 class LastSeen:
     """The last fetch whose entries stand in one place, the last small response, and the last empty one."""
 
-    __slots__ = ("_after", "_before", "_empty", "_form", "_kind", "_partitions", "_response", "_version")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_empty",
+        "_kind",
+        "_partitions",
+        "_response",
+        "_size",
+        "_version",
+        "form",
+    )
 
     def __init__(self) -> None:
-        self._form: FetchRequest | None = None
+        self.form: FetchRequest | None = None
+        """The last fetch without its frame, if its entries stand in one place."""
+        self._size = 0
         self._kind = b""
         self._before = b""
         self._after = b""
@@ -34,20 +46,24 @@ class LastSeen:
 
     def request(self, frame: bytes) -> FetchRequest | None:
         """Return a fetch if only its correlation id and its entries differ from the last one, else None."""
-        form = self._form
+        return self.form.with_frame(frame) if self.form is not None and self.matches(frame) else None
+
+    def matches(self, frame: bytes) -> bool:
+        """Whether a fetch differs from the last one only in its correlation id and its entries."""
+        form = self.form
         if (
             form is None
             or not frame.startswith(self._kind)
             or not frame.startswith(self._before, REQUEST_START_BYTES)
             or not frame.endswith(self._after)
+            or len(frame) != self._size
         ):
-            return None
-        if form.layout.flexible:
-            size = form.layout.request_entry
-            start, count = form.topics.blocks[0]
-            if frame[start + size - 1 : start + count * size : size].count(0) != count:
-                return None  # an entry has tags
-        return form.with_frame(frame)
+            return False
+        if not form.layout.flexible:
+            return True
+        size = form.layout.request_entry
+        start, count = form.topics.blocks[0]
+        return frame[start + size - 1 : start + count * size : size].count(0) == count  # no entry has tags
 
     def note_request(self, request: FetchRequest) -> None:
         """Keep the form of a fetch, without its entries, if they stand in one place."""
@@ -55,9 +71,10 @@ class LastSeen:
         start, end = block or (0, 0)
         # What is kept is bounded: a client with sessions of its own may forget topics at any length.
         if block is None or len(frame) - (end - start) > _MAX_FORM:
-            self._form = None
+            self.form = None
             return
-        self._form = request.with_frame(b"")
+        self.form = request.with_frame(b"")
+        self._size = len(frame)
         self._kind, self._before, self._after = (
             frame[:_KIND_BYTES],
             frame[REQUEST_START_BYTES:start],

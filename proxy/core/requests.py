@@ -2,12 +2,25 @@
 
 from typing import Final
 
-from proxy.protocol.api import LENGTH_BYTES, request_header
+from proxy.protocol import produce
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, ApiKey, request_header
 from proxy.protocol.api_versions import ClientSoftware, read_client_software
 
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _MAX_NAME: Final = 256
 """Bytes that are kept of a client's name."""
+
+
+def decisive(frame: bytes) -> bytes:
+    """Return what decides whether a broker responds to a request, behind the correlation id.
+
+    Raises:
+        ProtocolError: it can't be read.
+    """
+    api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
+    if api_key == ApiKey.PRODUCE:
+        _, at = produce.read_acks(frame, version, at)
+    return frame[REQUEST_START_BYTES:at]
 
 
 def describe_length(data: bytes, length: int, most: int) -> str:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import BrokersAwaited, Event, Refusal
 from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.steady import Steady
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, response_header
@@ -41,9 +42,10 @@ class Rewriting:
         eligibility: is given what the broker can do.
         events: where it is reported that a response waits.
         refuse: ends the connection if addresses can't be rewritten.
+        steady: is told which responses name nobody.
     """
 
-    __slots__ = ("_eligibility", "_events", "_opening", "_refuse", "_resolve")
+    __slots__ = ("_eligibility", "_events", "_opening", "_refuse", "_resolve", "_steady")
 
     def __init__(
         self,
@@ -52,9 +54,11 @@ class Rewriting:
         eligibility: Eligibility,
         events: list[Event],
         refuse: Refuse,
+        steady: Steady,
     ) -> None:
         self._resolve = resolve
         self._opening = opening
+        self._steady = steady
         self._eligibility = eligibility
         self._events = events
         self._refuse = refuse
@@ -75,7 +79,7 @@ class Rewriting:
         if api_key == ApiKey.API_VERSIONS:
             return Disposition.REWRITTEN
         # Responses that carry addresses (fetch-semantics 6.10).
-        if self._resolve is not None and 0 <= version <= addresses.REWRITTEN.get(api_key, -1):
+        if self._resolve is not None and addresses.may_name(api_key, version):
             return Disposition.REWRITTEN
         return Disposition.PASSED
 
@@ -123,6 +127,7 @@ class Rewriting:
 
         try:
             pieces = readdressed(frame, request.api_key, request.version, resolve)
+            self._steady.learn_unaddressed(request, frame)
         except ProtocolError as error:
             request.drop_chunks()
             self._refuse(Refusal.NOT_UNDERSTOOD, f"{_name(request)} that is not understood: {error}")

@@ -24,6 +24,7 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionLost
 from proxy.core.histograms import Measured
+from proxy.core.steady import Steady
 from proxy.logger import Logger
 from proxy.net.endpoint import Endpoint, is_gone, set_options_of, unacknowledged, unread
 from proxy.net.tls import server_name_of
@@ -140,6 +141,7 @@ class Link:
         "_deadline",
         "_host",
         "_kept",
+        "_steady",
         "_untested",
         "active_at",
         "broker",
@@ -174,6 +176,7 @@ class Link:
         self.server_name = ""
         """The server name that the client sent in its TLS handshake (SNI), or nothing."""
         self.core: Connection
+        self._steady: Steady
         self.node_id = node_id
         """The broker whose listener the client connected to; None: the bootstrap listener. In transparent
         mode the gateway's own number of the client's destination."""
@@ -210,6 +213,7 @@ class Link:
         self.server_name = server_name_of(transport)
         own = _host_of(transport.get_extra_info("sockname"))
         self.core = self._host.opened(self, transport.get_extra_info("socket"), own)
+        self._steady = self.core.steady
         self._host.spawn(self._connect())
 
     def _pause_until_connected(self) -> None:
@@ -218,12 +222,16 @@ class Link:
 
     def client_received(self, data: bytes) -> None:
         """Process bytes from the client."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not _OPEN:
             return
         now = self.active_at = monotonic()
         try:
-            self.core.receive_client(data, now)
-            self.pump()
+            done, out = self._steady.request(data, now)
+            if done and self.broker.transport is not None:
+                self.broker.transport.write(out)
+            if done < len(data) or not data:
+                self.core.receive_client(data[done:], now)
+                self.pump()
         except Exception as error:  # noqa: BLE001 - a defect of the gateway costs this connection, never the others
             self._fail(error)
         self.measured.requests.append(monotonic() - now)
@@ -314,10 +322,14 @@ class Link:
             self._host.connected(self.node_id, self._untested)
             self._untested = None
         try:
-            self.core.receive_broker(data, now)
-            self.pump()
-            if self.core.buffered or self._buffered[0]:
-                self.report_buffered()
+            done, out = self._steady.response(data, now) if self.phase is _OPEN else (0, b"")
+            if done and self.client.transport is not None:
+                self.client.transport.write(out)
+            if done < len(data):
+                self.core.receive_broker(data[done:], now)
+                self.pump()
+                if self.core.buffered or self._buffered[0]:
+                    self.report_buffered()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._fail(error)
         self.measured.responses.append(monotonic() - now)
@@ -619,6 +631,10 @@ class Link:
         self.core.ended()
         self._forget_buffered()
         self._host.closed(self)
+
+
+# A member of an enum is looked up slowly.
+_OPEN: Final = Phase.OPEN
 
 
 def _name(peer: Any) -> str:

@@ -58,10 +58,16 @@ def decode(text: bytes | None) -> str:
 
 
 class AddressWalk:
-    """A walk over one body. `addresses` and `endpoints` are in its order."""
+    """A walk over one body. `addresses` and `endpoints` are in its order.
 
-    def __init__(self, body: bytes) -> None:
+    Args:
+        body: of the response.
+        fixed: gets the spans of the fields of fixed size that are in no address.
+    """
+
+    def __init__(self, body: bytes, fixed: list[Span] | None = None) -> None:
         self._body = body
+        self._fixed = fixed
         self.addresses: list[AddressSpan] = []
         self.endpoints: list[TagSpan] = []
         """The node_endpoints tags: offset of the payload's size, and the span of the payload."""
@@ -97,7 +103,7 @@ class AddressWalk:
             ProtocolError: the bytes are not such a field.
         """
         if field.struct is None or not field.struct.addressed:
-            return _skip_field(field, self._body, at, flexible=flexible)
+            return _skip_field(field, self._body, at, flexible=flexible, fixed=self._fixed)
         count, start = (read_compact_count if flexible else read_count)(self._body, at)
         array = Array(count or 0, (at, start), flexible)
         for _ in range(array.count):
@@ -136,24 +142,34 @@ class AddressWalk:
         return int.from_bytes(self._body[start:end], signed=end - start != _UINT16_BYTES)
 
 
-def skip(struct: Struct, buffer: bytes, at: int) -> int:
+def skip(struct: Struct, buffer: bytes, at: int, fixed: list[Span] | None = None) -> int:
     """Skip a struct that holds no address; return where it ends.
+
+    Args:
+        struct: its fields.
+        buffer: the body.
+        at: where it starts.
+        fixed: gets the spans of its fields of fixed size.
 
     Raises:
         ProtocolError: the bytes are not such a struct.
     """
     flexible = struct.flexible
     for field in struct.fields:
-        at = _skip_field(field, buffer, at, flexible=flexible)
+        at = _skip_field(field, buffer, at, flexible=flexible, fixed=fixed)
     return skip_tags(buffer, at)[1] if flexible else at
 
 
-def _skip_field(field: Field, buffer: bytes, at: int, *, flexible: bool) -> int:
+def _skip_field(
+    field: Field, buffer: bytes, at: int, *, flexible: bool, fixed: list[Span] | None = None
+) -> int:
     kind = field.kind
     if kind is Kind.FIXED:
         end = at + field.size
         if end > len(buffer):
             raise Truncated(field.name, at)
+        if fixed is not None:
+            fixed.append((at, end))
         return end
     if kind is Kind.STRING:
         return (read_compact_string if flexible else read_string)(buffer, at)[1]
@@ -163,7 +179,7 @@ def _skip_field(field: Field, buffer: bytes, at: int, *, flexible: bool) -> int:
     if kind is Kind.ARRAY:
         count, at = (read_compact_count if flexible else read_count)(buffer, at)
     for _ in range(count or 0):
-        at = skip(_struct_of(field), buffer, at)
+        at = skip(_struct_of(field), buffer, at, fixed)
     return at
 
 

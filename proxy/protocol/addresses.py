@@ -13,6 +13,8 @@ from proxy.protocol.address_walk import AddressSpan, AddressWalk, Array
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.primitives import (
     Malformed,
+    Span,
+    UnknownVersion,
     encode_compact_count,
     encode_compact_string,
     encode_count,
@@ -21,7 +23,7 @@ from proxy.protocol.primitives import (
 )
 from proxy.protocol.schemas import ENDPOINTS, REWRITTEN, layout
 
-__all__ = ["REWRITTEN", "Resolve", "rewrite", "rewrite_endpoints"]
+__all__ = ["REWRITTEN", "Resolve", "changeable", "may_name", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
 """(node id, host, port) -> the (host, port) for the client; None: the broker is left out."""
@@ -71,6 +73,33 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
         if new is not payload:
             edits.append((size_at, end, encode_uvarint(len(new)) + new))
     return _splice(body, edits)
+
+
+def may_name(api_key: int, version: int) -> bool:
+    """Whether a response may name brokers that `rewrite` knows to replace, or is not understood."""
+    if not 0 <= version <= REWRITTEN.get(api_key, -1):
+        return False
+    try:
+        return layout(api_key, version) is not None
+    except UnknownVersion:
+        return True
+
+
+def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
+    """Return the spans of a response that names no broker which may change without naming one.
+
+    Returns:
+        None if it names a broker.
+
+    Raises:
+        ProtocolError: as `rewrite`.
+    """
+    struct, fixed = layout(api_key, version), list[Span]()
+    if struct is None or struct.partial:
+        return None
+    walk = AddressWalk(body, fixed)
+    _check_end(body, walk.struct(struct, 0))
+    return None if walk.addresses or walk.endpoints else fixed
 
 
 def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:

@@ -188,6 +188,19 @@ class FetchResponseWalk:
         """Whether the response is walked to its end."""
         return self._at == _END and not self._skip
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether the top-level fields say nothing but that the session goes on."""
+        return (
+            not (self.throttle_time_ms or self.error_code or self.tags or self.tagged)
+            and self.session_id != 0
+        )
+
+    @property
+    def records_left(self) -> int:
+        """How many of the next bytes are records."""
+        return self._skip
+
     def skip_records(self, size: int) -> bool:
         """Skip the next `size` bytes if all of them are records; return whether they are."""
         if self._skip < size:

@@ -35,16 +35,21 @@ def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
     Raises:
         ProtocolError: these bytes are no transactional id.
     """
-    at = body_offset
     try:
-        # KIP-98: the transactional id stands first from v3 on (fetch-semantics, trap 32; case 86).
-        if version >= _FIRST_FLEXIBLE:
-            _, at = read_compact_string(frame, at)
-        elif version >= _FIRST_TRANSACTIONAL:
-            _, at = read_string(frame, at)
-        return read_int16(frame, at)[0]
+        return read_acks(frame, version, body_offset)[0]
     except Truncated:
         return None
+
+
+def read_acks(frame: Buffer, version: int, body_offset: int) -> tuple[int, int]:
+    """Read acks of a Produce request; return it and the offset after it. See `acks`."""
+    at = body_offset
+    # KIP-98: the transactional id stands first from v3 on (fetch-semantics, trap 32; case 86).
+    if version >= _FIRST_FLEXIBLE:
+        _, at = read_compact_string(frame, at)
+    elif version >= _FIRST_TRANSACTIONAL:
+        _, at = read_string(frame, at)
+    return read_int16(frame, at)
 
 
 def wants_response(data: Buffer, size: int) -> bool | None:

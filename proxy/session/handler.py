@@ -16,7 +16,7 @@ import numpy as np
 
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
-from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
+from proxy.protocol.fetch_request import FetchRequest, Listing, Topics, build_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.session.decision import Delta, Incremental, Rotated
 from proxy.session.expand import FOUND_BEFORE_READING
@@ -126,10 +126,10 @@ class FetchSessionHandler:
 
     # What a fetch would be
 
-    def rotated(self, fetch: FetchRequest) -> Rotated | None:
+    def rotated(self, frame: bytes, topics: Topics) -> Rotated | None:
         """Return the incremental form of a fetch if `rotation` recognises it, else None."""
-        rotation, frame = self.rotation, fetch.frame
-        if rotation is None or rotation.table is not self.table or rotation.topics is not fetch.topics:
+        rotation = self.rotation
+        if rotation is None or rotation.table is not self.table or rotation.topics is not topics:
             return None
         first = rotation.first(frame)
         if first < 0 or not self.epoch or (altered := rotation.altered(frame, first)) is None:
@@ -248,6 +248,17 @@ class FetchSessionHandler:
             self.rotation = self.find_rotation(fetch, decision.delta)
         self.state = following
         return True
+
+    def ask_rotated(self, rotated: Rotated) -> None:
+        """Do what `ask` does for the next fetch of a session that is `ESTABLISHED`."""
+        if rotated.altered and self.rotation is not None:
+            self.rotation.apply(rotated.altered)
+        self.state = _FETCHING
+
+    def go_on(self) -> None:
+        """Do what `handle` does for a response that continues the session and says nothing else."""
+        self.state = _ESTABLISHED
+        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
 
     def apply(self, listing: Listing, delta: Delta) -> bool:
         """Make the table hold what a fetch lists.
@@ -452,6 +463,8 @@ class FetchSessionHandler:
 
 # A member of an enum is looked up slowly: those that every fetch needs are globals.
 _REQUESTED: Final = SessionState.REQUESTED
+_ESTABLISHED: Final = SessionState.ESTABLISHED
+_FETCHING: Final = SessionState.FETCHING
 _ASK_INCREMENTAL: Final = SessionEvent.ASK_INCREMENTAL
 _CONTINUE: Final = SessionEvent.CONTINUE
 _ID: Final = Says.ID

@@ -171,6 +171,27 @@ class Rotation:
         pieces.append(b"".join(parts))
         return pieces, size
 
+    def full(self, first: int, row: int, sent: bytes, correlation_id: bytes) -> bytes:
+        """Return what `expand` does for at most one entry without an error, when nothing is throttled.
+
+        Args:
+            first: the row of the fetch's first entry.
+            row: the row of that entry; -1: there is none.
+            sent: the entry.
+            correlation_id: that of the response.
+        """
+        layout, count = self.table.layout, self.table.size
+        parts: list[Buffer] = [correlation_id, response_head(layout, b"", 0), self._element]
+        if row < 0:
+            parts += self._cached(first, first + count)
+        else:
+            place = (row - first) % count
+            parts += self._cached(first, first + place)
+            parts.append(sent)
+            parts += self._cached(first + place + 1, first + count)
+        parts.append(b"\0\0" if layout.flexible else b"")
+        return b"".join([sum(map(len, parts)).to_bytes(LENGTH_BYTES), *parts])
+
     def _cached(self, start: int, end: int) -> list[memoryview]:
         """Return the cached entries of rows. Numbers after the last row wrap around to the first one."""
         table, item, count = self.table, self.table.layout.response_entry, self.table.size

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from tests.examples import examples
 from tests.model.broker import ModelBroker
@@ -30,6 +29,7 @@ from tests.model.wire import (
     decode_response,
     encode_request,
 )
+from tests.twin import Twin
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
 """Histories tried; a soak sets more."""
@@ -76,7 +76,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         for name in TOPICS:
             self.create(name)
         self.sessions = SessionLimits(max_sessions=max_sessions)
-        connection = Connection(sessions=self.sessions, resolve=None)
+        connection = Twin(sessions=self.sessions, resolve=None)
         self.gate = Gate(connection, self.broker, random.Random(seed) if cuts else None)
         self.leaves_midway = leaves_midway
         self.version = min(version, self.broker.quirks.fetch_versions[1])

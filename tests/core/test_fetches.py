@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, SessionMade
 from proxy.protocol.fetch_request import Listing
@@ -67,7 +68,7 @@ ONE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
 def test_rotations_of_one_topic_are_not_compared_column_by_column(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play = Playbook().established(version, ONE)
+    play = Playbook(core=Connection).established(version, ONE)
     compared: list[Listing] = []
     compare = FetchSessionHandler.compare
 

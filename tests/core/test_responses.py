@@ -4,8 +4,10 @@ import pytest
 
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Event, Refusal
+from proxy.core.histograms import Measured
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.responses import Rewriting, clamped, readdressed
+from proxy.core.steady import Steady
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import Buffer, ProtocolError
 from tests.playbook import api_versions, response
@@ -71,6 +73,7 @@ class Scene:
             self.eligibility,
             self.events,
             lambda *why: self.refused.append(why),
+            Steady(SessionLimits(max_sessions=1), Measured(), on=True),
         )
 
     def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:

@@ -8,6 +8,7 @@ from proxy.core.connection import Connection
 from proxy.core.events import FetchKind, SideTally, Tally
 from tests.model.broker import ModelBroker
 from tests.model.wire import FETCH, decode_request, decode_response
+from tests.twin import Twin
 
 
 class GateError(AssertionError):
@@ -72,7 +73,7 @@ class Gate:
     """Pumps bytes until nothing moves any more; the broker answers at once."""
 
     def __init__(
-        self, connection: Connection, broker: ModelBroker, chance: random.Random | None = None
+        self, connection: Connection | Twin, broker: ModelBroker, chance: random.Random | None = None
     ) -> None:
         self.connection = connection
         self.broker = broker

@@ -1,0 +1,406 @@
+"""The steady path: exchanges that only repeat what passed before, known by comparing bytes. Sans-IO.
+
+Most of what a client sends it has sent before: a produce, a heartbeat, a fetch of one partition. What makes
+these dear is not what is computed but what is touched: at each wake-up the caches are cold. So `Steady`
+stands before the core. It compares a frame with the `Form` of an earlier one, up to the last byte that
+decided what became of it, and tells that it goes to the other side as it came. It counts in a few numbers of
+its own. The core adds them to its tally when that is read, or when it has to process bytes itself.
+
+The order of the requests in flight is always: first those of the core, then those of the steady path. What
+has no known form goes to the core, which first takes over what is in flight.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.core.eligibility import SessionLimits
+from proxy.core.entry_form import EntryForm, entry_form
+from proxy.core.events import FetchKind, Tally
+from proxy.core.histograms import NO_RESPONSE_TIME, Measured
+from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.last_seen import LastSeen
+from proxy.core.steady_session import SteadySession
+from proxy.protocol.addresses import changeable
+from proxy.protocol.api import (
+    API_KEY_AND_VERSION,
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    RESPONSE_START_BYTES,
+    ApiKey,
+    response_header,
+)
+from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import Span
+from proxy.session.decision import Reason
+
+MAX_FORMS: Final = 32
+"""A client uses a few kinds of requests; after so many the forms are kept anew."""
+_FETCH: Final = int(ApiKey.FETCH)
+_MAX_MASKED: Final = 512
+"""A larger frame has many entries, and is seldom like another one."""
+_PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
+"""Reasons to forward a fetch that hold for the next one like it, unless the switch for sessions is turned."""
+
+
+class Masked:
+    """A frame whose likes differ from it only in some fields of fixed size.
+
+    Args:
+        frame: such a frame.
+        fields: the spans of these fields.
+    """
+
+    __slots__ = ("_mask", "_size", "_value")
+
+    def __init__(self, frame: bytes, fields: Iterable[Span]) -> None:
+        mask = bytearray(b"\xff" * len(frame))
+        for start, end in fields:
+            mask[start:end] = bytes(end - start)
+        self._mask = int.from_bytes(mask)
+        self._size = len(frame)
+        self._value = int.from_bytes(frame) & self._mask
+
+    def matches(self, frame: bytes) -> bool:
+        """Whether a frame is like this one."""
+        return len(frame) == self._size and int.from_bytes(frame) & self._mask == self._value
+
+
+def key_of(api_key: int, version: int) -> bytes:
+    """Return API key and version as on the wire."""
+    return api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
+
+
+class Form:
+    """A request that passes, and so does its response.
+
+    Args:
+        api_key: its kind.
+        version: of the request.
+        disposition: what the core would do with the response.
+        prefix: the bytes behind the correlation id that decided so.
+        answered: a response will come.
+    """
+
+    __slots__ = (
+        "answered",
+        "api_key",
+        "disposition",
+        "key",
+        "prefix",
+        "response",
+        "rewritten",
+        "timed",
+        "version",
+    )
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        disposition: Disposition,
+        prefix: bytes,
+        *,
+        answered: bool = True,
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.key = key_of(api_key, version)
+        self.prefix = prefix
+        self.answered = answered
+        self.timed = api_key not in NO_RESPONSE_TIME
+        """Its response shows how fast the broker is."""
+        self.disposition = disposition
+        self.rewritten = disposition is Disposition.REWRITTEN
+        """Only a response of the form `response` passes."""
+        self.response: Masked | None = None
+
+    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
+        """Return such a request as the core keeps it."""
+        request = InFlightRequest(self.api_key, self.version, correlation_id, self.disposition)
+        request.sent_at = sent_at
+        return request
+
+
+class FetchForm(Form):
+    """A fetch that is forwarded as it came: the next ones differ in the fields of their entries.
+
+    Args:
+        request: a fetch without a session, whose entries stand in one place.
+        reason: why it is forwarded.
+        limits: the switch for sessions; the form is of use only while it stands as it does.
+    """
+
+    __slots__ = ("_limits", "_off_for", "_on", "masked", "partitions", "reason", "request", "size")
+
+    def __init__(self, request: FetchRequest, reason: Reason, limits: SessionLimits) -> None:
+        super().__init__(_FETCH, request.layout.version, Disposition.WALKED, b"")
+        frame, layout = request.frame, request.layout
+        start, self.partitions = request.topics.blocks[0]
+        item, tags = layout.request_entry, int(layout.flexible)
+        entries = [(at, at + item - tags) for at in range(start, start + self.partitions * item, item)]
+        self.masked = Masked(frame, [(REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop), *entries])
+        self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
+        self.request = request.with_frame(b"")
+        self.reason = reason
+        self.size = len(frame)
+
+    def matches(self, frame: bytes) -> bool:
+        """Whether a fetch is forwarded for the same reason."""
+        limits = self._limits
+        return self.masked.matches(frame) and limits.on is self._on and limits.off_for is self._off_for
+
+    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
+        """Return such a request as the core keeps it."""
+        request = super().in_flight(correlation_id, sent_at)
+        request.fetch = self.request
+        request.sent, request.sent_partitions = self.size, self.partitions
+        return request
+
+
+class Steady:
+    """The steady path of one connection.
+
+    Args:
+        limits: the switch for sessions.
+        measured: gets the response times and sizes.
+        on: false in tests, to see what the core does by itself.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_entry",
+        "_fetch",
+        "_forms",
+        "_from_broker",
+        "_from_client",
+        "_limits",
+        "_measured",
+        "_on",
+        "_partitions",
+        "_record_bytes",
+        "_response_bytes",
+        "_skips_request",
+        "_skips_response",
+        "in_flight",
+        "is_next",
+        "last_seen",
+        "request_rest",
+        "response_rest",
+        "room",
+        "session",
+    )
+
+    def __init__(self, limits: SessionLimits, measured: Measured, *, on: bool) -> None:
+        self._on = on
+        self._limits = limits
+        self._measured = measured
+        self.last_seen = LastSeen()
+        self._forms: dict[bytes, Form] = {}
+        """By API key and version, as on the wire."""
+        self._fetch: FetchForm | None = None
+        """The last fetch, if it was forwarded and the next one like it is, too."""
+        self._entry: EntryForm | None = None
+        self.session: SteadySession | None = None
+        """Takes the fetches of a session, until the core has to decide one."""
+        self.in_flight: deque[tuple[bytes, float, Form | SteadySession]] = deque()
+        """Correlation id, time and form of the requests whose responses come behind those of the core."""
+        self.room = 0
+        """How many requests may be in flight here; 0 while the core has to see each."""
+        self.is_next = False
+        """The next response is for a request in flight here: the core waits for none."""
+        self.request_rest = self.response_rest = 0
+        """Bytes of the frame that is coming in which pass whatever they are."""
+        self._skips_request = self._skips_response = 0
+        """As the two before, when the core said so."""
+        self._from_client = self._from_broker = 0
+        """Bytes of whole frames that are not in the tally yet; so are the next four."""
+        self._asked = 0
+        """Fetches. They all have one form."""
+        self._response_bytes = self._partitions = self._record_bytes = 0
+        """Of responses to fetches."""
+
+    # What passes
+
+    def request(self, data: bytes, now: float) -> tuple[int, bytes]:
+        """Return how much of what a client sent is dealt with, and what goes to the broker for it.
+
+        The rest is for the core. If there is none, nothing else is to be done.
+
+        Args:
+            data: the bytes of one read.
+            now: when they were read, in seconds.
+        """
+        size, in_flight = len(data), self.in_flight
+        if 0 < size <= self.request_rest:
+            self.request_rest -= size
+            return size, data
+        if self.session is not None and 0 < self.room > len(in_flight):
+            delta = self.session.request(data)
+            if delta is not None:
+                in_flight.append((data[REQUEST_CORRELATION_ID], now, self.session))
+                return size, delta
+        fetch = self._fetch
+        if fetch is not None and 0 < self.room > len(in_flight) and fetch.matches(data):
+            in_flight.append((data[REQUEST_CORRELATION_ID], now, fetch))
+            self._asked += 1
+            self._from_client += size
+            return size, data
+        at = 0
+        while at < size and len(in_flight) < self.room:
+            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
+            if end > size:
+                break
+            frame = data if end - at == size else data[at:end]
+            form = self._forms.get(frame[API_KEY_AND_VERSION])
+            if form is None or not frame.startswith(form.prefix, REQUEST_START_BYTES):
+                break
+            if form.answered:
+                in_flight.append((frame[REQUEST_CORRELATION_ID], now, form))
+            at = end
+        self._from_client += at
+        return at, data if at == size else data[:at]
+
+    def response(self, data: bytes, now: float) -> tuple[int, bytes]:
+        """Return how much of what a broker sent is dealt with, and what goes to the client for it."""
+        size, in_flight = len(data), self.in_flight
+        if 0 < size <= self.response_rest:
+            self.response_rest -= size
+            return size, data
+        at = 0
+        while at < size and in_flight and self.is_next:
+            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
+            if end > size:
+                break
+            frame = data if end - at == size else data[at:end]
+            correlation_id, sent_at, form = in_flight[0]
+            if frame[RESPONSE_CORRELATION_ID] != correlation_id:
+                break
+            if isinstance(form, SteadySession):
+                full = form.response(frame, now, sent_at) if end - at == size else None
+                if full is None:
+                    break
+                in_flight.popleft()
+                return size, full
+            if isinstance(form, FetchForm):
+                if not self._fetched(frame, form.version):
+                    break
+                length, listed = end - at, form.partitions
+                self._measured.note_fetch(now - sent_at, length, length, listed, listed)
+            elif form.rewritten and (form.response is None or not form.response.matches(frame)):
+                break
+            elif form.timed:
+                self._measured.note_other(now - sent_at)
+            in_flight.popleft()
+            at = end
+        self._from_broker += at
+        return at, data if at == size else data[:at]
+
+    def _fetched(self, frame: bytes, version: int) -> bool:
+        """Count what a fetch response says, if it is like one before."""
+        entry = self._entry
+        if entry is not None and entry.version == version and (records := entry.records(frame)) >= 0:
+            self._partitions += 1
+            self._record_bytes += records
+        elif (partitions := self.last_seen.response(frame, version)) >= 0:
+            self._partitions += partitions
+        else:
+            return False
+        self._response_bytes += len(frame)
+        return True
+
+    # What the core says
+
+    def learn(self, request: InFlightRequest, decisive: bytes, *, answered: bool) -> None:
+        """Keep the form of a request that was forwarded as it came.
+
+        Args:
+            request: a request, but no fetch.
+            decisive: what decided its disposition, behind the correlation id.
+            answered: a response will come.
+        """
+        form = Form(request.api_key, request.version, request.disposition, decisive, answered=answered)
+        if (known := self._forms.get(form.key)) is None or known.prefix != decisive:
+            self._keep(form)
+
+    def learn_fetch(self, request: FetchRequest, reason: Reason) -> None:
+        """Keep the form of a forwarded fetch if the next one like it is forwarded for the same reason."""
+        self.forget_fetch()
+        small = request.block is not None and len(request.frame) <= _MAX_MASKED
+        if small and reason in _PLAIN and not request.session_id and request.session_epoch < 0:
+            self._fetch = FetchForm(request, reason, self._limits)
+
+    def forget_fetch(self) -> None:
+        """Let the core decide the next fetch."""
+        self.session = None
+        self._fetch = None
+
+    def learn_unaddressed(self, request: InFlightRequest, frame: bytes) -> None:
+        """Keep the form of a response that may name brokers, but names none: nearly all to a produce."""
+        form = self._forms.get(key_of(request.api_key, request.version))
+        if form is None or len(frame) > _MAX_MASKED:
+            return
+        _, body = response_header(frame, LENGTH_BYTES, request.api_key, request.version)
+        fields = changeable(request.api_key, request.version, frame[body:])
+        if fields is not None:
+            spans = [(body + start, body + end) for start, end in fields]
+            form.response = Masked(frame, [(0, RESPONSE_START_BYTES), *spans])
+
+    def learn_response(self, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> None:
+        """Keep the form of a fetch response, which is forwarded as it came, if it has one entry."""
+        self._entry = entry_form(request, frame, walk) or self._entry
+
+    def _keep(self, form: Form) -> Form:
+        if len(self._forms) >= MAX_FORMS:
+            self._forms.clear()
+        self._forms[form.key] = form
+        return form
+
+    def settle(self, *, room: int, is_next: bool, request_rest: int, response_rest: int) -> None:
+        """Say what may pass from now on; see the attributes."""
+        self.room = room if self._on else 0
+        self.is_next = is_next
+        self.request_rest = self._skips_request = request_rest if self._on else 0
+        self.response_rest = self._skips_response = response_rest if self._on else 0
+
+    # What the core asks
+
+    def skipped(self) -> tuple[int, int]:
+        """Return how many bytes of a request and of a response passed in the middle of the core's frames."""
+        skipped = self._skips_request - self.request_rest, self._skips_response - self.response_rest
+        self._skips_request, self._skips_response = self.request_rest, self.response_rest
+        return skipped
+
+    def count(self, tally: Tally) -> int:
+        """Add to a tally what passed since the last call; return the bytes of fetch responses."""
+        client, broker = tally.client, tally.broker
+        client.bytes_in += self._from_client
+        broker.bytes_out += self._from_client
+        broker.bytes_in += self._from_broker
+        client.bytes_out += self._from_broker
+        received = self._response_bytes
+        form, asked = self._fetch, self._asked
+        if form is not None:
+            for side in (client, broker):
+                side.fetch_request_bytes += asked * form.size
+                side.partitions_requested += asked * form.partitions
+                side.fetches[FetchKind.SESSIONLESS] += asked
+                side.fetch_response_bytes += received
+                side.partitions_answered += self._partitions
+                side.fetch_record_bytes += self._record_bytes
+            if asked:
+                tally.passthrough[form.reason] += asked
+        self._from_client = self._from_broker = 0
+        self._asked = self._response_bytes = self._partitions = self._record_bytes = 0
+        return received
+
+    def end(self) -> None:
+        """Forget everything: the connection has ended."""
+        self.settle(room=0, is_next=False, request_rest=0, response_rest=0)
+        self.in_flight.clear()
+        self._forms.clear()
+        self._fetch = self._entry = self.session = None
+        self.last_seen = LastSeen()

@@ -1,0 +1,561 @@
+"""With and without the steady path the same bytes go to both sides, and the same is counted.
+
+`Twin` compares the two after each step. All transcripts of `Playbook` and the histories of
+`test_expanded_equals_direct` are played with it as well; here are conversations that are made for it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.connection import MAX_IN_FLIGHT
+from proxy.core.eligibility import SessionLimits
+from proxy.protocol.addresses import Resolve
+from tests.examples import examples
+from tests.frames import Want, entry, fetch, fetch_response, framed, named
+from tests.model import wire
+from tests.playbook import SESSION_ID, Playbook, api_versions, asks, full, request, response, split
+from tests.twin import Twin
+
+PRODUCE, FETCH, METADATA, HEARTBEAT, SASL_HANDSHAKE, API_VERSIONS = 0, 1, 3, 12, 17, 18
+LEADER = wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)])
+
+
+def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int]:
+    return "gw", 19_092 + node_id
+
+
+def produce(
+    correlation: int, version: int = 10, *, acks: int = -1, size: int = 20, client: bytes = b"c"
+) -> bytes:
+    """A produce with header v1 or v2, whose topics nobody reads."""
+    tags, transactional_id = (b"\0", b"\0") if version >= 9 else (b"", b"\xff\xff" if version >= 3 else b"")
+    body = tags + transactional_id + acks.to_bytes(2, signed=True) + b"\0\0\x75\x30" + bytes(size)
+    return request(PRODUCE, version, correlation, body, client)
+
+
+def produced(correlation: int, offset: int = 0, *, tags: bytes = b"\0") -> bytes:
+    """The response v10 to a produce of one partition."""
+    head = b"\0" + b"\x02" + b"\x02t" + b"\x02" + bytes(6)
+    part = offset.to_bytes(8) + b"\xff" * 8 + bytes(8) + b"\x01\0\0"
+    return response(correlation, head + part + b"\0" + bytes(4) + tags)
+
+
+def passing(play: Playbook) -> int:
+    """How many reads took the steady path."""
+    twin = play.connection
+    assert isinstance(twin, Twin)
+    return twin.passed
+
+
+# --- what takes it --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resolve", [None, gateway])
+def test_produces_pass(resolve: Resolve | None) -> None:
+    play = Playbook(resolve=resolve)
+    for number in range(4):
+        play.exchange(produce(number, size=10 * number), produced(number, offset=number))
+    assert passing(play) == 6
+
+
+def test_a_produce_whose_response_names_a_leader_is_rewritten() -> None:
+    """KIP-951: v10 and later."""
+    play = Playbook(resolve=gateway)
+    named = wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="gw", port=19_094)])
+    play.exchange(produce(1), produced(1)).exchange(produce(2), produced(2))
+    before = passing(play)
+    play.client(produce(3)).to_broker(produce(3))
+    play.broker(produced(3, tags=_tagged(LEADER))).to_client(produced(3, tags=_tagged(named)))
+    assert passing(play) == before + 1  # the request alone
+    play.exchange(produce(4), produced(4))
+    play.exchange(produce(5), produced(5))
+    assert passing(play) > before + 2
+
+
+def _tagged(tag: tuple[int, bytes]) -> bytes:
+    return b"\x01" + bytes([tag[0], len(tag[1])]) + tag[1]
+
+
+def test_acks_0_has_no_response() -> None:
+    """Trap 32: nothing may wait for one (case 86)."""
+    play = Playbook().exchange(produce(1), produced(1))
+    play.client(produce(2, acks=0)).to_broker(produce(2, acks=0))
+    play.client(produce(3, acks=0)).to_broker(produce(3, acks=0))
+    assert passing(play) == 1
+    play.exchange(produce(4), produced(4))
+    assert not play.connection.busy
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 13, 16, 18])
+def test_fetches_of_one_partition_pass(version: int) -> None:
+    play = Playbook().knows()
+    log_start = {} if version >= 5 else {"log_start_offset": -1}
+    for number in range(1, 6):
+        asked = fetch(version, ("t", 1, number), correlation=number)
+        part = entry(1, number, records=b"r" * 100 * (number % 3), **log_start)
+        play.exchange(asked, fetch_response(version, ("t", [part]), correlation_id=number))
+    assert passing(play) == 8
+    assert play.connection.tally.passthrough["one partition"] == 5
+
+
+def test_other_requests_pass_by_their_kind_alone() -> None:
+    play = Playbook()
+    for number in range(1, 4):
+        play.exchange(request(HEARTBEAT, 3, number, bytes(number)), response(number, bytes(number)))
+    assert passing(play) == 4
+
+
+def test_many_in_flight_and_many_in_a_read() -> None:
+    play = Playbook().exchange(produce(0), produced(0))
+    asked = [produce(number) for number in range(1, 8)]
+    play.client(*asked).to_broker(*asked)
+    told = [produced(number) for number in range(1, 8)]
+    play.broker(*told).to_client(*told)
+    assert passing(play) == 2
+
+
+# --- what leaves it -------------------------------------------------------------------------------
+
+
+def test_what_is_in_flight_stays_in_its_order() -> None:
+    """Pipelined produces, and something else amid them: the core takes over, and then all passes again."""
+    play = Playbook(resolve=gateway).exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
+    play.client(produce(2)).to_broker(produce(2))
+    asked, _ = api_versions("4.3.0", 3)
+    play.client(asked).to_broker(asked)
+    play.client(produce(4)).to_broker(produce(4))
+    play.broker(produced(2)).to_client(produced(2))
+    play.broker(api_versions("4.3.0", 3)[1]).takes_client()
+    before = passing(play)
+    play.broker(produced(4)).to_client(produced(4))
+    assert passing(play) == before + 1
+
+
+def test_a_response_out_of_order_is_a_fault() -> None:
+    play = Playbook().exchange(produce(0), produced(0))
+    play.client(produce(1), produce(2)).to_broker(produce(1), produce(2))
+    play.broker(produced(2))
+    assert "a response to request 2 where 1 is due" in str(play.connection.fault)
+
+
+def test_the_switch_for_sessions_is_asked_each_time() -> None:
+    play = Playbook().knows()
+    for number in range(1, 4):
+        play.exchange(fetch(16, ("t", 1), correlation=number), told_one(number))
+    play.sessions.off_for = frozenset({"c"})
+    play.exchange(fetch(16, ("t", 1), correlation=4), told_one(4))
+    play.sessions.off_for, play.sessions.on = frozenset(), False
+    play.exchange(fetch(16, ("t", 1), correlation=5), told_one(5))
+    assert play.connection.tally.passthrough == {"one partition": 3, "sessions off": 2}
+
+
+def test_what_a_fetch_ends_with_is_compared() -> None:
+    play = Playbook().knows()
+    for number in range(1, 4):
+        play.exchange(fetch(16, ("t", 1), correlation=number), told_one(number))
+    broken = fetch(16, ("t", 1), correlation=4)[:-1] + b"\x01"
+    play.client(broken).to_broker(broken)
+    assert play.connection.tally.passthrough == {"one partition": 3, "not understood": 1}
+
+
+def test_tags_of_an_entry_are_seen() -> None:
+    play = Playbook().knows()
+    for number in range(1, 4):
+        play.exchange(fetch(16, ("t", 1), correlation=number), told_one(number))
+    asked = bytearray(fetch(16, ("t", 1), correlation=4))
+    asked[-5] = 1  # before the tags of the topic element, the forgotten topics, rack and tags
+    play.client(bytes(asked)).to_broker(bytes(asked))
+    assert play.connection.tally.passthrough == {"one partition": 3, "not understood": 1}
+
+
+def test_responses_by_the_core_and_by_the_steady_path_are_measured_alike() -> None:
+    play = Playbook().knows()
+    for number in range(1, 8):
+        wants: list[Want] = [("t", 1)] if number % 4 else [("t", 0), ("u", 1), ("t", 2)]
+        told = [entry(1, 9, records=bytes(10 * number))] if number % 4 else [entry(0, 9)]
+        asked = fetch(16, *wants, correlation=number)
+        play.now += 0.25
+        play.client(asked).to_broker(asked)
+        play.now += 0.25
+        response_ = fetch_response(16, ("t", told), correlation_id=number)
+        play.broker(response_).to_client(response_)
+    assert passing(play) > 4
+    play.connection.check_measured()
+
+
+def test_a_correlation_id_that_is_used_again() -> None:
+    """Responses are known by their order alone."""
+    play = Playbook().exchange(produce(1), produced(1))
+    play.client(request(METADATA, 0, 1)).to_broker(request(METADATA, 0, 1))
+    play.client(produce(1)).to_broker(produce(1))
+    play.broker(response(1, bytes(3))).to_client(response(1, bytes(3)))
+    assert play.connection.busy
+    play.broker(produced(1)).to_client(produced(1))
+
+
+def told_one(number: int) -> bytes:
+    return fetch_response(16, ("t", [entry(1, number)]), correlation_id=number)
+
+
+def test_no_more_than_the_core_takes_are_in_flight() -> None:
+    play = Playbook().exchange(produce(0), produced(0))
+    for number in range(1, MAX_IN_FLIGHT + 1):
+        assert play.connection.reads_client
+        play.client(produce(number)).to_broker(produce(number))
+    assert not play.connection.reads_client
+    play.broker(produced(1)).to_client(produced(1))
+    assert play.connection.reads_client
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 1000])
+def test_the_middle_of_large_frames(chunk: int) -> None:
+    play = Playbook().knows().exchange(produce(0), produced(0))
+    large = produce(1, size=5000)
+    play.client(large, chunk=chunk).to_broker(large)
+    play.broker(response(1, bytes(5000)), chunk=chunk).to_client(response(1, bytes(5000)))
+    for number in (2, 3):
+        asked = fetch(16, ("t", 1), correlation=number)
+        told = fetch_response(16, ("t", [entry(1, 9, records=bytes(5000))]), correlation_id=number)
+        play.client(asked).to_broker(asked)
+        play.broker(told, chunk=chunk).to_client(told)
+    assert passing(play) > 12_000 // chunk - 12
+    assert play.connection.tally.client.fetch_record_bytes == 10_000
+
+
+def test_closing_with_requests_in_flight() -> None:
+    play = Playbook().exchange(produce(0), produced(0))
+    play.client(produce(1)).to_broker(produce(1))
+    play.close()
+    assert not play.connection.done
+    play.broker(produced(1)).to_client(produced(1))
+    assert play.connection.done
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+THREE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
+
+
+def polls(play: Playbook, version: int, first: int, count: int, records: bytes = b"", offset: int = 0) -> int:
+    """A consumer in a session polls: its list turns, and partition 1 moves on if it gets records."""
+    before = passing(play)
+    for number in range(first, first + count):
+        moved = number if records else offset
+        wants: list[Want] = [(*want[:2], moved if want[1] == 1 else 0) for want in THREE]
+        turned = wants[number % 3 :] + wants[: number % 3]
+        play.client(fetch(version, *turned, correlation=number))
+        altered: list[Want] = [("t", 1, moved)] if records else []
+        play.to_broker(asks(version, altered, (SESSION_ID, number - 3), correlation=number))
+        part = entry(1, number, records=records)
+        elements = [("t", [part])] if records else []
+        play.broker(fetch_response(version, *elements, session_id=SESSION_ID, correlation_id=number))
+        play.takes_client()
+    return passing(play) - before
+
+
+@pytest.mark.parametrize("version", [7, 11, 12, 13, 16, 18])
+def test_fetches_of_a_session_take_it(version: int) -> None:
+    play = Playbook().established(version, THREE)
+    assert polls(play, version, 4, 6) >= 8
+    assert polls(play, version, 10, 6, b"r" * 300) >= 8
+    assert polls(play, version, 16, 3, offset=15) >= 3
+    play.connection.check_measured()
+
+
+def test_the_last_epoch_is_followed_by_1() -> None:
+    """Case 17."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    for core in play.connection.cores:
+        core._fetches.handler.epoch = 0x7FFF_FFFF
+    for number, epoch in ((8, 0x7FFF_FFFF), (9, 1), (10, 2)):
+        play.client(fetch(16, *THREE, correlation=number))
+        play.to_broker(asks(16, [], (SESSION_ID, epoch), correlation=number))
+        play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=number)).takes_client()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        fetch_response(16, session_id=SESSION_ID, error_code=70, correlation_id=8),
+        fetch_response(16, session_id=SESSION_ID, error_code=71, correlation_id=8),
+        fetch_response(16, session_id=0, correlation_id=8),
+        fetch_response(16, session_id=SESSION_ID, throttle_time_ms=40, correlation_id=8),
+        fetch_response(16, ("t", [entry(1, error=6)]), session_id=SESSION_ID, correlation_id=8),
+        fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8),
+        fetch_response(16, ("t", [entry(0, 9), entry(1, 9)]), session_id=SESSION_ID, correlation_id=8),
+        fetch_response(16, ("u", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8),
+        fetch_response(
+            16, ("t", [entry(1, 9, preferred_read_replica=2)]), session_id=SESSION_ID, correlation_id=8
+        ),
+        fetch_response(16, ("t", [entry(1, 9, records=None)]), session_id=SESSION_ID, correlation_id=8),
+        fetch_response(16, session_id=SESSION_ID, tags=(LEADER,), correlation_id=8),
+        fetch_response(16, session_id=SESSION_ID, correlation_id=9),
+        b"\0\0\0\x04",
+    ],
+    ids=lambda told: told[8:].hex(),
+)
+@pytest.mark.parametrize("records", [b"", b"r" * 300])
+def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: bytes) -> None:
+    """Cases 17, 27, 48, 71 and others: the core takes the fetch over as if it had seen it go."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4, records)
+    play.client(fetch(16, *THREE, correlation=8)).takes_broker()
+    play.broker(told).takes_client()
+    play.takes_broker()
+    play.connection.check_measured()
+
+
+def test_another_fetch_while_one_is_outstanding() -> None:
+    """Trap 18: deltas on top of an outstanding one would fail with it."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    play.client(fetch(16, *THREE, correlation=8)).takes_broker()
+    play.client(fetch(16, *THREE, correlation=9)).to_broker(fetch(16, *THREE, correlation=9))
+    assert play.connection.tally.passthrough["session busy"] == 1
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=8)).to_client(
+        full(16, THREE, correlation_id=8)
+    )
+    play.broker(full(16, THREE, correlation_id=9)).to_client(full(16, THREE, correlation_id=9))
+    assert polls(play, 16, 10, 0) == 0
+
+
+def test_a_session_closes_amid_a_fetch_of_the_steady_path() -> None:
+    """Trap 21."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    play.client(fetch(16, *THREE, correlation=8)).takes_broker()
+    play.close()
+    assert play.takes_broker()
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=8)).takes_client()
+
+
+# --- any conversation -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Says:
+    """What the broker says from now on."""
+
+    records: int = 0
+    high: int = 5
+    error: int = 0
+    leads: bool = False
+    """It names a leader (KIP-951)."""
+    tagged: bool = False
+    """An entry has tags."""
+    null: bool = False
+    """Records are null."""
+    aborted: bool = False
+    hot: tuple[int, ...] = ()
+    """What an incremental fetch is told of."""
+
+
+ASKS = st.one_of(
+    st.builds(
+        lambda version, acks, size, client: ("produce", version, acks, size, client),
+        st.sampled_from([2, 7, 9, 10, 10, 10]),
+        st.sampled_from([-1, -1, -1, 1, 0]),
+        st.sampled_from([5, 5, 300]),
+        st.sampled_from([b"c", b"c", b"", b"longer"]),
+    ),
+    st.builds(
+        lambda version, partitions, offset, session, client: (
+            "fetch",
+            version,
+            partitions,
+            offset,
+            session,
+            client,
+        ),
+        st.sampled_from([3, 4, 7, 11, 12, 16, 16, 16, 19]),
+        st.sampled_from([[0], [0], [0], [1], [0, 1, 2], [1, 2, 0], [0, 1, 2, 3], []]),
+        st.integers(0, 2),
+        st.sampled_from([(0, -1), (0, -1), (0, -1), (0, -1), (0, 0), (5, 1)]),
+        st.sampled_from(["c", "c", "c", None]),
+    ),
+    st.builds(
+        lambda key: ("other", key), st.sampled_from([HEARTBEAT, METADATA, API_VERSIONS, SASL_HANDSHAKE])
+    ),
+)
+CUTS = st.lists(st.integers(1, 120), max_size=3)
+STEPS = st.one_of(
+    st.tuples(st.just("asks"), st.lists(ASKS, min_size=1, max_size=3), CUTS),
+    st.tuples(st.just("repeats"), st.integers(1, 4), st.just([])),
+    st.tuples(st.just("repeats"), st.integers(1, 4), CUTS),
+    st.tuples(st.just("polls"), st.integers(3, 9), st.booleans()),
+    st.tuples(st.just("polls"), st.integers(3, 9), st.booleans()),
+    st.tuples(st.just("answers"), st.integers(1, 3), CUTS),
+    st.tuples(st.just("answers"), st.integers(1, 3), st.just([])),
+    st.tuples(
+        st.just("answers_so"),
+        st.builds(
+            Says,
+            records=st.sampled_from([0, 0, 30, 3000]),
+            high=st.integers(0, 9),
+            error=st.sampled_from([0, 0, 0, 1, 6]),
+            leads=st.booleans(),
+            tagged=st.booleans(),
+            null=st.booleans(),
+            aborted=st.booleans(),
+            hot=st.sampled_from([(), (), (1,), (1,), (0, 2), (9,)]),
+        ),
+    ),
+    st.tuples(st.just("switch"), st.sampled_from(["on", "off", "off for c"])),
+    st.tuples(st.just("mistake"), st.binary(max_size=20)),
+    st.tuples(st.just("garbage"), st.binary(max_size=20)),
+    st.tuples(st.just("close")),
+)
+
+
+class Talk:
+    """A client, a broker that answers in order, and a gateway between them that is two."""
+
+    def __init__(self, resolve: Resolve | None, *, foreign: bool) -> None:
+        self.sessions = SessionLimits(max_sessions=1)
+        self.twin = Twin(sessions=self.sessions, resolve=resolve, foreign=foreign)
+        self._says = Says()
+        self.correlation = 0
+        self.now = 1.0
+        self._last: list[Any] = [("produce", 10, -1, 5, b"c")]
+        self._silent: set[bytes] = set()
+        self._asked: list[bytes] = []
+        self._left = b""
+
+    def asks(self, what: list[Any], cuts: list[int]) -> None:
+        self._last = what
+        for piece in _cut(b"".join(map(self._frame, what)), cuts):
+            self.twin.receive_client(piece, self.now)
+            self._take()
+
+    def repeats(self, times: int, cuts: list[int]) -> None:
+        for _ in range(times):
+            self.asks(self._last, cuts)
+            self.answers(1, cuts)
+
+    def polls(self, times: int, moves: bool) -> None:
+        """A consumer of four partitions: its list turns."""
+        for number in range(times):
+            wants = [0, 1, 2, 3][number % 4 :] + [0, 1, 2, 3][: number % 4]
+            offset = number if moves else 0
+            self.asks([("fetch", 16, wants, offset, (0, -1), "c")], [])
+            self.answers(9, [])
+
+    def answers(self, count: int, cuts: list[int]) -> None:
+        told = b"".join(_told(frame, self._says) for frame in self._asked[:count])
+        del self._asked[:count]
+        self.now += 0.01
+        for piece in _cut(told, cuts):
+            self.twin.receive_broker(piece, self.now)
+            self.twin.drain_client()
+            self._take()
+
+    def answers_so(self, says: Says) -> None:
+        self._says = says
+
+    def switch(self, to: str) -> None:
+        self.sessions.on = to != "off"
+        self.sessions.off_for = frozenset({"c"} if to == "off for c" else ())
+
+    def mistake(self, data: bytes) -> None:
+        self.twin.receive_client(data, self.now)
+        self._take()
+
+    def garbage(self, data: bytes) -> None:
+        self.twin.receive_broker(data, self.now)
+
+    def close(self) -> None:
+        self.twin.close_session(self.now)
+        self._take()
+
+    def _frame(self, what: Any) -> bytes:
+        self.correlation += 1
+        match what:
+            case "produce", version, acks, size, client:
+                if not acks:
+                    self._silent.add(self.correlation.to_bytes(4))
+                return produce(self.correlation, version, acks=acks, size=size, client=client)
+            case "fetch", version, partitions, offset, session, client:
+                if not 4 <= version <= 18:
+                    return request(FETCH, version, self.correlation, bytes(30))
+                wants: list[Want] = [("t", index, offset * (index == 1)) for index in partitions]
+                told = session if version >= 7 else (0, -1)
+                return fetch(version, *wants, correlation=self.correlation, session=told, client=client)
+            case "other", key:
+                return request(key, 0, self.correlation, b"\0\0\0\0")
+        raise AssertionError(what)
+
+    def _take(self) -> None:
+        frames = split(self._left + b"".join(map(bytes, self.twin.drain_broker())))
+        self._left = b""
+        for frame in frames:
+            if len(frame) < 12 or len(frame) < 4 + int.from_bytes(frame[:4]):
+                self._left = frame
+            elif frame[8:12] not in self._silent:
+                self._asked.append(frame)
+
+
+def _cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    pieces = []
+    for size in sizes:
+        pieces.append(data[:size])
+        data = data[size:]
+    return [piece for piece in (*pieces, data) if piece]
+
+
+def _told(frame: bytes, says: Says) -> bytes:
+    key, version, correlation = frame[5], int.from_bytes(frame[6:8]), int.from_bytes(frame[8:12])
+    if key == FETCH and 4 <= version <= 18:
+        asked = wire.decode_request(frame[4:])
+        elements = [
+            wire.TopicData(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=tuple(_part(part.partition, version, says) for part in topic.partitions),
+            )
+            for topic in asked.topics
+        ]
+        if says.hot and asked.session_epoch > 0:
+            parts = tuple(_part(index, version, says) for index in says.hot)
+            elements = [wire.TopicData(**named(version, "t"), partitions=parts)]
+        elif asked.session_epoch > 0:
+            elements = []
+        told = wire.FetchResponse(
+            version=version,
+            correlation_id=correlation,
+            session_id=77 if asked.session_epoch >= 0 and version >= 7 else 0,
+            topics=tuple(elements),
+            tags=(LEADER,) if says.leads and version >= 16 else (),
+        )
+        return framed(wire.encode_response(told))
+    if key == API_VERSIONS:
+        return api_versions("4.3.0", correlation)[1]
+    if key == PRODUCE and version == 10:
+        return produced(correlation, says.high, tags=_tagged(LEADER) if says.leads else b"\0")
+    return response(correlation, bytes(says.records))
+
+
+def _part(index: int, version: int, says: Says) -> wire.PartitionData:
+    fields: dict[str, Any] = {} if version >= 5 else {"log_start_offset": -1}
+    if says.tagged and version >= 12:
+        fields["tags"] = (wire.current_leader_tag(2, 9),)
+    if says.aborted:
+        fields["aborted"] = (wire.AbortedTransaction(producer_id=1, first_offset=0),)
+    records = None if says.null else bytes(says.records)
+    if says.error:
+        return entry(index, error=says.error, records=records, **fields)
+    return entry(index, says.high, records=records, **fields)
+
+
+@examples(400)
+@given(steps=st.lists(STEPS, max_size=40), resolve=st.sampled_from([None, gateway]), foreign=st.booleans())
+def test_any_conversation(steps: list[Any], resolve: Resolve | None, foreign: bool) -> None:
+    talk = Talk(resolve, foreign=foreign)
+    for step, *arguments in steps:
+        getattr(talk, step)(*arguments)
+    talk.twin.ended()
+    talk.twin.check_measured()

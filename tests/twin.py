@@ -1,0 +1,153 @@
+"""Two cores in lock-step, one with the steady path and one without: nobody may tell them apart."""
+
+from typing import Any
+
+from proxy.core.broker_versions import BrokerVersions
+from proxy.core.budget import RequestBudget
+from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
+from proxy.core.events import Event, Tally
+from proxy.core.histograms import Measured
+from proxy.protocol.primitives import Buffer
+
+ASKED = (
+    *("fault", "stage", "stream", "reads_client", "done", "begun", "busy", "buffered", "client_id"),
+    *("fetch_version", "decided", "session_id", "session_epoch", "session_partitions", "tally"),
+)
+"""What the shell asks a core after each step."""
+
+_OTHERS: dict[int, tuple[SessionLimits, SessionLimits]] = {}
+"""By the id of those that cores with the steady path share: these, and those of their twins."""
+_VERSIONS: dict[int, tuple[BrokerVersions, BrokerVersions]] = {}
+
+
+class Twin:
+    """Looks like a `Connection`. Both cores get the same bytes; what they say is compared at each step.
+
+    Args:
+        sessions: as of a `Connection`; so are the others.
+    """
+
+    def __init__(self, *, sessions: SessionLimits, measured: Measured | None = None, **options: Any) -> None:
+        self._sessions = sessions
+        _, self._others = _OTHERS.setdefault(id(sessions), (sessions, SessionLimits(max_sessions=0)))
+        self.passed = 0
+        """How often all bytes of a read took the steady path."""
+        self._measured = measured or Measured(), Measured()
+        self._mirror()
+        self._on = Connection(sessions=sessions, measured=self._measured[0], **options)
+        if (budget := options.get("request_budget")) is not None:
+            options["request_budget"] = RequestBudget(budget.limit)
+            options["request_budget"].total = budget.total
+        if (versions := options.get("versions")) is not None:
+            _, options["versions"] = _VERSIONS.setdefault(id(versions), (versions, BrokerVersions()))
+        self._off = Connection(sessions=self._others, measured=self._measured[1], steady=False, **options)
+        self._to_client: list[Buffer] = []
+        self._to_broker: list[Buffer] = []
+        self._events: list[Event] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._on, name)
+
+    def __repr__(self) -> str:
+        return repr(self._on)
+
+    @property
+    def cores(self) -> tuple[Connection, Connection]:
+        """Both: with the steady path, and without."""
+        return self._on, self._off
+
+    @property
+    def tally(self) -> Tally:
+        assert self._on.tally == self._off.tally
+        return self._on.tally
+
+    def receive_client(self, data: bytes, now: float) -> None:
+        """As the link does it: the steady path first."""
+        self._mirror()
+        done, out = self._on.steady.request(data, now)
+        self.passed += done == len(data) > 0
+        self._to_broker += [out] if out else []
+        if done < len(data) or not data:
+            self._on.receive_client(data[done:], now)
+        self._off.receive_client(data, now)
+        self._compare(to_broker=out)
+
+    def receive_broker(self, data: bytes, now: float) -> None:
+        """As `receive_client`."""
+        done, out = self._on.steady.response(data, now)
+        self.passed += done == len(data) > 0
+        self._to_client += [out] if out else []
+        if done < len(data):
+            self._on.receive_broker(data[done:], now)
+        self._off.receive_broker(data, now)
+        self._compare(to_client=out)
+
+    def close_session(self, now: float) -> None:
+        self._on.close_session(now)
+        self._off.close_session(now)
+        self._compare()
+
+    def client_ended(self) -> None:
+        self._on.client_ended()
+        self._off.client_ended()
+        self._compare()
+
+    def broker_ended(self) -> None:
+        self._on.broker_ended()
+        self._off.broker_ended()
+        self._compare()
+
+    def brokers_opened(self) -> None:
+        self._on.brokers_opened()
+        self._off.brokers_opened()
+        self._compare()
+
+    def ended(self) -> None:
+        self._on.ended()
+        self._off.ended()
+        self._compare()
+
+    def drain_client(self) -> list[Buffer]:
+        due, self._to_client = self._to_client, []
+        return due
+
+    def drain_broker(self) -> list[Buffer]:
+        due, self._to_broker = self._to_broker, []
+        return due
+
+    def drain_events(self) -> list[Event]:
+        due, self._events = self._events, []
+        return due
+
+    def _mirror(self) -> None:
+        for name in ("on", "off_for", "crowded", "max_sessions", "keep_order"):
+            setattr(self._others, name, getattr(self._sessions, name))
+
+    def _compare(self, *, to_client: bytes = b"", to_broker: bytes = b"") -> None:
+        on, off = self._on, self._off
+        client, broker = on.drain_client(), on.drain_broker()
+        assert to_client + _joined(client) == _joined(off.drain_client())
+        assert to_broker + _joined(broker) == _joined(off.drain_broker())
+        self._to_client += client
+        self._to_broker += broker
+        events = self._on.drain_events()
+        assert events == self._off.drain_events()
+        self._events += events
+        assert self._sessions.used == self._others.used
+        for name in ASKED:
+            assert getattr(on, name) == getattr(off, name), name
+
+    def check_measured(self) -> None:
+        """Compare what was measured since the beginning."""
+        assert self._distributions(0) == self._distributions(1)
+
+    def _distributions(self, which: int) -> list[tuple[str, list[int], float]]:
+        measured = self._measured[which]
+        measured.settle()
+        each = [(name, getattr(measured, name)) for name in Measured.DISTRIBUTIONS]
+        return [(name, found.counts, round(found.total, 6)) for name, found in each]
+
+
+def _joined(pieces: list[Buffer]) -> bytes:
+    return b"".join(map(bytes, pieces))
