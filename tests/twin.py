@@ -98,9 +98,9 @@ class Twin:
         self._off.broker_ended()
         self._compare()
 
-    def brokers_opened(self) -> None:
-        self._on.brokers_opened()
-        self._off.brokers_opened()
+    def brokers_opened(self, node_ids: frozenset[int]) -> None:
+        self._on.brokers_opened(node_ids)
+        self._off.brokers_opened(node_ids)
         self._compare()
 
     def ended(self) -> None:

@@ -5,8 +5,9 @@ from typing import Any, Final
 import pytest
 
 from proxy.core import fetches
+from proxy.core.connection import Connection
 from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
-from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_request import Topics
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Rotated
 from proxy.session.expand import Expansion, expand
@@ -345,8 +346,8 @@ def test_lasting_errors_stay_on_the_short_way(
     ways: list[str] = []
     rotated = FetchSessionHandler.rotated
 
-    def counted(self: FetchSessionHandler, request: FetchRequest) -> Rotated | None:
-        found = rotated(self, request)
+    def counted(self: FetchSessionHandler, frame: bytes, topics: Topics) -> Rotated | None:
+        found = rotated(self, frame, topics)
         ways.append("short" if found is not None else "long")
         return found
 
@@ -356,7 +357,7 @@ def test_lasting_errors_stay_on_the_short_way(
 
     monkeypatch.setattr(FetchSessionHandler, "rotated", counted)
     monkeypatch.setattr(fetches, "expand", gathered)
-    play = Playbook().established(version, [("t", number) for number in range(count)])
+    play = Playbook(core=Connection).established(version, [("t", number) for number in range(count)])
     errors = [entry(count - 1 - number, error=error) for number in range(ill)]
     for step in range(6):
         order = [(step * 7 + number) % count for number in range(count)]
