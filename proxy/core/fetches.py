@@ -583,7 +583,11 @@ class Fetches:
             or result.action is not _EXPAND
         ):
             return
-        # A fetch of the session may have been decided meanwhile, though not sent.
+        features = self.eligibility.features
+        # Another fetch may have come and been forwarded meanwhile; some brokers' entries have to be read for
+        # their leader epochs (see `Eligibility.against`).
+        if self.decided is not None or features is None or not features.keeps_leader_epoch:
+            return
         if form.topics is not fetch.topics or fetch.session_epoch != SESSIONLESS_EPOCH or fetch.session_id:
             return
         self._steady.session = session = SteadySession(

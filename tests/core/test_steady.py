@@ -324,6 +324,24 @@ def test_another_fetch_while_one_is_outstanding() -> None:
     assert polls(play, 16, 10, 0) == 0
 
 
+def test_a_fetch_that_was_forwarded_meanwhile_is_the_last_that_was_decided() -> None:
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    play.client(fetch(16, *THREE, correlation=8)).takes_broker()
+    play.client(fetch(16, *THREE, correlation=9)).takes_broker()
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=8)).takes_client()
+    play.broker(full(16, THREE, correlation_id=9)).takes_client()
+    play.client(fetch(16, *THREE, correlation=10)).takes_broker()
+    assert play.connection.decided is None
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_brokers_that_forget_leader_epochs_are_left_to_the_core(version: int) -> None:
+    """KAFKA-9338, case 68: entries are read for leader epochs, so a form without a frame does not do."""
+    play = Playbook().established(version, THREE, release="1.1.1" if version == 7 else "2.0.1")
+    assert polls(play, version, 4, 6) == 0
+
+
 def test_a_session_closes_amid_a_fetch_of_the_steady_path() -> None:
     """Trap 21."""
     play = Playbook().established(16, THREE)
