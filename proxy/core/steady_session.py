@@ -121,7 +121,7 @@ class SteadySession:
         """
         handler, partitions = self._handler, self._request.partitions
         rotation, table, entry = handler.rotation, handler.table, self._entry
-        if rotation is None or table is None or table.undescribed or self._limits.keep_order:
+        if rotation is None or table is None or table.undescribed or table.behind or self._limits.keep_order:
             return None
         row, records, sent = -1, entry.records(frame) if entry is not None else 0, b""
         if entry is not None and records > 0:
@@ -133,8 +133,7 @@ class SteadySession:
         if saved <= 0:
             return None
         if row >= 0:
-            at = row * table.layout.response_entry
-            table.cached_bytes[at : at + table.layout.aborted] = sent[: table.layout.aborted]
+            table.describe(row, sent[: table.layout.aborted])
             rotation.suspect((row,))
         else:
             rotation.suspect(())

@@ -225,9 +225,15 @@ class PartitionTable:
         self.known[row] = described = not entry.error_code
         self._described += described - known
         if described:
-            at = row * self.layout.response_entry
-            self.cached_bytes[at : at + self.layout.aborted] = entry.fixed
             self.refused[row] = 0
+            self.describe(row, entry.fixed)
+        elif self.isolation_level:
+            self._weigh_row(row)
+
+    def describe(self, row: int, fixed: bytes) -> None:
+        """Keep what an entry of a row that is `known` says before its aborted transactions."""
+        at = row * self.layout.response_entry
+        self.cached_bytes[at : at + len(fixed)] = fixed
         if self.isolation_level:
             self._weigh_row(row)
 

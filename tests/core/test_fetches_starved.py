@@ -98,13 +98,18 @@ def test_what_did_not_fit_has_no_list_of_aborted_transactions(version: int, what
 def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition with records is behind until the client's next fetch: that is not starved."""
     ways: list[int] = []
-    expand = Rotation.expand
+    expand, full = Rotation.expand, Rotation.full
 
     def counted(self: Rotation, first: int, *rest: Any, **fields: Any) -> Any:
         ways.append(first)
         return expand(self, first, *rest, **fields)
 
+    def counted_steady(self: Rotation, first: int, *rest: Any) -> Any:
+        ways.append(first)
+        return full(self, first, *rest)
+
     monkeypatch.setattr(Rotation, "expand", counted)
+    monkeypatch.setattr(Rotation, "full", counted_steady)
     wants = WANTS["one topic"]
     scene = Scene(12, wants)
     for _ in range(2):
@@ -114,7 +119,7 @@ def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatc
         wants = [(name, number, offset - 1 if number == 3 else 5) for name, number, _ in wants]
         cached = {3: entry(3, offset, aborted=(), records=RECORDS)}
         scene.turn(wants, told, cached)
-    assert len(ways) == 4
+    assert len(ways) == 2 * 4  # with the steady path and without: the playbook plays both
     table = scene.play.connection.session_table
     assert table is not None
     assert table.behind == {3}

@@ -128,11 +128,13 @@ def test_the_gateways_policy_gives_the_same_however_it_was_captured(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gateways_policy_saves_never_more_and_its_counts_say_why(name: str) -> None:
+def test_what_the_gateways_policy_saves_and_its_counts_say_why(name: str) -> None:
+    """It may save more than `always`: a list that has grown meanwhile is not added piece by piece."""
     gateway, always = undisturbed(name, "gateway")["fetch"], undisturbed(name, "always")["fetch"]
     went = gateway["sessions"]
 
-    assert 0 <= gateway["saved_bytes"] + went["close_bytes"] <= always["saved_bytes"]
+    assert gateway["saved_bytes"] >= 0.99 * max(0, always["saved_bytes"])
+    assert went["incremental"] or not gateway["saved_bytes"]
     assert went["repair_bytes"] == 0
     assert went["full"] + went["incremental"] + went["sessionless"] == gateway["eligible"]["exchanges"]
     assert went["full"] <= always["sessions"]["full"]
