@@ -257,6 +257,11 @@ class _Side:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def write(self, data: Buffer) -> None:
+        """Capture bytes and write them."""
+        self.passed(self._by, bytes(data))
+        self._transport.write(data)
+
     def writelines(self, data: Sequence[Buffer]) -> None:
         """Capture bytes and write them."""
         self.passed(self._by, b"".join(data))

@@ -323,8 +323,9 @@ class Link:
             self._untested = None
         try:
             done, out = self._steady.response(data, now) if self.phase is _OPEN else (0, b"")
-            if done and self.client.transport is not None:
-                self.client.transport.write(out)
+            client = self.client.transport
+            if done and client is not None and not client.is_closing():
+                client.write(out)
             if done < len(data):
                 self.core.receive_broker(data[done:], now)
                 self.pump()

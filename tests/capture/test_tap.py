@@ -17,6 +17,10 @@ from structlog.testing import capture_logs
 from proxy.capture import tap
 from proxy.capture.pcap import file_header
 from proxy.capture.tap import FLUSH_BYTES, Capture, Files
+from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
+from proxy.core.histograms import Measured
+from proxy.core.steady import Steady
 from proxy.server.gateway import Gateway
 from tests.captured import ACK, FIN, RST, SYN, Packet, read, read_directory, streams
 from tests.frames import entry, fetch, fetch_response
@@ -57,10 +61,22 @@ class _Full(Files):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+class _SteadyGateway(WireGateway):
+    """All bytes go by the steady path."""
+
+    def make_core(self, *args: Any) -> Connection:
+        core = super().make_core(*args)
+        core.steady = Steady(SessionLimits(max_sessions=0), Measured(), on=True)
+        core.steady.settle(room=0, is_next=False, request_rest=1 << 30, response_rest=1 << 30)
+        return core
+
+
 @asynccontextmanager
-async def _capturing(broker: str, files: Files, *, records: bool = True) -> AsyncIterator[Gateway]:
+async def _capturing(
+    broker: str, files: Files, *, records: bool = True, kind: type[Gateway] = WireGateway
+) -> AsyncIterator[Gateway]:
     """A gateway that passes bytes and captures them; afterwards everything is on the disk."""
-    async with gateway(broker) as gate:
+    async with gateway(broker, kind) as gate:
         capture = Capture(files, records=records, loop=gate.loop, log=structlog.get_logger())
         gate.tap = capture
         try:
@@ -147,12 +163,13 @@ def test_a_file_ends_with_the_last_whole_record_when_the_disk_is_full(
 
 
 @BOTH_LOOPS
-def test_what_passes_is_written_from_both_sides(tmp_path: Path, plain: bool) -> None:
+@pytest.mark.parametrize("kind", [WireGateway, _SteadyGateway])
+def test_what_passes_is_written_from_both_sides(tmp_path: Path, plain: bool, kind: type[Gateway]) -> None:
     sent = _content(768_000)
     ports: dict[str, int] = {}
 
     async def scene() -> None:
-        async with stub_broker() as broker, _capturing(broker.address, _files(tmp_path)) as gate:
+        async with stub_broker() as broker, _capturing(broker.address, _files(tmp_path), kind=kind) as gate:
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(sent)
                 assert await reader.readexactly(len(sent)) == sent
