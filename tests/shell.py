@@ -110,7 +110,9 @@ class Wire:
     has_ended: bool = False
     fault: Fault | None = None
     steady: Steady = field(
-        default_factory=lambda: Steady(SessionLimits(max_sessions=0), Measured(), on=False)
+        default_factory=lambda: Steady(
+            SessionLimits(max_sessions=0), Measured(), max_request_bytes=1 << 20, on=False
+        )
     )
     client_id: str = "t"
     software_name: str = ""

@@ -185,7 +185,7 @@ class Connection:
         self._now = 0.0
         measured = measured or Measured()
         self._meter = Meter(measured, self._tally)
-        self.steady = Steady(sessions, measured, on=steady)
+        self.steady = Steady(sessions, measured, max_request_bytes=max_request_bytes, on=steady)
         """Asked first: the core gets only the bytes that do not pass there."""
         self._versions = versions or BrokerVersions()
         self._fetches = Fetches(
@@ -369,6 +369,7 @@ class Connection:
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for these brokers; one without a listener is left out of them."""
+        self._catch_up()
         for request in list(self._responses.owed):
             if not request.awaits_brokers or not request.awaits_brokers <= node_ids:
                 continue
@@ -437,7 +438,8 @@ class Connection:
         )
         self.steady.settle(
             room=MAX_IN_FLIGHT - 1 - len(responses.owed) if free else 0,
-            is_next=not (self._response_left or self._response_part or responses.expected or responses.owed),
+            is_next=self.fault is None
+            and not (self._response_left or self._response_part or responses.expected or responses.owed),
             request_rest=max(left - 1, 0) if self.fault is None else 0,
             response_rest=self._passing() if self._response_left and self.fault is None else 0,
         )

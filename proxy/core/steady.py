@@ -167,6 +167,7 @@ class Steady:
     Args:
         limits: the switch for sessions.
         measured: gets the response times and sizes.
+        max_request_bytes: the longest frame taken from the client.
         on: false in tests, to see what the core does by itself.
     """
 
@@ -178,6 +179,7 @@ class Steady:
         "_from_broker",
         "_from_client",
         "_limits",
+        "_max_request_bytes",
         "_measured",
         "_on",
         "_partitions",
@@ -194,8 +196,11 @@ class Steady:
         "session",
     )
 
-    def __init__(self, limits: SessionLimits, measured: Measured, *, on: bool) -> None:
+    def __init__(
+        self, limits: SessionLimits, measured: Measured, *, max_request_bytes: int, on: bool
+    ) -> None:
         self._on = on
+        self._max_request_bytes = max_request_bytes
         self._limits = limits
         self._measured = measured
         self.last_seen = LastSeen()
@@ -251,8 +256,9 @@ class Steady:
             return size, data
         at = 0
         while at < size and len(in_flight) < self.room:
-            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
-            if end > size:
+            length = int.from_bytes(data[at : at + LENGTH_BYTES])
+            end = at + LENGTH_BYTES + length
+            if end > size or length > self._max_request_bytes:
                 break
             frame = data if end - at == size else data[at:end]
             form = self._forms.get(frame[API_KEY_AND_VERSION])
@@ -383,16 +389,16 @@ class Steady:
         client.bytes_out += self._from_broker
         received = self._response_bytes
         form, asked = self._fetch, self._asked
-        if form is not None:
-            for side in (client, broker):
+        for side in (client, broker):
+            side.fetch_response_bytes += received
+            side.partitions_answered += self._partitions
+            side.fetch_record_bytes += self._record_bytes
+            if form is not None:
                 side.fetch_request_bytes += asked * form.size
                 side.partitions_requested += asked * form.partitions
                 side.fetches[FetchKind.SESSIONLESS] += asked
-                side.fetch_response_bytes += received
-                side.partitions_answered += self._partitions
-                side.fetch_record_bytes += self._record_bytes
-            if asked:
-                tally.passthrough[form.reason] += asked
+        if form is not None and asked:
+            tally.passthrough[form.reason] += asked
         self._from_client = self._from_broker = 0
         self._asked = self._response_bytes = self._partitions = self._record_bytes = 0
         return received

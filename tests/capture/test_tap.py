@@ -66,7 +66,7 @@ class _SteadyGateway(WireGateway):
 
     def make_core(self, *args: Any) -> Connection:
         core = super().make_core(*args)
-        core.steady = Steady(SessionLimits(max_sessions=0), Measured(), on=True)
+        core.steady = Steady(SessionLimits(max_sessions=0), Measured(), max_request_bytes=1 << 20, on=True)
         core.steady.settle(room=0, is_next=False, request_rest=1 << 30, response_rest=1 << 30)
         return core
 

@@ -73,7 +73,7 @@ class Scene:
             self.eligibility,
             self.events,
             lambda *why: self.refused.append(why),
-            Steady(SessionLimits(max_sessions=1), Measured(), on=True),
+            Steady(SessionLimits(max_sessions=1), Measured(), max_request_bytes=1 << 20, on=True),
         )
 
     def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:

@@ -226,6 +226,56 @@ def test_the_middle_of_large_frames(chunk: int) -> None:
     assert play.connection.tally.client.fetch_record_bytes == 10_000
 
 
+def test_fetches_in_flight_behind_versions_are_counted() -> None:
+    """What the broker can do is told anew while a fetch is in flight: its form is forgotten then."""
+    play = Playbook().knows()
+    for number in range(1, 4):
+        play.exchange(fetch(16, ("t", 1), correlation=number), told_one(number))
+    asked, told = api_versions("4.3", 9)
+    play.client(asked).to_broker(asked)
+    play.client(fetch(16, ("t", 1), correlation=10)).takes_broker()
+    play.broker(told).takes_client()
+    play.broker(told_one(10)).to_client(told_one(10))
+    assert play.connection.tally.client.partitions_answered == 4
+    play.connection.check_measured()
+
+
+def test_nothing_passes_after_a_fault() -> None:
+    play = Playbook(resolve=gateway).knows()
+    play.exchange(request(HEARTBEAT, 0, 1), response(1))
+    asked = request(METADATA, 1, 2, bytes(4))
+    play.client(asked).to_broker(asked)
+    play.client(request(HEARTBEAT, 0, 3)).takes_broker()
+    play.broker(response(2, b"\0")).nothing()  # not understood, and it may name brokers
+    assert play.connection.fault
+    play.broker(response(3)).nothing()
+
+
+def test_a_request_that_is_too_long_is_a_fault() -> None:
+    play = Playbook(max_request_bytes=200).exchange(produce(1), produced(1))
+    play.client(produce(2, size=400)).nothing()
+    assert "max_request_bytes is 200" in str(play.connection.fault)
+
+
+def test_listeners_open_amid_a_large_request() -> None:
+    """Bytes of it that nobody has counted yet must not be waited for again."""
+    opening = {2}
+    play = Playbook(resolve=gateway, opening=opening.__contains__)
+    play.exchange(produce(1), produced(1)).exchange(produce(2), produced(2))
+    play.client(produce(3)).takes_broker()
+    play.broker(produced(3, tags=_tagged(LEADER))).nothing()
+    play.connection.ask_seldom()
+    large = produce(4, size=5000)
+    for start, end in ((0, 1000), (1000, 2000)):
+        play.client(large[start:end]).to_broker(large[start:end])
+    opening.clear()
+    play.connection.brokers_opened(frozenset({2}))
+    assert play.takes_client()
+    play.client(large[2000:]).to_broker(large[2000:])
+    play.client(produce(5)).to_broker(produce(5))
+    play.broker(produced(4), produced(5)).to_client(produced(4), produced(5))
+
+
 def test_closing_with_requests_in_flight() -> None:
     play = Playbook().exchange(produce(0), produced(0))
     play.client(produce(1)).to_broker(produce(1))
@@ -570,9 +620,16 @@ def _part(index: int, version: int, says: Says) -> wire.PartitionData:
 
 
 @examples(400)
-@given(steps=st.lists(STEPS, max_size=40), resolve=st.sampled_from([None, gateway]), foreign=st.booleans())
-def test_any_conversation(steps: list[Any], resolve: Resolve | None, foreign: bool) -> None:
+@given(
+    steps=st.lists(STEPS, max_size=40),
+    resolve=st.sampled_from([None, gateway]),
+    foreign=st.booleans(),
+    seldom=st.booleans(),
+)
+def test_any_conversation(steps: list[Any], resolve: Resolve | None, foreign: bool, seldom: bool) -> None:
     talk = Talk(resolve, foreign=foreign)
+    if seldom:
+        talk.twin.ask_seldom()
     for step, *arguments in steps:
         getattr(talk, step)(*arguments)
     talk.twin.ended()
