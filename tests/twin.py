@@ -30,7 +30,7 @@ class Twin:
         sessions: as of a `Connection`; so are the others.
     """
 
-    asked = ASKED
+    asked: tuple[str, ...] = ASKED
     """What is compared after each step."""
 
     def __init__(self, *, sessions: SessionLimits, measured: Measured | None = None, **options: Any) -> None:
@@ -149,7 +149,7 @@ class Twin:
 
     def check_measured(self) -> None:
         """Compare what was counted and measured since the beginning."""
-        assert self.tally
+        assert self._on.tally == self._off.tally
         assert self._distributions(0) == self._distributions(1)
 
     def _distributions(self, which: int) -> list[tuple[str, list[int], float]]:
