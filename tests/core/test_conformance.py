@@ -274,7 +274,8 @@ def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isol
         told = next(data for data in entries(response) if data.high_watermark == 3)
         old = release in ("1.0", "1.1", "2.0") and not isolation
         assert told.last_stable_offset == (-1 if old else 3)
-    assert client.incremental in ((0,) if release == "1.0" else (7, 8))
+    # Topic ids make a close dearer, and so do v4 to v6, which are raised: one more fetch passes before.
+    assert client.incremental == (0 if release == "1.0" else 8 if 7 <= version <= 12 else 7)
 
 
 def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
