@@ -508,13 +508,13 @@ class Fetches:
             self._count_partitions(walk, 0)
             return []
         pieces, size, partitions = self._expansion(request, walk, result)
-        if not full:
+        self._settle(request, walk, size, full=full)
+        if not full and not self._unused:  # where it is not 0, what is saved has to set it to 0
             self._arm(request, walk, result)
         request.drop_chunks()
         self._count_partitions(walk, partitions)
         if not full and result.errors:
             self._note_uncached(result)
-        self._settle(request, walk, size, full=full)
         return pieces
 
     def _settle(self, request: InFlightRequest, walk: FetchResponseWalk, size: int, *, full: bool) -> None:

@@ -360,6 +360,24 @@ def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: byte
     play.connection.check_measured()
 
 
+def test_what_saves_keeps_the_session() -> None:
+    """Fetches that no session was of use for are counted; one exchange that saves bytes ends the count."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    for core in play.connection.cores:
+        core._fetches._unused = 63
+    for number in (8, 9, 10, 11):  # all partitions move: nothing is saved; then nothing is new
+        moved: list[Want] = [(*want[:2], min(number, 10)) for want in THREE]
+        turned = moved[number % 3 :] + moved[: number % 3]
+        play.client(fetch(16, *turned, correlation=number)).takes_broker()
+        parts = [entry(want[1], number, records=b"r") for want in THREE] if number < 10 else []
+        elements = [("t", parts)] if parts else []
+        play.broker(fetch_response(16, *elements, session_id=SESSION_ID, correlation_id=number))
+        play.takes_client()
+    play.client(fetch(16, ("t", 0), ("t", 0), correlation=12)).takes_broker()
+    assert play.connection.session_id == SESSION_ID
+
+
 def test_another_fetch_while_one_is_outstanding() -> None:
     """Trap 18: deltas on top of an outstanding one would fail with it."""
     play = Playbook().established(16, THREE)
