@@ -83,6 +83,7 @@ class Gateway(Server):
 
     async def drain(self, within: float) -> int:
         """Stop listening, and finish what is in flight: see `Server.drain`."""
+        self.listeners.stop_opening()
         self._stop_all()
         return await super().drain(within)
 

@@ -164,6 +164,7 @@ class Brokers(Directory):
         self._at_once = AT_ONCE
         """How many listeners may still be opened in this step of the event loop."""
         self._too_many = ""
+        self._stopped = False
 
     @property
     def problems(self) -> list[str]:
@@ -234,6 +235,13 @@ class Brokers(Directory):
                 self._enqueue(broker)
 
     # -- opening -------------------------------------------------------------------------------------------
+
+    def stop_opening(self) -> None:
+        """Open no more listeners: the gateway drains.
+
+        Responses name a new broker all the same: a gateway that shares the port may serve it.
+        """
+        self._stopped = True
 
     def _open_soon(self, broker: Broker) -> None:
         """Open a listener now if its IPs are known, unless many were opened in this step already."""
@@ -310,6 +318,12 @@ class Brokers(Directory):
         if broker.listener is None:
             remedy = "give it a port with --broker-ports"
             self._settle(broker, f"broker {broker.node_id}: its port is outside 1-65535; {remedy}")
+            return
+        if self._stopped:
+            broker.opening = False
+            self._opening.discard(broker.node_id)
+            self._changed()
+            self._is_open(broker.node_id)
             return
         try:
             if not self._by_name(broker):
@@ -451,6 +465,11 @@ class ClusterListeners:
         self._serve(None, sockets)
         for node_id, address in self._state.load():
             brokers.learn(node_id, address)
+
+    def stop_opening(self) -> None:
+        """Open no more listeners: the gateway drains."""
+        if isinstance(self.brokers, Brokers):
+            self.brokers.stop_opening()
 
     def close(self) -> None:
         """Write to the state file what is not written yet."""

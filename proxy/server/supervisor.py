@@ -216,6 +216,7 @@ class Supervisor(Service):
         """Accept no new clients, and have the workers finish what is in flight; see `Server.drain`."""
         self._draining = True
         self.note("draining", f"draining: {self._connected} connections finish their requests in flight")
+        self.listeners.stop_opening()
         for node_id in list(self._sockets):
             self._stop(node_id)
         cut_off = await asyncio.gather(*(worker.drain(within) for worker in self._workers.values()))

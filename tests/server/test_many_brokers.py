@@ -4,6 +4,7 @@ import asyncio
 import json
 import struct
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,5 +200,31 @@ def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take(
         brokers.replace(known)
         await waiting
         assert not brokers.is_opening(1)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("start", [partial(gateway, kind=Gateway), workers], ids=["one process", "workers"])
+def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
+    """With --reuse-port, such a listener would take clients from the gateway that follows."""
+
+    async def scene() -> None:
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            start(cluster.address) as gate,
+            client(gate.listen.port) as (_, writer),
+        ):
+            writer.write(LIST_GROUPS)
+            await until(lambda: LIST_GROUPS in cluster.received)
+            draining = asyncio.create_task(gate.drain(1))
+            await asyncio.sleep(0.05)
+            assert not draining.done()
+            address = Address("127.0.0.1", cluster.port)
+            assert gate.brokers.learn(2, address)
+            assert gate.brokers.resolve("127.0.0.1", 2, address.host, address.port)
+            with pytest.raises(ConnectionRefusedError):
+                async with client(gate.listen.port + 3):
+                    pass
+            await draining
 
     run(scene())
