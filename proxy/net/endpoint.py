@@ -58,6 +58,12 @@ class Endpoint:
         if before and not self.holds and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def end_writing(self) -> None:
+        """Close the writing half, unless the peer has reset the connection, which the event loop reports."""
+        if self.transport is not None and not self.transport.is_closing():
+            with suppress(OSError):  # asyncio's own loop reports it here as well
+                self.transport.write_eof()
+
 
 def set_options(sock: socket.socket) -> None:
     """Let the system notice within two minutes that a peer has vanished, and keep little for a slow one.
@@ -98,7 +104,7 @@ def unread(transport: asyncio.Transport) -> int:
 
 
 def _queued(transport: asyncio.Transport, queue: int) -> int:
-    with suppress(OSError, ValueError):  # it is closed
+    with suppress(OSError, ValueError, AttributeError):  # it is closed; TLS then has no socket
         at = transport.get_extra_info("socket").fileno()
         return int.from_bytes(fcntl.ioctl(at, queue, bytes(4)), sys.byteorder)
     return 0
@@ -109,7 +115,7 @@ def is_gone(transport: asyncio.Transport) -> bool:
 
     An event loop does not watch a socket that has ended and has nothing to write, so it does not notice.
     """
-    with suppress(OSError, ValueError, AttributeError):  # closed; or a system without TCP_INFO
+    with suppress(OSError, ValueError, AttributeError):  # closed, as above; or a system without TCP_INFO
         sock = transport.get_extra_info("socket")
         return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
     return False

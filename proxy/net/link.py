@@ -255,8 +255,8 @@ class Link:
             # that takes (fetch-semantics 1.7).
             waits = self.half_closes and self.core.busy
             self.close_session("client closed", within=None if waits else CLOSE_SECONDS)
-        elif broker is not None and not broker.is_closing():
-            broker.write_eof()
+        else:
+            self.broker.end_writing()
 
     def client_lost(self) -> None:
         """Process the close of the client's socket."""
@@ -463,7 +463,7 @@ class Link:
         if self._client_ended or not client.can_write_eof():
             client.close()
         elif not client.is_closing():
-            client.write_eof()
+            self.client.end_writing()
             self.client.release(self.client.holds)
 
     def _cut_off_later(self) -> None:

@@ -182,3 +182,35 @@ def test_one_that_does_not_read_its_last_response_is_cut_off(plain: bool) -> Non
             await until(lambda: not gate.links and not broker.open)
 
     run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_one_that_resets_while_its_connection_ends_is_not_sent_an_end(plain: bool) -> None:
+    """asyncio's own loop reports in `write_eof` that the socket is not connected any more."""
+
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            sock = socket.create_connection(("127.0.0.1", gate.listen.port))
+            await until(lambda: gate.links and link_of(gate).has_broker)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+            link_of(gate).finish()
+            await until(lambda: not gate.links and not broker.open)
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_the_end_of_a_client_is_not_sent_to_a_broker_that_resets(plain: bool) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, client(gate.listen.port):
+            await until(lambda: gate.links and link_of(gate).has_broker and broker.open)
+            cast("Wire", link_of(gate).core).wire = True
+            sock = broker.writers[0].get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            broker.writers[0].transport.abort()
+            await asyncio.sleep(0)
+            link_of(gate).client_ended()
+            await until(lambda: not gate.links)
+
+    run(scene(), plain=plain)

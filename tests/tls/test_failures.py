@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from proxy.addresses import Address
 from proxy.cli import main
 from proxy.net.bootstrap import BootstrapError, ask
+from proxy.net.endpoint import is_gone, unacknowledged, unread
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
@@ -29,6 +30,7 @@ from tests.shell import (
     client,
     config,
     gateway,
+    link_of,
     request,
     run,
     stub_broker,
@@ -454,3 +456,25 @@ def test_a_file_that_is_no_certificate_names_both_options(
     named = f"--tls-cert {text} and --tls-key {keys.good.key}"
     assert said.startswith(f"fetchgate proxy: {named}: give a certificate and its key in PEM")
     assert said.count("\n") == 1
+
+
+@BOTH_LOOPS
+def test_a_socket_that_is_closed_before_this_is_reported_has_nothing_unread(keys: Keys, plain: bool) -> None:
+    """TLS has no socket any more between the close and its report. A link was closed by a "defect" then."""
+
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, WireGateway, **keys.to_client()) as gate,
+            client(gate.listen.port, keys.trust(), "localhost"),
+        ):
+            await until(lambda: gate.links and link_of(gate).has_broker)
+            transport = link_of(gate).client.transport
+            assert transport is not None
+            transport.abort()
+            while gate.links:
+                last = unacknowledged(transport), unread(transport), is_gone(transport)
+                await asyncio.sleep(0)
+            assert last == (0, 0, False)
+
+    run(scene(), plain=plain)
