@@ -330,7 +330,9 @@ class Steady:
         """
         form = Form(request.api_key, request.version, request.disposition, decisive, answered=answered)
         if (known := self._forms.get(form.key)) is None or known.prefix != decisive:
-            self._keep(form)
+            if len(self._forms) >= MAX_FORMS:
+                self._forms.clear()
+            self._forms[form.key] = form
 
     def learn_fetch(self, request: FetchRequest, reason: Reason) -> None:
         """Keep the form of a forwarded fetch if the next one like it is forwarded for the same reason."""
@@ -358,12 +360,6 @@ class Steady:
     def learn_response(self, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> None:
         """Keep the form of a fetch response, which is forwarded as it came, if it has one entry."""
         self._entry = entry_form(request, frame, walk) or self._entry
-
-    def _keep(self, form: Form) -> Form:
-        if len(self._forms) >= MAX_FORMS:
-            self._forms.clear()
-        self._forms[form.key] = form
-        return form
 
     def settle(self, *, room: int, is_next: bool, request_rest: int, response_rest: int) -> None:
         """Say what may pass from now on; see the attributes."""

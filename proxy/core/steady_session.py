@@ -13,10 +13,11 @@ from proxy.core.events import FetchKind, Tally
 from proxy.core.histograms import Meter
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.last_seen import LastSeen
-from proxy.protocol.api import RESPONSE_CORRELATION_ID
+from proxy.protocol.api import RESPONSE_CORRELATION_ID, ApiKey
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.handler import FetchSessionHandler
 
+_FETCH: Final = int(ApiKey.FETCH)
 _SESSIONLESS: Final = int(FetchKind.SESSIONLESS)
 _INCREMENTAL: Final = int(FetchKind.INCREMENTAL)
 
@@ -157,7 +158,7 @@ class SteadySession:
     def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
         """Return the outstanding fetch as the core keeps it."""
         fetch = self._request
-        request = InFlightRequest(1, fetch.layout.version, correlation_id, Disposition.EXPANDED)
+        request = InFlightRequest(_FETCH, fetch.layout.version, correlation_id, Disposition.EXPANDED)
         request.fetch = fetch.with_frame(self._frame)
         request.first = self._first
         request.through_session = True
