@@ -96,7 +96,8 @@ class Binding:
         return None
 
     def _bound(self, family: int, at: Any, prepare: Prepare | None) -> socket.socket:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        # What is accepted has the same protocol; where it is 0, asyncio's own loop does not set TCP_NODELAY.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             if prepare is not None:
                 prepare(sock)

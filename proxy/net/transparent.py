@@ -173,7 +173,8 @@ def outbound_socket(address: Address) -> socket.socket:
     Raises:
         OSError: no port is free.
     """
-    sock = socket.socket(_family(address.host), socket.SOCK_STREAM)
+    # With protocol 0, asyncio's own loop would not set TCP_NODELAY.
+    sock = socket.socket(_family(address.host), socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setblocking(False)
         sock.bind(("", 0))

@@ -4,8 +4,10 @@ import asyncio
 import socket
 from typing import cast
 
+from proxy.addresses import Address
 from proxy.net.endpoint import WRITE_HIGH_WATER, Endpoint, set_options, unacknowledged
-from tests.shell import BOTH_LOOPS, client, run, socket_of, stub_broker, until
+from proxy.net.transparent import outbound_socket
+from tests.shell import BOTH_LOOPS, client, gateway, link_of, run, socket_of, stub_broker, until
 
 
 class Transport:
@@ -114,3 +116,23 @@ def test_a_transport_without_a_socket_keeps_nothing_there() -> None:
             return sock
 
     assert unacknowledged(cast("asyncio.Transport", Lost())) == 0
+
+
+@BOTH_LOOPS
+def test_what_is_written_is_sent_at_once(plain: bool) -> None:
+    """asyncio's own loop sets TCP_NODELAY only for a socket that names its protocol."""
+
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, client(gate.listen.port):
+            await until(lambda: gate.links and link_of(gate).has_broker)
+            for end in (link_of(gate).client, link_of(gate).broker):
+                assert end.transport is not None
+                sock = end.transport.get_extra_info("socket")
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    run(scene(), plain=plain)
+
+
+def test_a_socket_of_transparent_mode_names_its_protocol() -> None:
+    with outbound_socket(Address("127.0.0.1", 9092)) as sock:
+        assert sock.proto == socket.IPPROTO_TCP
