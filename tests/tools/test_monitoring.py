@@ -97,6 +97,17 @@ def test_what_is_grouped_by_is_a_label(series: Series, expression: str) -> None:
         assert {label.strip() for label in grouped.split(",")} <= labels
 
 
+def test_what_is_saved_is_less_what_the_gateway_itself_asked() -> None:
+    both = [
+        (where, expression)
+        for where, expression in _expressions()
+        if {'"client"', '"broker"'} <= set(re.findall(r'request_bytes_total{[^}]*side=("\w+")', expression))
+    ]
+    assert len(both) == 3
+    for where, expression in both:
+        assert "fetchgate_probe_bytes_total" in expression, where
+
+
 def test_every_alert_tells_who_what_and_how_bad() -> None:
     for rule in _rules():
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
