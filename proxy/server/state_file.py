@@ -95,4 +95,4 @@ class StateFile:
 
 def _parse(document: Any) -> Iterable[tuple[int, Address]]:
     for entry in document["brokers"]:
-        yield int(entry["id"]), Address(str(entry["host"]), int(entry["port"]))
+        yield int(entry["id"]), Address.parse(str(Address(str(entry["host"]), int(entry["port"]))))

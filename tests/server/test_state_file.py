@@ -92,7 +92,18 @@ def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> N
     run(scene())
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"brokers": [{"id": "x"}]}', '{"brokers": 5}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"brokers": [{"id": "x"}]}',
+        '{"brokers": 5}',
+        '{"brokers": [{"id": 1, "host": "kafka-1", "port": 99999}]}',
+        '{"brokers": [{"id": 1, "host": "", "port": 9092}]}',
+        "\xff",
+    ],
+)
 def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text, encoding="latin-1")
