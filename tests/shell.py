@@ -103,6 +103,7 @@ class Wire:
     reads_client: bool = True
     buffered: int = 0
     completes_soon: bool = False
+    longest_wait: float = 0.0
     done: bool = False
     begun: bool = True
     busy: bool = False

@@ -265,6 +265,12 @@ class Connection:
         return bool(self._responses.owed or self.steady.in_flight)
 
     @property
+    def longest_wait(self) -> float:
+        """How many seconds the fetches in flight let the broker wait (max_wait_ms), at most."""
+        fetches = [request.fetch for request in self._responses.expected if request.fetch is not None]
+        return max((fetch.max_wait_ms for fetch in fetches), default=0) / 1e3
+
+    @property
     def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
         return self._responses.buffered

@@ -37,6 +37,9 @@ UNREACHABLE_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 10.0
 """The longest time to close a session at the broker. Then: the longest without progress of a peer that still
 has to read its last bytes."""
+HALF_CLOSED_SECONDS: Final = 30.0
+"""How long a client that sends no more waits for a byte, beyond what its fetches let the broker wait. When it
+has left is not seen, and a broker may hang: else each client that gives up on it would leave two sockets."""
 LINGER_SECONDS: Final = 1.0
 """How long a client that has all its bytes may take to close, too."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -251,8 +254,8 @@ class Link:
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
             if broker is None and self.core.to_broker:
                 return  # `broker_connected` calls this again
-            # A broker sends a client that has closed its writing half what it still waits for, however long
-            # that takes (fetch-semantics 1.7).
+            # A broker sends a client that has closed its writing half what that still waits for
+            # (fetch-semantics 1.7).
             waits = self.half_closes and self.core.busy
             self.close_session("client closed", within=None if waits else CLOSE_SECONDS)
         else:
@@ -419,8 +422,8 @@ class Link:
         """Notice what no callback tells; call this every few seconds.
 
         One thing is a client that reads nothing. Another is a client that sends no more and waits for
-        responses. It may wait as long as the broker lets it wait. When it has them all, or is gone, the rest
-        has its limit: see `CLOSE_SECONDS`.
+        responses. It may wait as long as it lets the broker wait: see `overdue`. When it has them all, or is
+        gone, the rest has its limit: see `CLOSE_SECONDS`.
         """
         client = self.client.transport
         if client is not None and client.get_write_buffer_size():
@@ -505,7 +508,8 @@ class Link:
         self._note_progress(now)
         silent = idle > 0 and now - self.active_at >= idle
         if self._half_closed:
-            return IDLE if silent else ""  # when such a client has left is not seen
+            waited = now - self.active_at >= self.core.longest_wait + HALF_CLOSED_SECONDS
+            return IDLE if silent or waited else ""
         if self.client.holds & OWN_FULL and not self.core.wire:
             return NOT_READING if silent else ""
         if self.client.holds:

@@ -170,7 +170,8 @@ def test_the_sockets_and_the_environment_of_the_units_make_a_gateway(place: Plac
             until(lambda: "applied=['sessions']" in gate.log(), "SIGHUP is not heard")
             assert not gate.state()["sessions"]["on"]
             client.fetch()
-        assert json.loads((gate.folder / "brokers.json").read_text())["brokers"]
+        state = gate.folder / "brokers.json"
+        until(lambda: state.exists() and json.loads(state.read_text())["brokers"], "no state was written")
         assert gate.stop() == 0
         assert "warning" not in gate.log()
 

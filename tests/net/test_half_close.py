@@ -118,6 +118,25 @@ def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
     run(scene())
 
 
+def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most clients that end have left, and a broker may hang: each would leave two sockets."""
+    monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.3)
+
+    async def scene() -> None:
+        async with _half_closed() as (gate, _broker, reader, _):
+            cast("Wire", link_of(gate).core).longest_wait = 3600.0
+            await asyncio.sleep(0.6)
+            assert link_of(gate).phase is Phase.CLOSING
+            cast("Wire", link_of(gate).core).longest_wait = 0.0
+            assert await reader.read() == b""
+            await until(lambda: not gate.links)
+            assert gate.turned_away["idle"] == 1
+
+    run(scene())
+
+
 def test_a_drain_has_its_own_limit() -> None:
     async def scene() -> None:
         async with _half_closed() as (gate, _broker, reader, _):
