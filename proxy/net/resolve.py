@@ -7,7 +7,7 @@ run it in a few threads, which all names share. Here each look-up has a thread o
 - The last IPs that were found are kept. They are used while a look-up fails or takes long.
 - After a look-up failed there is no other one of that name for a while (`RETRY_SECONDS`).
 - At most `MOST` look-ups run at a time, and at most half of them for names that failed before: the names of a
-  silent server can't keep out the others.
+  silent server can't keep out the others. Only more than `MOST` new ones can, until they have failed once.
 - The threads are daemons: the process exits without waiting for them.
 """
 
