@@ -221,6 +221,20 @@ class Eligibility:
             return Reason.RESTING
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
+    def hinders(self) -> bool:
+        """Whether a reason that may come between two fetches speaks against a session that goes on.
+
+        For fetches of one form: what `against` finds in the fetch, the client and the broker stays as it is.
+        """
+        sessions = self._sessions
+        return (
+            self.never is not None
+            or self.large
+            or sessions.crowded
+            or self.savings.rests
+            or (self.starves and sessions.keep_order)
+        )
+
 
 def _fences(fetch: FetchRequest) -> bool:
     """Whether any entry carries a leader epoch for the broker to check (v9 and later)."""

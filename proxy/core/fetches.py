@@ -84,7 +84,6 @@ class Fetches:
 
     __slots__ = (
         "_ask_versions",
-        "_client_id",
         "_close_frame",
         "_close_id_at",
         "_events",
@@ -137,7 +136,6 @@ class Fetches:
         self._forwarding = Forwarding(resolve, refuse)
         self._steady = steady
         self._meter = meter
-        self._client_id = ""
         self._slot = False
         self._refused = False
         self._unused = 0
@@ -148,7 +146,7 @@ class Fetches:
 
     def request(self, request: InFlightRequest, frame: bytes, body: int, client_id: str) -> None:
         """Decide what becomes of a whole fetch of v4 to v18, and send what the broker is to see of it."""
-        self.version, self._client_id = request.version, client_id
+        self.version = request.version
         self._steady.forget_fetch()
         fetch = self._steady.last_seen.request(frame)
         if fetch is None:
@@ -592,7 +590,6 @@ class Fetches:
             return
         self._steady.session = session = SteadySession(
             form,
-            self._client_id,
             self.handler,
             self.eligibility,
             self._limits,

@@ -1,8 +1,8 @@
 """The steady path of a session: the list turned, at most some entries moved, and one or none came. Sans-IO.
 
 It is the flat form of what `Fetches` does with a `Rotated` fetch and with a response of at most one entry.
-It decides nothing by itself: `Eligibility.against` is asked each time, and `Rotation` finds and builds. What
-it leaves out are the objects and the tables that only other cases need. `Fetches` arms it after such a fetch.
+It decides nothing by itself: `Eligibility` is asked each time, and `Rotation` finds and builds. What it
+leaves out are the objects and the tables that only other cases need. `Fetches` arms it after such a fetch.
 """
 
 from typing import Final
@@ -16,7 +16,9 @@ from proxy.core.last_seen import LastSeen
 from proxy.protocol.api import RESPONSE_CORRELATION_ID, ApiKey
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.handler import FetchSessionHandler
+from proxy.session.state import SessionState
 
+_ESTABLISHED: Final = SessionState.ESTABLISHED
 _FETCH: Final = int(ApiKey.FETCH)
 _SESSIONLESS: Final = int(FetchKind.SESSIONLESS)
 _INCREMENTAL: Final = int(FetchKind.INCREMENTAL)
@@ -27,7 +29,6 @@ class SteadySession:
 
     Args:
         request: the form of the client's fetches, without a frame.
-        client_id: whose they are.
         handler: the session.
         eligibility: says whether fetches may go through it.
         limits: the switches of the process.
@@ -38,7 +39,6 @@ class SteadySession:
 
     __slots__ = (
         "_altered",
-        "_client_id",
         "_eligibility",
         "_entry",
         "_first",
@@ -47,6 +47,8 @@ class SteadySession:
         "_last_seen",
         "_limits",
         "_meter",
+        "_off_for",
+        "_on",
         "_request",
         "_row",
         "_sent",
@@ -56,7 +58,6 @@ class SteadySession:
     def __init__(
         self,
         request: FetchRequest,
-        client_id: str,
         handler: FetchSessionHandler,
         eligibility: Eligibility,
         limits: SessionLimits,
@@ -65,11 +66,10 @@ class SteadySession:
         meter: Meter,
     ) -> None:
         self._request = request
-        self._client_id = client_id
         self._handler = handler
         self._eligibility = eligibility
         self._last_seen = last_seen
-        self._limits = limits
+        self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
         self._tally = tally
         self._meter = meter
         self._entry: EntryForm | None = None
@@ -91,9 +91,10 @@ class SteadySession:
             frame: what was read, which may be anything.
         """
         request, handler = self._request, self._handler
-        if not self._last_seen.matches(frame):
+        limits = self._limits
+        if handler.state is not _ESTABLISHED or not self._last_seen.matches(frame):
             return None
-        if self._eligibility.against(request, self._client_id, handler) is not None:
+        if limits.on is not self._on or limits.off_for is not self._off_for or self._eligibility.hinders():
             return None
         rotated = handler.rotated(frame, request.topics)
         if rotated is None:

@@ -35,7 +35,18 @@ class Rotation:
         table: the partitions that it lists.
     """
 
-    __slots__ = ("_at", "_element", "_key", "_limits", "_rest", "_start", "_suspects", "table", "topics")
+    __slots__ = (
+        "_at",
+        "_element",
+        "_first",
+        "_key",
+        "_limits",
+        "_rest",
+        "_start",
+        "_suspects",
+        "table",
+        "topics",
+    )
 
     def __init__(self, request: FetchRequest, table: PartitionTable) -> None:
         frame, layout = request.frame, request.layout
@@ -49,6 +60,8 @@ class Rotation:
         self._rest = layout.count(0) + frame[request.tail :]
         self._element = layout.count(1) + layout.prefix(self._key, table.size)
         self._suspects: list[int] = []
+        self._first = 0
+        """The row of the first entry of the last fetch."""
 
     def suspect(self, rows: Sequence[int]) -> None:
         """Note the rows that the broker sent entries for. The next fetch is likely to change these."""
@@ -56,7 +69,17 @@ class Rotation:
 
     def first(self, frame: bytes) -> int:
         """Return the row of a fetch's first entry, -1 if the table has none."""
-        return self.table.row(self._key, int.from_bytes(frame[self._at : self._at + PARTITION_BYTES]))
+        table, at = self.table, self._at
+        item, last = table.layout.request_entry, self._first
+        # It is likely to be the row behind that of the last fetch, or that row. The table's look-up touches
+        # more memory than all else that such a fetch needs.
+        for row in ((last + 1) % table.size, last):
+            if frame.startswith(table.request_bytes[row * item : row * item + PARTITION_BYTES], at):
+                break
+        else:
+            row = table.row(self._key, int.from_bytes(frame[at : at + PARTITION_BYTES]))
+        self._first = max(row, 0)
+        return row
 
     def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
         """Return row and entry of all that a fetch changes, in its order; None if this way can't find it.

@@ -56,7 +56,7 @@ def run(stage: Stage) -> list[Table]:
             label = f"{name}, records in one" if busy else name
             rows.append(Row(name=label, unit="µs", values={GATEWAY: took}, limit=None if busy else limit))
     notes = [
-        "Medians; the list rotated on every fetch, Fetch v16, response without records unless said.",
+        "Medians; the list rotated by one on every fetch, Fetch v16, response without records unless said.",
         "From the read of a socket to the write to the other one, without the event loop and the kernel.",
     ]
     title = "One fetch inside the gateway, request and response"

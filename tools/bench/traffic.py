@@ -47,7 +47,7 @@ def listing(topics: int, partitions: int) -> Topics:
 
 
 def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len(RECORDS)) -> Traffic:
-    """Fetch all partitions, rotated by chance. The broker has nothing new, or records.
+    """Fetch all partitions, rotated by one each time as librdkafka does; nothing is new, or records are.
 
     Args:
         topics: how many.
@@ -56,14 +56,13 @@ def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len
         size: bytes of these.
     """
     listed = listing(topics, partitions)
-    chance = random.Random(partitions)  # noqa: S311 - any order will do, the same on every run
     hot: Key = (listed[0][0], 0)
     session = topics * partitions > 1
     records = {hot: bytes(size)} if busy else {}
     changed = [(hot[0], [hot[1]])] if busy else []
 
     def frames(number: int) -> tuple[bytes, bytes]:
-        turned = rotated(listed, chance.randrange(topics * partitions))
+        turned = rotated(listed, number % (topics * partitions))
         sent = fetch_request(number, turned, offsets={hot: OFFSET + number} if busy else {})
         answered = changed if session else listed
         response = fetch_response(number, answered, session_id=SESSION_ID if session else 0, records=records)
