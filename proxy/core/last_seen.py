@@ -51,19 +51,22 @@ class LastSeen:
     def matches(self, frame: bytes) -> bool:
         """Whether a fetch differs from the last one only in its correlation id and its entries."""
         form = self.form
-        if (
-            form is None
-            or not frame.startswith(self._kind)
-            or not frame.startswith(self._before, REQUEST_START_BYTES)
-            or not frame.endswith(self._after)
-            or len(frame) != self._size
-        ):
+        if form is None or not self.surrounds(frame):
             return False
         if not form.layout.flexible:
             return True
         size = form.layout.request_entry
         start, count = form.topics.blocks[0]
         return frame[start + size - 1 : start + count * size : size].count(0) == count  # no entry has tags
+
+    def surrounds(self, frame: bytes) -> bool:
+        """Whether a fetch is like the last one around its entries. These are not looked at."""
+        return (
+            len(frame) == self._size
+            and frame.startswith(self._kind)
+            and frame.startswith(self._before, REQUEST_START_BYTES)
+            and frame.endswith(self._after)
+        )
 
     def note_request(self, request: FetchRequest) -> None:
         """Keep the form of a fetch, without its entries, if they stand in one place."""

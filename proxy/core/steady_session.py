@@ -32,7 +32,7 @@ class SteadySession:
         handler: the session.
         eligibility: says whether fetches may go through it.
         limits: the switches of the process.
-        last_seen: knows fetches of that form, and empty responses.
+        last_seen: knows what is around the entries of such fetches, and empty responses.
         tally: that of the connection.
         meter: that of the connection.
     """
@@ -52,6 +52,7 @@ class SteadySession:
         "_request",
         "_row",
         "_sent",
+        "_tagged",
         "_tally",
     )
 
@@ -66,6 +67,8 @@ class SteadySession:
         meter: Meter,
     ) -> None:
         self._request = request
+        self._tagged = request.layout.flexible
+        """Entries end with tags."""
         self._handler = handler
         self._eligibility = eligibility
         self._last_seen = last_seen
@@ -92,12 +95,13 @@ class SteadySession:
         """
         request, handler = self._request, self._handler
         limits = self._limits
-        if handler.state is not _ESTABLISHED or not self._last_seen.matches(frame):
+        if handler.state is not _ESTABLISHED or not self._last_seen.surrounds(frame):
             return None
         if limits.on is not self._on or limits.off_for is not self._off_for or self._eligibility.hinders():
             return None
         rotated = handler.rotated(frame, request.topics)
-        if rotated is None:
+        # Entries that equal the table's have no tags, as those have none.
+        if rotated is None or (self._tagged and any(entry[-1] for _, entry in rotated.altered)):
             return None
         handler.ask_rotated(rotated)
         self._frame, self._first = frame, rotated.first

@@ -316,6 +316,17 @@ def test_fetches_of_a_session_take_it(version: int) -> None:
     play.connection.check_measured()
 
 
+def test_tags_of_an_entry_that_has_moved_are_seen() -> None:
+    """The broker has just sent records of it, so that it may differ from what the session has."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4, b"r" * 300)
+    asked = bytearray(fetch(16, *THREE, correlation=8))
+    at = asked.index(b"\0\0\0\2" + b"\xff" * 4)  # partition 2; partition 1's tags stand before it
+    asked[at - 1] = 1
+    play.client(bytes(asked)).to_broker(bytes(asked))
+    assert play.connection.tally.passthrough["not understood"] == 1
+
+
 def test_the_last_epoch_is_followed_by_1() -> None:
     """Case 17."""
     play = Playbook().established(16, THREE)
