@@ -20,7 +20,7 @@ from proxy.core.last_seen import LastSeen
 from proxy.protocol.api import ApiKey
 from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections
+from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.simulate.outcome import CapturedFetch, Outcome, read_fetch
 from tools.bench.counting import Counted, saved
@@ -194,13 +194,9 @@ def _against_the_best(folder: Path, gateway: Gateway) -> list[Row]:
 
 
 def _connections(folder: Path) -> dict[str, list[Exchange | ConnectionEnd]]:
-    connections = Connections()
-    found: list[Exchange | ConnectionEnd] = []
-    for share in sources.plan(sources.expand([str(folder)]), _SEGMENT):
-        for batch in segments.read(share):
-            found += connections.feed(batch)
+    shares = sources.plan(sources.expand([str(folder)]), _SEGMENT)
     grouped: dict[str, list[Exchange | ConnectionEnd]] = defaultdict(list)
-    for event in [*found, *connections.end()]:
+    for event in read_exchanges(batch for share in shares for batch in segments.read(share)):
         grouped[event.connection].append(event)
     return grouped
 

@@ -11,7 +11,7 @@ import pytest
 from proxy.protocol.api import ApiKey
 from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections
+from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.simulate.engine import Engine
 from replay.simulate.outcome import Outcome
@@ -27,12 +27,8 @@ def _manifest(name: str) -> dict[str, Any]:
 
 
 def _events(name: str) -> list[Exchange | ConnectionEnd]:
-    connections = Connections()
-    found: list[Exchange | ConnectionEnd] = []
-    for share in sources.plan(sources.expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30):
-        for batch in segments.read(share):
-            found += connections.feed(batch)
-    return [*found, *connections.end()]
+    shares = sources.plan(sources.expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30)
+    return list(read_exchanges(batch for share in shares for batch in segments.read(share)))
 
 
 def _on(side: str, name: str, events: Iterable[Exchange | ConnectionEnd]) -> list[Exchange | ConnectionEnd]:

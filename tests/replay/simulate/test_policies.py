@@ -7,7 +7,7 @@ import pytest
 
 from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections
+from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
@@ -18,12 +18,8 @@ NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap"))
 
 @cache
 def events(name: str) -> list[Exchange | ConnectionEnd]:
-    connections = Connections()
-    found: list[Exchange | ConnectionEnd] = []
-    for share in sources.plan(sources.expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30):
-        for batch in segments.read(share):
-            found += connections.feed(batch)
-    return [*found, *connections.end()]
+    shares = sources.plan(sources.expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30)
+    return list(read_exchanges(batch for share in shares for batch in segments.read(share)))
 
 
 def saved(name: str, policy: Policy) -> tuple[int, int]:
