@@ -567,7 +567,7 @@ class Connection:
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
         """Take a request that is forwarded as it is; what becomes of its response depends on it."""
         if self._rewriting.refuses(api_key, version):
-            self.tally.refused[Refusal.VERSION] += 1
+            self._tally.refused[Refusal.VERSION] += 1
             self._fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
             return len(data)
         answered = True
@@ -732,7 +732,7 @@ class Connection:
 
     def _refuse_response(self, refusal: Refusal, reason: str) -> None:
         """End the connection: of this response nothing more may go to the client."""
-        self.tally.refused[refusal] += 1
+        self._tally.refused[refusal] += 1
         self._fail("broker", reason)
 
     def _fail(self, side: str, reason: str) -> None:
