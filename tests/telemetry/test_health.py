@@ -1,8 +1,9 @@
 """Reasons that `/readyz` gives, beyond those of the bootstrap and the listeners."""
 
+import gc
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -74,15 +75,24 @@ def test_that_no_broker_is_reachable_is_said_first() -> None:
 
 
 @contextmanager
-def _descriptors_left(count: int) -> Iterator[None]:
-    """Have so many file descriptors left in this process."""
+def _descriptors_left(count: int) -> Iterator[Callable[[], None]]:
+    """Have so many file descriptors left in this process; what it gives does so again.
+
+    Some that other tests left open are closed at any time, and then there are more.
+    """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.dup(0) for _ in range(count + 1)]  # the lowest ones that are free
-    for each in taken:
-        os.close(each)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], limits[1]))
+
+    def leave() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        taken = [os.dup(0) for _ in range(count + 1)]  # the lowest ones that are free
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], limits[1]))
+
+    gc.collect()
+    leave()
     try:
-        yield
+        yield leave
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -103,8 +113,13 @@ def test_that_no_descriptor_is_left_for_a_client_is_a_reason(left: int) -> None:
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             await until(lambda: gate.health().state == "ready")
-            with capture_logs() as lines, _descriptors_left(left):
-                await until(lambda: gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR]))
+            with capture_logs() as lines, _descriptors_left(left) as leave:
+
+                def told() -> bool:
+                    leave()
+                    return gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR])
+
+                await until(told)
             await until(lambda: gate.health().state == "ready")
             # The line "ready" may come after the state.
             warnings = [line["event"] for line in lines if line["log_level"] == "warning"]

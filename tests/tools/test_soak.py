@@ -1,8 +1,11 @@
 """How the soak judges what was received."""
 
 import hashlib
-from typing import Any
+import random
+from typing import Any, cast
 
+from tools.soak.disturbances import Disturbances
+from tools.soak.producers import Topics
 from tools.soak.records import Log, Place, Produced, Received, Record, digest_of, generation_of
 
 STEADY = Place("steady", 0, 3)
@@ -56,13 +59,15 @@ def test_what_was_lost_twice_in_the_log_or_invented_is_a_problem() -> None:
         produced.delivered(STEADY, offset, digest)
         log.put(STEADY, offset, digest)
     produced.delivered(STEADY, None, digests[3])
-    assert produced.problems(log) == ["1 records that were acknowledged without an offset are not in the log"]
+    assert produced.problems(log, {}) == [
+        "1 records that were acknowledged without an offset are not in the log"
+    ]
     log.put(STEADY, 3, digests[3])
-    assert produced.problems(log) == []
+    assert produced.problems(log, {}) == []
     log.put(STEADY, 4, digests[3])
     log.put(STEADY, 5, 99)
     log.put(STEADY, 1, digests[0])
-    assert produced.problems(log) == [
+    assert produced.problems(log, {}) == [
         "1 acknowledged records are not in the log: steady-3 at 1",
         "2 records are in the log more than once",
         "1 records are in the log that nobody sent",
@@ -74,10 +79,12 @@ def test_records_of_a_deleted_generation_need_not_be_in_the_log() -> None:
     digest = _record(1).digest()
     produced.sent.add(digest)
     produced.delivered(Place("churn", 0, 1), 0, digest)
+    assert produced.problems(log, {"churn": 1}) == [], "nothing was produced to it since"
     later = _record(2).digest()
     produced.sent.add(later)
     log.put(Place("churn", 1, 1), 0, later)
-    assert produced.problems(log) == []
+    assert produced.problems(log, {"churn": 1}) == []
+    assert produced.problems(log, {"churn": 0}) == ["1 acknowledged records are not in the log: churn-1 at 0"]
 
 
 def test_a_record_may_come_again_after_a_rebalance_only() -> None:
@@ -100,3 +107,19 @@ def test_changed_and_invented_records_are_told_with_their_place() -> None:
     assert received.changed == [(STEADY, 0)]
     assert received.invented == [(STEADY, 1)]
     assert received.log.count == 1
+
+
+class _Never:
+    """Stands for what the disturbance must not touch."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"{name} was used")
+
+
+def test_a_topic_is_not_deleted_at_the_end_of_a_run_while_somebody_is_behind() -> None:
+    topics, never = Topics("steady", "churn"), cast("Any", _Never())
+    disturbances = Disturbances(never, never, never, topics, 0, 5.0, lambda: ["slow"], frozenset())
+    disturbances.end()
+    disturbances.broker_kinds["topic made again"](random.Random(0))
+    assert (topics.generation, disturbances.late) == (0, set())
+    assert topics.churn_open

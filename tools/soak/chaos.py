@@ -50,6 +50,8 @@ class Outcome:
     done: Mapping[str, int]
     churn: str
     """The topic that was made again and again."""
+    generations: Mapping[str, int]
+    """How often it was."""
     late: set[str]
     """Consumers that had not received all of a topic when it was deleted."""
     used: tuple[Used, Used, int]
@@ -69,7 +71,7 @@ class Outcome:
 
     def judge(self) -> None:
         """Add what was wrong with the records."""
-        self.problems += self.produced.problems(self.log)
+        self.problems += self.produced.problems(self.log, self.generations)
         direct = {reader.name: reader for reader in self.readers if reader.way == DIRECT}
         for reader in self.readers:
             name, received = str(reader), reader.received
@@ -199,6 +201,7 @@ class _Run:
             self._readers,
             self._disturbances.done,
             self._topics.churn,
+            {self._topics.churn: self._topics.generation},
             self._disturbances.late,
             (self._gateways.first, last, self._gateways.most),
             self._gateways.fetches,

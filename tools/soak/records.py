@@ -125,10 +125,16 @@ class Produced:
         self.given_up += 1
         self.errors[reason] += 1
 
-    def problems(self, log: Log) -> list[str]:
-        """Return what the brokers' log, as read at the end, lacks or has that was not sent."""
+    def problems(self, log: Log, generations: Mapping[str, int]) -> list[str]:
+        """Return what the brokers' log, as read at the end, lacks or has that was not sent.
+
+        Args:
+            log: what was read.
+            generations: by topic that was made again, how often; the records of earlier ones were deleted.
+        """
         found = []
-        if lost := [where for where in self.acknowledged.missing_from(log) if _kept(log, where[0])]:
+        missing = self.acknowledged.missing_from(log)
+        if lost := [where for where in missing if where[0].generation == generations.get(where[0].topic, 0)]:
             found.append(f"{len(lost)} acknowledged records are not in the log: {describe(lost)}")
         times = Counter(digest for _, _, digest in log.items())
         if lacking := sum(digest not in times for digest in self.without_offset):
@@ -138,11 +144,6 @@ class Produced:
         if invented := sum(digest not in self.sent for digest in times):
             found.append(f"{invented} records are in the log that nobody sent")
         return found
-
-
-def _kept(log: Log, place: Place) -> bool:
-    """Whether the log still has this generation of a topic; earlier ones were deleted."""
-    return all(other.generation <= place.generation for other in log._columns if other.topic == place.topic)  # noqa: SLF001
 
 
 def describe(places: Sequence[tuple[Place, int]]) -> str:
