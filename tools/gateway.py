@@ -23,6 +23,9 @@ from tools.kafka.ports import free_ports
 START_TIMEOUT = 30.0
 """/readyz must say ready after so many seconds. Half a second is usual."""
 
+ADMIN_TIMEOUT = 30.0
+"""The admin endpoint must respond within so many seconds. On a busy machine, /state of 2,000 clients takes some."""
+
 HIGHEST_NODE = 10
 """Brokers 0 to 10 have a port. Their ports follow the listen port."""
 
@@ -207,7 +210,7 @@ class GatewayProcess:
         return 200
 
     def _get(self, page: str) -> str:
-        with urllib.request.urlopen(f"http://{self.admin}{page}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://{self.admin}{page}", timeout=ADMIN_TIMEOUT) as response:
             text: bytes = response.read()
         return text.decode()
 
