@@ -13,6 +13,7 @@ from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
     REQUEST_START_BYTES,
+    RESPONSE_START_BYTES,
     ErrorCode,
 )
 from proxy.protocol.fetch_layout import PARTITION_BYTES, SESSION
@@ -23,6 +24,7 @@ from proxy.protocol.received import Received
 from proxy.session.expand import COPIED, FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable
 
+_CORRELATION_ID_BYTES: Final = RESPONSE_START_BYTES - LENGTH_BYTES
 _MAX_SUSPECTS: Final = 16
 """With more suspects, comparing columns is faster."""
 
@@ -37,8 +39,13 @@ class Rotation:
 
     __slots__ = (
         "_at",
+        "_bare",
+        "_bare_kind",
         "_element",
+        "_end",
         "_first",
+        "_full",
+        "_full_bytes",
         "_key",
         "_limits",
         "_rest",
@@ -59,6 +66,15 @@ class Rotation:
         self._limits = frame[REQUEST_START_BYTES : request.body + layout.request_session]
         self._rest = layout.count(0) + frame[request.tail :]
         self._element = layout.count(1) + layout.prefix(self._key, table.size)
+        self._bare = layout.count(0) + self._rest
+        """The end of a fetch that changes nothing; so is its beginning."""
+        size = len(self._start) + _CORRELATION_ID_BYTES + len(self._limits) + SESSION.size + len(self._bare)
+        self._bare_kind = size.to_bytes(LENGTH_BYTES) + self._start
+        self._full = response_head(layout, b"", 0) + self._element
+        """The beginning of a response that is not throttled, behind the correlation id; so is its end."""
+        self._end = b"\0\0" if layout.flexible else b""
+        self._full_bytes = _CORRELATION_ID_BYTES + len(self._full) + len(self._end)
+        """Bytes of such a response apart from its length and its entries."""
         self._suspects: list[int] = []
         self._first = 0
         """The row of the first entry of the last fetch."""
@@ -90,10 +106,14 @@ class Rotation:
         """
         requested, item = self.table.request_bytes, self.table.layout.request_entry
         found: list[tuple[int, bytes]] = []
-        at = self._at
+        at, suspects = self._at, self._suspects
+        if not suspects:
+            behind = at + (self.table.size - first) * item
+            alike = frame.startswith(requested[first * item : self.table.size * item], at)
+            return found if alike and frame.startswith(requested[: first * item], behind) else None
         for start, end in ((first, self.table.size), (0, first)):
             row = start
-            for suspect in (*[each for each in self._suspects if start <= each < end], end):
+            for suspect in (*[each for each in suspects if start <= each < end], end):
                 if not frame.startswith(requested[row * item : suspect * item], at):
                     return None
                 at += (suspect - row) * item
@@ -115,19 +135,19 @@ class Rotation:
             altered: the result of `altered`.
             session: id and epoch.
         """
+        correlation_id, pair = frame[REQUEST_CORRELATION_ID], SESSION.pack(*session)
+        if not altered:
+            return b"".join((self._bare_kind, correlation_id, self._limits, pair, self._bare))
         layout = self.table.layout
-        if altered:
-            entries = b"".join([entry for _, entry in altered])
-            end = b"\x00" if layout.flexible else b""
-            listed = layout.count(1) + layout.prefix(self._key, len(altered)) + entries + end
-        else:
-            listed = layout.count(0)
+        entries = b"".join([entry for _, entry in altered])
+        end = b"\x00" if layout.flexible else b""
+        listed = layout.count(1) + layout.prefix(self._key, len(altered)) + entries + end
         content = b"".join(
             (
                 self._start,
-                frame[REQUEST_CORRELATION_ID],
+                correlation_id,
                 self._limits,
-                SESSION.pack(*session),
+                pair,
                 listed,
                 self._rest,
             )
@@ -203,17 +223,18 @@ class Rotation:
             sent: the entry.
             correlation_id: that of the response.
         """
-        layout, count = self.table.layout, self.table.size
-        parts: list[Buffer] = [correlation_id, response_head(layout, b"", 0), self._element]
+        table = self.table
+        cached, item = table.cached_bytes, table.layout.response_entry
+        at, end, size = first * item, table.size * item, self._full_bytes + table.size * item
         if row < 0:
-            parts += self._cached(first, first + count)
+            entries: list[Buffer] = [cached[at:end], cached[:at]]
         else:
-            place = (row - first) % count
-            parts += self._cached(first, first + place)
-            parts.append(sent)
-            parts += self._cached(first + place + 1, first + count)
-        parts.append(b"\0\0" if layout.flexible else b"")
-        return b"".join([sum(map(len, parts)).to_bytes(LENGTH_BYTES), *parts])
+            place, size = row * item, size - item + len(sent)
+            if row >= first:
+                entries = [cached[at:place], sent, cached[place + item : end], cached[:at]]
+            else:
+                entries = [cached[at:end], cached[:place], sent, cached[place + item : at]]
+        return b"".join((size.to_bytes(LENGTH_BYTES), correlation_id, self._full, *entries, self._end))
 
     def _cached(self, start: int, end: int) -> list[memoryview]:
         """Return the cached entries of rows. Numbers after the last row wrap around to the first one."""
