@@ -404,8 +404,9 @@ class Connection:
     def _catch_up(self) -> None:
         """Count what passed by the steady path, and note what passed of the core's own frames."""
         steady, client, broker = self.steady, self._tally.client, self._tally.broker
-        if received := steady.count(self._tally):
-            self._meter.skip(received)
+        received, sent = steady.count(self._tally)
+        if received:
+            self._meter.skip(received, sent)
             self._fetches.eligibility.large = False  # a response in one read is small
         of_request, of_response = steady.skipped()
         if of_request:

@@ -225,6 +225,7 @@ class Eligibility:
         """Whether a reason that may come between two fetches speaks against a session that goes on.
 
         For fetches of one form: what `against` finds in the fetch, the client and the broker stays as it is.
+        On the steady path only what `SessionLimits` says may change, so that path asks for it each time.
         """
         sessions = self._sessions
         return (

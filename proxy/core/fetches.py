@@ -480,6 +480,7 @@ class Fetches:
     def _expanded(self, request: InFlightRequest) -> list[Buffer]:
         """Turn a whole response of the session into what the client would have got without one."""
         walk, handler = request.walk, self.handler
+        self._steady.session = None  # until it is armed anew: what it relies on may change here
         full = handler.state is _REQUESTED
         if walk is None or not request.understood or not walk.done:
             handler.renew(walk.session_id if full and walk is not None else 0)
@@ -507,12 +508,12 @@ class Fetches:
             return []
         pieces, size, partitions = self._expansion(request, walk, result)
         self._settle(request, walk, size, full=full)
+        if not full and result.errors:
+            self._note_uncached(result)
         if not full and not self._unused:  # where it is not 0, what is saved has to set it to 0
             self._arm(request, walk, result)
         request.drop_chunks()
         self._count_partitions(walk, partitions)
-        if not full and result.errors:
-            self._note_uncached(result)
         return pieces
 
     def _settle(self, request: InFlightRequest, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
@@ -573,29 +574,38 @@ class Fetches:
     def _arm(self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Let the next fetches take the steady path, if this one only rotated and little has come."""
         fetch, form, frame = request.fetch, self._steady.last_seen.form, request.received_frame
+        rotation = self.handler.rotation
         if (
             fetch is None
             or form is None
             or frame is None
+            or rotation is None
             or request.first < 0
             or result.action is not _EXPAND
         ):
+            return
+        # The steady path does not ask again: only the core changes these. After a large response it decides.
+        if self.eligibility.hinders() or request.received >= STREAM_FROM or rotation.table.undescribed:
             return
         features = self.eligibility.features
         # Another fetch may have come and been forwarded meanwhile; some brokers' entries have to be read for
         # their leader epochs (see `Eligibility.against`).
         if self.decided is not None or features is None or not features.keeps_leader_epoch:
             return
-        if form.topics is not fetch.topics or fetch.session_epoch != SESSIONLESS_EPOCH or fetch.session_id:
+        if (
+            form.topics is not fetch.topics
+            or rotation.topics is not form.topics
+            or fetch.session_epoch != SESSIONLESS_EPOCH
+            or fetch.session_id
+        ):
             return
         self._steady.session = session = SteadySession(
             form,
             self.handler,
+            rotation,
             self.eligibility,
             self._limits,
             self._steady.last_seen,
-            self._tally,
-            self._meter,
         )
         if len(result.rows) == 1 and not walk.throttle_time_ms:
             whole = b"".join(frame.span(0, request.received))

@@ -224,18 +224,10 @@ class Meter:
         if again:
             self._measured.added_repeat.note(now - request.sent_at)
 
-    def skip(self, size: int) -> None:
-        """Leave out responses of fetches that were noted elsewhere: so many bytes on each side."""
-        self._received += size
-        self._sent += size
-
-    def note_steady(
-        self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int
-    ) -> None:
-        """Note a fetch that took the steady path of its session; see `Measured.note_fetch`."""
+    def skip(self, received: int, sent: int) -> None:
+        """Leave out responses of fetches that were noted elsewhere: so many bytes of either side."""
         self._received += received
         self._sent += sent
-        self._measured.note_fetch(seconds, received, sent, partitions_sent, partitions_asked)
 
     def note_other(self, request: InFlightRequest) -> None:
         """Note any other request whose response is whole."""

@@ -27,15 +27,16 @@ class LastSeen:
         "_kind",
         "_partitions",
         "_response",
-        "_size",
         "_version",
         "form",
+        "size",
     )
 
     def __init__(self) -> None:
         self.form: FetchRequest | None = None
         """The last fetch without its frame, if its entries stand in one place."""
-        self._size = 0
+        self.size = 0
+        """Bytes of its frame."""
         self._kind = b""
         self._before = b""
         self._after = b""
@@ -62,7 +63,7 @@ class LastSeen:
     def surrounds(self, frame: bytes) -> bool:
         """Whether a fetch is like the last one around its entries. These are not looked at."""
         return (
-            len(frame) == self._size
+            len(frame) == self.size
             and frame.startswith(self._kind)
             and frame.startswith(self._before, REQUEST_START_BYTES)
             and frame.endswith(self._after)
@@ -77,7 +78,7 @@ class LastSeen:
             self.form = None
             return
         self.form = request.with_frame(b"")
-        self._size = len(frame)
+        self.size = len(frame)
         self._kind, self._before, self._after = (
             frame[:_KIND_BYTES],
             frame[REQUEST_START_BYTES:start],
@@ -99,6 +100,11 @@ class LastSeen:
                 version,
                 walk.partitions,
             )
+
+    @property
+    def repeatable(self) -> bytes | None:
+        """What follows the correlation id in the session's last empty response, if that says nothing else."""
+        return self._empty[0] if self._empty is not None and self._empty[1].repeatable else None
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
         """Return the walk over the session's last empty response if the frame repeats it, else None."""

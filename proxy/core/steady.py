@@ -286,9 +286,10 @@ class Steady:
             if frame[RESPONSE_CORRELATION_ID] != correlation_id:
                 break
             if isinstance(form, SteadySession):
-                full = form.response(frame, now, sent_at) if end - at == size else None
+                full = form.response(frame) if end - at == size else None
                 if full is None:
                     break
+                self._measured.note_fetch(now - sent_at, size, len(full), form.altered, form.partitions)
                 in_flight.popleft()
                 return size, full
             if isinstance(form, FetchForm):
@@ -376,8 +377,12 @@ class Steady:
         self._skips_request, self._skips_response = self.request_rest, self.response_rest
         return skipped
 
-    def count(self, tally: Tally) -> int:
-        """Add to a tally what passed since the last call; return the bytes of fetch responses."""
+    def count(self, tally: Tally) -> tuple[int, int]:
+        """Add to a tally what passed since the last call.
+
+        Returns:
+            the bytes of fetch responses, from the broker and to the client.
+        """
         client, broker = tally.client, tally.broker
         client.bytes_in += self._from_client
         broker.bytes_out += self._from_client
@@ -397,7 +402,10 @@ class Steady:
             tally.passthrough[form.reason] += asked
         self._from_client = self._from_broker = 0
         self._asked = self._response_bytes = self._partitions = self._record_bytes = 0
-        return received
+        if self.session is None:
+            return received, received
+        of_session, full = self.session.count(tally)
+        return received + of_session, received + full
 
     def end(self) -> None:
         """Forget everything: the connection has ended."""

@@ -1,8 +1,9 @@
 """The steady path of a session: the list turned, at most some entries moved, and one or none came. Sans-IO.
 
 It is the flat form of what `Fetches` does with a `Rotated` fetch and with a response of at most one entry.
-It decides nothing by itself: `Eligibility` is asked each time, and `Rotation` finds and builds. What it
-leaves out are the objects and the tables that only other cases need. `Fetches` arms it after such a fetch.
+It decides nothing by itself: `Eligibility` is asked by `Fetches`, and `Rotation` finds and builds. What it
+leaves out are the objects and the tables that only other cases need. `Fetches` arms it after such a fetch,
+and anew or not at all when the core has completed a response: so what only the core changes is asked once.
 """
 
 from typing import Final
@@ -10,18 +11,16 @@ from typing import Final
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.entry_form import EntryForm
 from proxy.core.events import FetchKind, Tally
-from proxy.core.histograms import Meter
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.last_seen import LastSeen
-from proxy.protocol.api import RESPONSE_CORRELATION_ID, ApiKey
+from proxy.protocol.api import RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.handler import FetchSessionHandler
+from proxy.session.rotation import Rotation
 from proxy.session.state import SessionState
 
 _ESTABLISHED: Final = SessionState.ESTABLISHED
 _FETCH: Final = int(ApiKey.FETCH)
-_SESSIONLESS: Final = int(FetchKind.SESSIONLESS)
-_INCREMENTAL: Final = int(FetchKind.INCREMENTAL)
 
 
 class SteadySession:
@@ -30,58 +29,71 @@ class SteadySession:
     Args:
         request: the form of the client's fetches, without a frame.
         handler: the session.
-        eligibility: says whether fetches may go through it.
+        rotation: recognises these fetches, and expands their responses.
+        eligibility: says that fetches may go through it.
         limits: the switches of the process.
         last_seen: knows what is around the entries of such fetches, and empty responses.
-        tally: that of the connection.
-        meter: that of the connection.
     """
 
     __slots__ = (
-        "_altered",
+        "_answered",
+        "_asked",
         "_eligibility",
+        "_empty",
         "_entry",
         "_first",
         "_frame",
+        "_from_broker",
         "_handler",
         "_last_seen",
         "_limits",
-        "_meter",
+        "_news",
         "_off_for",
         "_on",
+        "_record_bytes",
         "_request",
+        "_requested",
+        "_rotation",
         "_row",
         "_sent",
         "_tagged",
-        "_tally",
+        "_to_broker",
+        "_to_client",
+        "altered",
+        "partitions",
     )
 
     def __init__(
         self,
         request: FetchRequest,
         handler: FetchSessionHandler,
+        rotation: Rotation,
         eligibility: Eligibility,
         limits: SessionLimits,
         last_seen: LastSeen,
-        tally: Tally,
-        meter: Meter,
     ) -> None:
         self._request = request
+        self.partitions = request.partitions
+        """How many the client's fetches list."""
         self._tagged = request.layout.flexible
         """Entries end with tags."""
         self._handler = handler
+        self._rotation = rotation
         self._eligibility = eligibility
         self._last_seen = last_seen
+        self._empty = last_seen.repeatable
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
-        self._tally = tally
-        self._meter = meter
         self._entry: EntryForm | None = None
         self._row = -1
         """The row of the entry that responses of the form `_entry` have."""
         self._frame = b""
         """The fetch whose response is to come; so are the next three."""
-        self._sent = self._altered = 0
+        self._sent = self.altered = 0
         self._first = -1
+        self._asked = self._to_broker = self._requested = 0
+        """Fetches that are not in the tally yet, bytes of their deltas, and partitions in these."""
+        self._answered = self._from_broker = self._to_client = self._news = self._record_bytes = 0
+        """Responses that are not in the tally yet, their bytes on either side, entries and record bytes."""
 
     def expects(self, entry: EntryForm | None, row: int) -> None:
         """Note what the last response with one entry looked like."""
@@ -93,72 +105,89 @@ class SteadySession:
         Args:
             frame: what was read, which may be anything.
         """
-        request, handler = self._request, self._handler
-        limits = self._limits
-        if handler.state is not _ESTABLISHED or not self._last_seen.surrounds(frame):
+        handler, rotation, limits = self._handler, self._rotation, self._limits
+        if handler.state is not _ESTABLISHED or handler.rotation is not rotation:
             return None
-        if limits.on is not self._on or limits.off_for is not self._off_for or self._eligibility.hinders():
+        if limits.on is not self._on or limits.off_for is not self._off_for:
             return None
-        rotated = handler.rotated(frame, request.topics)
+        if limits.crowded or limits.keep_order or not self._last_seen.surrounds(frame):
+            return None
+        first = rotation.first(frame)
+        altered = rotation.altered(frame, first) if first >= 0 else None
         # Entries that equal the table's have no tags, as those have none.
-        if rotated is None or (self._tagged and any(entry[-1] for _, entry in rotated.altered)):
+        if altered is None or (altered and self._tagged and any(entry[-1] for _, entry in altered)):
             return None
-        handler.ask_rotated(rotated)
-        self._frame, self._first = frame, rotated.first
-        self._sent, self._altered = len(rotated.frame), len(rotated.altered)
-        client, broker = self._tally.client, self._tally.broker
-        client.bytes_in += len(frame)
-        client.fetch_request_bytes += len(frame)
-        client.fetches[_SESSIONLESS] += 1
-        client.partitions_requested += request.partitions
-        broker.bytes_out += self._sent
-        broker.fetch_request_bytes += self._sent
-        broker.fetches[_INCREMENTAL] += 1
-        broker.partitions_requested += self._altered
-        return rotated.frame
+        delta = rotation.delta(frame, altered, (handler.session_id, handler.epoch))
+        handler.ask_rotated(altered)
+        self._frame, self._first = frame, first
+        self._sent, self.altered = len(delta), len(altered)
+        self._asked += 1
+        self._to_broker += self._sent
+        self._requested += self.altered
+        return delta
 
-    def response(self, frame: bytes, now: float, sent_at: float) -> bytes | None:
+    def response(self, frame: bytes) -> bytes | None:
         """Return the full form of the broker's response; None if the core has to look at it.
 
         Args:
             frame: a whole response to the outstanding fetch.
-            now: in seconds.
-            sent_at: when that fetch was sent.
         """
-        handler, partitions = self._handler, self._request.partitions
-        rotation, table, entry = handler.rotation, handler.table, self._entry
-        if rotation is None or table is None or table.undescribed or table.behind or self._limits.keep_order:
+        rotation, size = self._rotation, len(frame)
+        table, entry, empty = rotation.table, self._entry, self._empty
+        if table.behind or self._limits.keep_order:
             return None
-        row, records, sent = -1, entry.records(frame) if entry is not None else 0, b""
-        if entry is not None and records > 0:
+        row, records, sent = -1, 0, b""
+        if empty is None or size != RESPONSE_START_BYTES + len(empty) or not frame.endswith(empty):
+            if entry is None or (records := entry.records(frame)) <= 0:
+                return None
             row, sent = self._row, entry.of(frame)
-        elif (walk := self._last_seen.empty(frame)) is None or not walk.repeatable:
-            return None
         full = rotation.full(self._first, row, sent, frame[RESPONSE_CORRELATION_ID])
-        saved = len(self._frame) - self._sent + len(full) - len(frame)
+        saved = len(self._frame) - self._sent + len(full) - size
         if saved <= 0:
             return None
         if row >= 0:
             table.describe(row, sent[: table.layout.aborted])
             rotation.suspect((row,))
+            self._news += 1
+            self._record_bytes += records
         else:
             rotation.suspect(())
-        handler.go_on()
-        self._eligibility.large = False  # it came in one read
+        self._handler.go_on()
         self._eligibility.savings.answered(saved, row >= 0)
         self._frame = b""
-        client, broker = self._tally.client, self._tally.broker
-        broker.bytes_in += len(frame)
-        broker.fetch_response_bytes += len(frame)
-        broker.partitions_answered += row >= 0
-        client.bytes_out += len(full)
-        client.fetch_response_bytes += len(full)
-        client.partitions_answered += partitions
-        if row >= 0:
-            broker.fetch_record_bytes += records
-            client.fetch_record_bytes += records
-        self._meter.note_steady(now - sent_at, len(frame), len(full), self._altered, partitions)
+        self._answered += 1
+        self._from_broker += size
+        self._to_client += len(full)
         return full
+
+    def count(self, tally: Tally) -> tuple[int, int]:
+        """Add to a tally what passed since the last call.
+
+        Returns:
+            the bytes of responses, from the broker and to the client.
+        """
+        client, broker, asked, answered = tally.client, tally.broker, self._asked, self._answered
+        asked_bytes = asked * self._last_seen.size
+        client.bytes_in += asked_bytes
+        client.fetch_request_bytes += asked_bytes
+        client.fetches[FetchKind.SESSIONLESS] += asked
+        client.partitions_requested += asked * self.partitions
+        broker.bytes_out += self._to_broker
+        broker.fetch_request_bytes += self._to_broker
+        broker.fetches[FetchKind.INCREMENTAL] += asked
+        broker.partitions_requested += self._requested
+        received, sent = self._from_broker, self._to_client
+        broker.bytes_in += received
+        broker.fetch_response_bytes += received
+        broker.partitions_answered += self._news
+        client.bytes_out += sent
+        client.fetch_response_bytes += sent
+        client.partitions_answered += answered * self.partitions
+        for side in (client, broker):
+            side.fetch_record_bytes += self._record_bytes
+        self._asked = self._to_broker = self._requested = 0
+        self._answered = self._from_broker = self._to_client = self._news = self._record_bytes = 0
+        return received, sent
 
     def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
         """Return the outstanding fetch as the core keeps it."""
@@ -168,5 +197,5 @@ class SteadySession:
         request.first = self._first
         request.through_session = True
         request.session_id = self._handler.session_id
-        request.sent, request.sent_partitions, request.sent_at = self._sent, self._altered, sent_at
+        request.sent, request.sent_partitions, request.sent_at = self._sent, self.altered, sent_at
         return request

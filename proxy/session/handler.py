@@ -249,10 +249,10 @@ class FetchSessionHandler:
         self.state = following
         return True
 
-    def ask_rotated(self, rotated: Rotated) -> None:
+    def ask_rotated(self, altered: Sequence[tuple[int, bytes]]) -> None:
         """Do what `ask` does for the next fetch of a session that is `ESTABLISHED`."""
-        if rotated.altered and self.rotation is not None:
-            self.rotation.apply(rotated.altered)
+        if altered and self.rotation is not None:
+            self.rotation.apply(altered)
         self.state = _FETCHING
 
     def go_on(self) -> None:
