@@ -38,11 +38,11 @@ _NOWHERE: Final = ("::", 0)
 class Tap(Protocol):
     """Puts something between a socket and its protocol, or nothing."""
 
-    def __call__(self, protocol: asyncio.BufferedProtocol, by: int, /) -> asyncio.BufferedProtocol:
+    def __call__(self, protocol: asyncio.Protocol, by: int, /) -> asyncio.Protocol:
         """Return the protocol to connect; `by` is the end of the connection that the gateway is."""
 
 
-def no_tap(protocol: asyncio.BufferedProtocol, _by: int) -> asyncio.BufferedProtocol:
+def no_tap(protocol: asyncio.Protocol, _by: int) -> asyncio.Protocol:
     """Return the protocol itself: without ``--capture`` nothing is tapped."""
     return protocol
 
@@ -136,7 +136,7 @@ class Capture:
         self._thread = Thread(target=self._write_files, name="capture", daemon=True)
         self._thread.start()
 
-    def __call__(self, protocol: asyncio.BufferedProtocol, by: int) -> asyncio.BufferedProtocol:
+    def __call__(self, protocol: asyncio.Protocol, by: int) -> asyncio.Protocol:
         """Tap a connection."""
         return _Tapped(self, protocol, by)
 
@@ -187,32 +187,26 @@ class Capture:
             self._files.close()
 
 
-class _Tapped(asyncio.BufferedProtocol):
+class _Tapped(asyncio.Protocol):
     """Wraps a protocol. It captures what its socket receives, and how the connection ends."""
 
-    __slots__ = ("_by", "_capture", "_inner", "_side", "_view")
+    __slots__ = ("_by", "_capture", "_inner", "_side")
 
-    def __init__(self, capture: Capture, inner: asyncio.BufferedProtocol, by: int) -> None:
+    def __init__(self, capture: Capture, inner: asyncio.Protocol, by: int) -> None:
         self._capture = capture
         self._inner = inner
         self._by = by
         self._side: _Side
-        self._view: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wrap the transport too."""
         self._side = _Side(self._capture, cast("asyncio.Transport", transport), self._by)
         self._inner.connection_made(cast("asyncio.Transport", self._side))
 
-    def get_buffer(self, sizehint: int) -> Any:
-        """Return the protocol's own buffer."""
-        self._view = self._inner.get_buffer(sizehint)
-        return self._view
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         """Capture the bytes, then forward the call."""
-        self._side.passed(1 - self._by, bytes(self._view[:nbytes]))
-        self._inner.buffer_updated(nbytes)
+        self._side.passed(1 - self._by, data)
+        self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         """Capture that the peer sends no more."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 RECEIVE_BYTES: Final = 262_144
-"""The largest number of bytes in one read."""
+"""The largest number of bytes in one read: asyncio's own; uvloop's is a little smaller."""
 WRITE_HIGH_WATER: Final = 262_144
 """When so many bytes wait to be written to one side, the other side is not read."""
 UNSENT_BYTES: Final = 262_144

@@ -1,37 +1,27 @@
 """The asyncio protocols of a link's two sockets: they pass what the event loop reports to the link.
 
-All sockets of the process receive into one shared buffer; each read is copied out of it once.
+Their `data_received` is the link's own method, so what was read goes to it without a call between. uvloop
+receives into one buffer that all sockets share, and copies each read out of it once.
 """
 
 import asyncio
-from typing import Any, Final, cast
+from typing import cast
 
-from proxy.net.endpoint import RECEIVE_BYTES
 from proxy.net.link import Link
 
-_RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
-"""The shared receive buffer; it holds nothing after the callback."""
 
-
-class ClientProtocol(asyncio.BufferedProtocol):
+class ClientProtocol(asyncio.Protocol):
     """The protocol of the client's socket."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_link", "data_received")
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self.data_received = link.client_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Report the connection."""
         self._link.client_connected(cast("asyncio.Transport", transport))
-
-    def get_buffer(self, _sizehint: int) -> Any:
-        """Return the shared buffer."""
-        return _RECEIVE
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Copy what was received: other sockets use the buffer after this call."""
-        self._link.client_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
         """Keep the writing half open for the responses that are due; TLS can't close one half."""
@@ -51,25 +41,18 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._link.client_lost()
 
 
-class BrokerProtocol(asyncio.BufferedProtocol):
+class BrokerProtocol(asyncio.Protocol):
     """The protocol of the broker's socket."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_link", "data_received")
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self.data_received = link.broker_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Report the connection."""
         self._link.broker_connected(cast("asyncio.Transport", transport))
-
-    def get_buffer(self, _sizehint: int) -> Any:
-        """Return the shared buffer."""
-        return _RECEIVE
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Copy what was received: other sockets use the buffer after this call."""
-        self._link.broker_received(bytes(_RECEIVE[:nbytes]))
 
     def eof_received(self) -> bool:
         """Close: a broker that has closed its half sends no response any more."""

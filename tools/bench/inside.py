@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Coroutine
 from contextlib import nullcontext
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -36,8 +36,12 @@ _PEER: Final = (HOST, 1)
 FIRST_FETCHES: Final = 10
 """A gateway has a session after fewer fetches."""
 PAUSE_SECONDS: Final = 0.005
+_RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 _TOUCHED: Final = np.zeros(32_000_000, np.uint8)
 """More than the caches of a core hold."""
+
+Side: TypeAlias = asyncio.Protocol | asyncio.BufferedProtocol
+"""The gateway's protocols, and those of the floor."""
 
 
 def cool() -> None:
@@ -112,8 +116,8 @@ class Inside:
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket()
         self._client, self._broker = _Transport(self._socket), _Transport(self._socket)
-        self._client_side: asyncio.BufferedProtocol
-        self._broker_side: asyncio.BufferedProtocol
+        self._client_side: Side
+        self._broker_side: Side
         self._gateway = _Gateway(self._loop) if gateway else None
         if self._gateway is not None:
             link = Link(self._gateway, None)
@@ -173,15 +177,23 @@ class Inside:
         return took, sent, len(self._client.taken())
 
 
-def _give(side: asyncio.BufferedProtocol, data: bytes, profile: cProfile.Profile | None = None) -> float:
-    """Give bytes to a protocol, in reads as large as its buffer. Return the seconds that it took them."""
+def _give(side: Side, data: bytes, profile: cProfile.Profile | None = None) -> float:
+    """Give bytes to a protocol, in reads as large as its buffer. Return the seconds that it took them.
+
+    The copy out of a buffer that sockets share is part of them: of uvloop's, or of the floor's.
+    """
     took = 0.0
     for start in range(0, len(data), RECEIVE_BYTES):
         size = len(read := data[start : start + RECEIVE_BYTES])
-        memoryview(side.get_buffer(-1))[:size] = read  # as the kernel would: it is no part of the time
+        floor = side if isinstance(side, asyncio.BufferedProtocol) else None
+        buffer = memoryview(floor.get_buffer(-1)) if floor is not None else _RECEIVE
+        buffer[:size] = read  # as the kernel would: it is no part of the time
         with profile or nullcontext():
             began = time.perf_counter()
-            side.buffer_updated(size)
+            if floor is not None:
+                floor.buffer_updated(size)
+            elif isinstance(side, asyncio.Protocol):
+                side.data_received(bytes(buffer[:size]))
             took += time.perf_counter() - began
     return took
 
