@@ -10,6 +10,8 @@ from proxy.protocol.primitives import ProtocolError, read_uvarint
 
 _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
 """By whether a layout is flexible: null, and none."""
+ENTRY_HEAD: Final = 512
+"""More bytes than stand before the records of a response of one entry: a topic's name has at most 249."""
 
 
 class EntryForm:
@@ -17,7 +19,7 @@ class EntryForm:
 
     Args:
         layout: that of the version.
-        frame: such a response.
+        frame: such a response, up to its records at least.
         at: where the entry stands in it.
     """
 
@@ -66,7 +68,7 @@ def entry_form(request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> 
 
     Args:
         request: the fetch.
-        frame: the response to it.
+        frame: the response to it, or its first `ENTRY_HEAD` bytes.
         walk: the walk over that.
     """
     layout = request.layout

@@ -13,7 +13,7 @@ from typing import Final
 
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.eligibility import Eligibility, SessionLimits
-from proxy.core.entry_form import entry_form
+from proxy.core.entry_form import ENTRY_HEAD, entry_form
 from proxy.core.events import (
     Event,
     FetchKind,
@@ -608,8 +608,8 @@ class Fetches:
             self._steady.last_seen,
         )
         if len(result.rows) == 1 and not walk.throttle_time_ms:
-            whole = b"".join(frame.span(0, request.received))
-            session.expects(entry_form(fetch, whole, walk), result.rows[0])
+            head = b"".join(frame.span(0, min(request.received, ENTRY_HEAD)))
+            session.expects(entry_form(fetch, head, walk), result.rows[0])
 
     def _judge(self, walk: FetchResponseWalk) -> SessionResult:
         features = self.eligibility.features

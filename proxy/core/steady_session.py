@@ -166,7 +166,10 @@ class SteadySession:
         Returns:
             the bytes of responses, from the broker and to the client.
         """
-        client, broker, asked, answered = tally.client, tally.broker, self._asked, self._answered
+        asked, answered = self._asked, self._answered
+        if not (asked or answered):
+            return 0, 0
+        client, broker = tally.client, tally.broker
         asked_bytes = asked * self._last_seen.size
         client.bytes_in += asked_bytes
         client.fetch_request_bytes += asked_bytes

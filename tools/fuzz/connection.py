@@ -7,7 +7,7 @@ leave both to the input. `ModelBroker` is who answers sensibly.
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Final
+from typing import ClassVar, Final
 
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
@@ -29,10 +29,64 @@ _PARTITIONS: Final = 6
 _BUDGET: Final = 1 << 16
 _MODEL_ANSWERS: Final = 16
 """At most so many answers of the model in a row."""
+_MOST_ANSWERS: Final = 4096
+"""At most so many answers are remembered."""
 _FETCH_KEY: Final = b"\0\1"
 _API_VERSIONS_KEY: Final = b"\0\x12"
 _MEASURED: Final = Measured()
 _RELEASES: Final = ("4.3", "3.9", "2.8", "1.1", "1.0")
+
+
+_Step = tuple[bytes, float]
+"""A fetch and when it comes, or b"": a record is appended."""
+
+
+class _Model:
+    """A broker with one topic. What it was asked before, after the same beginning, it answers from memory.
+
+    Most inputs begin alike, and the model takes as long to answer as the gateway.
+    """
+
+    _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}
+    """By state and step, the state that follows and the answer. A state is the release or a bare object."""
+
+    def __init__(self, release: str) -> None:
+        self._release = release
+        self._state: object = release
+        self._broker: ModelBroker | None = None
+        self._behind: list[_Step] = []
+        """Steps that were answered from memory; `_broker` takes them once it is needed."""
+
+    def answer(self, request: bytes, now: float) -> bytes:
+        return self._take((request, now))
+
+    def append(self) -> None:
+        """Append a record."""
+        self._take((b"", 0.0))
+
+    def _take(self, step: _Step) -> bytes:
+        self._behind.append(step)
+        found = self._known.get((self._state, step))
+        if found is None:
+            if len(self._known) >= _MOST_ANSWERS:
+                self._known.clear()
+            found = self._known[self._state, step] = object(), self._catch_up()
+        self._state, answer = found
+        return answer
+
+    def _catch_up(self) -> bytes:
+        broker = self._broker = self._broker or _model_broker(self._release)
+        answer = b""
+        for request, now in self._behind:
+            if not request:
+                broker.partition(_TOPIC, 1).append(b"y" * 20)
+                continue
+            try:
+                answer = broker.handle(request, now)
+            except (WireError, ConnectionClosedError, ValueError, OverflowError, KeyError, IndexError):
+                answer = request[4:8]  # the model is for requests that a broker understands
+        self._behind.clear()
+        return answer
 
 
 class _Script:
@@ -54,7 +108,7 @@ class _Script:
             request_budget=self._budget if options & 32 else None,
         )
         self._release = _RELEASES[(options >> 6) % len(_RELEASES)]
-        self._model: ModelBroker | None = None
+        self._model: _Model | None = None
         self._asked = bytearray()
         """What went to the broker and was not answered by the model."""
         self._now = 0.0
@@ -144,22 +198,13 @@ class _Script:
         return True
 
     def _model_response(self, request: bytes) -> bytes:
-        try:
-            if request[:2] == _FETCH_KEY:
-                return self._broker_model().handle(request, self._now)
-            if request[:2] == _API_VERSIONS_KEY:
-                return request[4:8] + _api_versions(self._release, request[3])
-        except (WireError, ConnectionClosedError, ValueError, OverflowError, KeyError, IndexError):
-            pass  # the model is for requests that a broker understands
+        if request[:2] == _FETCH_KEY:
+            if self._model is None:
+                self._model = _Model(self._release)
+            return self._model.answer(request, self._now)
+        if request[:2] == _API_VERSIONS_KEY:
+            return request[4:8] + _api_versions(self._release, request[3])
         return request[4:8]
-
-    def _broker_model(self) -> ModelBroker:
-        if self._model is None:
-            self._model = ModelBroker(self._release)
-            topic = self._model.create_topic(_TOPIC, _PARTITIONS)
-            topic.topic_id = topic_id(_TOPIC)
-            topic.partitions[0].append(b"x" * 50)
-        return self._model
 
     def _fetch(self, kind: int, subset: int, offset: int) -> None:
         """Send a fetch as clients do."""
@@ -193,7 +238,7 @@ class _Script:
             case 4:
                 self._limits.crowded = not self._limits.crowded
             case 5 if self._model is not None:
-                self._model.partition(_TOPIC, 1).append(b"y" * 20)
+                self._model.append()
             case 6:
                 self._model = None
             case _ if what < 128:
@@ -228,6 +273,14 @@ class _Script:
         left = (self._limits.used, self._budget.total, connection.buffered)
         if any(left):
             raise AssertionError(f"slots, request budget and buffered bytes that nobody gives back: {left}")
+
+
+def _model_broker(release: str) -> ModelBroker:
+    broker = ModelBroker(release)
+    topic = broker.create_topic(_TOPIC, _PARTITIONS)
+    topic.topic_id = topic_id(_TOPIC)
+    topic.partitions[0].append(b"x" * 50)
+    return broker
 
 
 @lru_cache(maxsize=256)
