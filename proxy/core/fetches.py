@@ -585,7 +585,7 @@ class Fetches:
         ):
             return
         # The steady path does not ask again: only the core changes these. After a large response it decides.
-        if self.eligibility.hinders() or request.received >= STREAM_FROM or rotation.table.undescribed:
+        if self.eligibility.hinders() or request.received >= STREAM_FROM:
             return
         features = self.eligibility.features
         # Another fetch may have come and been forwarded meanwhile; some brokers' entries have to be read for

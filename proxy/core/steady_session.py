@@ -38,6 +38,7 @@ class SteadySession:
     __slots__ = (
         "_answered",
         "_asked",
+        "_described",
         "_eligibility",
         "_empty",
         "_entry",
@@ -82,6 +83,8 @@ class SteadySession:
         self._eligibility = eligibility
         self._last_seen = last_seen
         self._empty = last_seen.repeatable
+        self._described = not rotation.table.undescribed
+        """Each row has an entry that may be used. It stays so, as long as the core takes no response."""
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
         self._entry: EntryForm | None = None
         self._row = -1
@@ -134,7 +137,7 @@ class SteadySession:
         """
         rotation, size = self._rotation, len(frame)
         table, entry, empty = rotation.table, self._entry, self._empty
-        if table.behind or self._limits.keep_order:
+        if not self._described or table.behind or self._limits.keep_order:
             return None
         row, records, sent = -1, 0, b""
         if empty is None or size != RESPONSE_START_BYTES + len(empty) or not frame.endswith(empty):
