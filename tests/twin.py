@@ -11,7 +11,7 @@ from proxy.core.histograms import Measured
 from proxy.protocol.primitives import Buffer
 
 ASKED = (
-    *("fault", "stage", "stream", "reads_client", "done", "begun", "busy", "buffered", "client_id"),
+    *("fault", "wire", "reads_client", "done", "begun", "busy", "buffered", "client_id"),
     *("fetch_version", "decided", "session_id", "session_epoch", "session_partitions", "tally"),
 )
 """What the shell asks a core after each step."""
@@ -142,6 +142,7 @@ class Twin:
         assert self._sessions.used == self._others.used
         for name in self.asked:
             assert getattr(on, name) == getattr(off, name), name
+        assert (on._state.stage, on._state.stream) == (off._state.stage, off._state.stream)
 
     def ask_seldom(self) -> None:
         """Ask for the tally only in tests that do, so that more is uncounted."""

@@ -24,7 +24,7 @@ START_TIMEOUT = 30.0
 """/readyz must say ready after so many seconds. Half a second is usual."""
 
 ADMIN_TIMEOUT = 30.0
-"""The admin endpoint must respond within so many seconds. On a busy machine, /state of 2,000 clients takes some."""
+"""The admin endpoint must respond within so many seconds. On a busy machine 2,000 clients take some."""
 
 HIGHEST_NODE = 10
 """Brokers 0 to 10 have a port. Their ports follow the listen port."""

@@ -285,6 +285,15 @@ def test_closing_with_requests_in_flight() -> None:
     assert play.connection.done
 
 
+def test_closing_amid_a_large_request() -> None:
+    play = Playbook()
+    large = produce(0, size=1 << 20)
+    play.client(large[: 1 << 19]).to_broker(large[: 1 << 19])
+    play.close()
+    assert play.connection.done
+    play.client(large[1 << 19 :]).to_broker()
+
+
 # --- sessions -------------------------------------------------------------------------------------
 
 THREE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
@@ -376,7 +385,7 @@ def test_what_saves_keeps_the_session() -> None:
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     for core in play.connection.cores:
-        core._fetches._unused = 63
+        core._fetches.unused = 63
     for number in (8, 9, 10, 11):  # all partitions move: nothing is saved; then nothing is new
         moved: list[Want] = [(*want[:2], min(number, 10)) for want in THREE]
         turned = moved[number % 3 :] + moved[: number % 3]

@@ -1,0 +1,282 @@
+"""The client's side of a connection: its bytes cut into requests, and what becomes of each. Sans-IO.
+
+A fetch that can be read is collected until it is whole, and `Fetches` decides it. Every other request is
+forwarded as it comes: only its length and its header are read. What the client says of itself is noted.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from proxy.core.connection_state import ConnectionState, Stage, Stream
+from proxy.core.events import ClientNamed, Refusal
+from proxy.core.fetches import Fetches
+from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.requests import decisive, describe_length, printable, read_client_names
+from proxy.core.responses import Rewriting
+from proxy.protocol import api_versions
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    ApiKey,
+    request_header,
+)
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
+from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.produce import READ_WITHIN, wants_response
+from proxy.session.decision import Reason
+
+_MAX_FETCH_REQUEST: Final = 1 << 20
+"""A fetch request beyond this is forwarded unread: some 31,000 partitions."""
+_MIN_LENGTH: Final = 10
+"""No request is shorter, without its 4 bytes of length. A header has 10 bytes or more. Only the one of
+ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
+"""
+_GSSAPI_TOKEN: Final = 0x60
+_FETCH: Final = int(ApiKey.FETCH)
+"""A plain int, since every fetch is compared with it and members of an enum are looked up slowly."""
+
+
+class ClientSide:
+    """Processes what comes from the client.
+
+    Args:
+        state: that of the connection.
+        fetches: decides the fetches.
+        rewriting: says which responses have to be rewritten.
+        max_request_bytes: the longest frame taken from the client.
+    """
+
+    __slots__ = (
+        "_fetches",
+        "_header",
+        "_header_version",
+        "_max_request_bytes",
+        "_rewriting",
+        "_state",
+        "client_id",
+        "software_name",
+        "software_version",
+    )
+
+    def __init__(
+        self, state: ConnectionState, fetches: Fetches, rewriting: Rewriting, *, max_request_bytes: int
+    ) -> None:
+        self._state = state
+        self._fetches = fetches
+        self._rewriting = rewriting
+        self._max_request_bytes = max_request_bytes
+        self._header = b""
+        """The header of the last fetch, behind its correlation id."""
+        self._header_version = -1
+        self.client_id = ""
+        self.software_name = ""
+        self.software_version = ""
+
+    # Bytes
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take bytes from the client."""
+        state = self._state
+        state.now = now
+        state.tally.client.bytes_in += len(data)
+        if state.fault is not None or state.stage is _CLOSING:
+            return
+        if state.forwarding_left:
+            data = self._forward_rest(data)
+        part = state.request_part
+        if part.data:
+            part.data += data
+            if len(part.data) < part.need:
+                return
+            data = part.drain()
+        size = len(data)
+        framed = size >= REQUEST_START_BYTES and state.stream is _FRAMES
+        if framed and size == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES]):
+            self._frame(data)  # as nearly every read: one frame
+            return
+        at = 0
+        while at < size and state.fault is None:
+            at += self._piece(data, at)
+
+    def _piece(self, data: bytes, at: int) -> int:
+        """Take the frame that begins at an offset, or what there is of it; return how many bytes that is."""
+        framed = self._state.stream is _FRAMES
+        end = len(data)
+        if end - at >= LENGTH_BYTES:
+            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
+        if not framed or end > len(data):
+            end = len(data)
+        piece = data if at == 0 and end == len(data) else data[at:end]
+        if not framed:
+            self._state.to_broker.append(piece)
+        elif not self._frame(piece):
+            self._state.request_part.data += piece
+        return len(piece)
+
+    def _forward_rest(self, data: bytes) -> bytes:
+        """Forward the rest of a frame that is not read; return what follows it."""
+        state = self._state
+        left = state.forwarding_left
+        state.forwarding_left = max(left - len(data), 0)
+        state.to_broker.append(data[:left])
+        if not state.forwarding_left:
+            state.stage = Stage.OPEN
+            if state.forwarding is not None:
+                state.forwarding.sent_at = state.now
+            delayed = state.delayed.copy()
+            state.delayed.clear()
+            for request, frame in delayed:
+                state.send(request, frame)
+        return data[left:]
+
+    def _begin_frame(self, data: bytes, size: int) -> None:
+        """Forward a frame, or its beginning."""
+        self._state.to_broker.append(data if len(data) <= size else data[:size])
+        self._state.forwarding_left = max(size - len(data), 0)
+
+    # Requests
+
+    def _frame(self, data: bytes) -> int:
+        """Process the first frame in `data`. Return how many bytes were used, 0 if more are needed."""
+        length: int
+        if whole := len(data) >= REQUEST_START_BYTES:
+            length, api_key, version, _ = REQUEST_START.unpack_from(data)
+        else:  # a wrong length is found before the rest of the header has come
+            length = (
+                int.from_bytes(data[:LENGTH_BYTES], signed=True) if len(data) >= LENGTH_BYTES else _MIN_LENGTH
+            )
+        # A broker closes the connection as well (fetch-semantics 1.7).
+        if not _MIN_LENGTH <= length <= self._max_request_bytes:
+            self._state.unread("client", describe_length(data, length, self._max_request_bytes), data)
+            return len(data)
+        if not whole:
+            self._state.request_part.need = REQUEST_START_BYTES
+            return 0
+        size = LENGTH_BYTES + length
+        # v0 to v3 are left alone, and so is what is not known (fetch-semantics, traps 1 and 3; case 75).
+        if api_key == _FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
+            return self._fetch(data, size, version)
+        return self._other(data, size, api_key, version)
+
+    def _fetch(self, data: bytes, size: int, version: int) -> int:
+        if len(data) < size:
+            return self._collect(data, size, version)
+        state = self._state
+        frame = data if len(data) == size else data[:size]
+        state.stage = _OPEN
+        request = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], _WALKED)
+        # A client repeats its header but for the correlation id.
+        if version != self._header_version or not frame.startswith(self._header, REQUEST_START_BYTES):
+            try:
+                _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
+            except ProtocolError:
+                state.responses.owed.append(request)
+                self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
+                state.send(request, frame)
+                return size
+            self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
+            self.client_id = self.client_id or printable(client_id)
+        state.responses.owed.append(request)
+        body = REQUEST_START_BYTES + len(self._header)
+        self._fetches.request(request, frame, body, self.client_id)
+        return size
+
+    def _collect(self, data: bytes, size: int, version: int) -> int:
+        """Keep the beginning of a fetch until there is twice as much, or all of it.
+
+        If the request budget has no room for that, the fetch is forwarded as it comes.
+        """
+        if not self._state.request_part.reserve(min(size, 2 * len(data))):
+            return self._other(data, size, _FETCH, version)
+        return 0
+
+    def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
+        """Take a request that is forwarded as it is; what becomes of its response depends on it."""
+        state = self._state
+        if self._rewriting.refuses(api_key, version):
+            state.tally.refused[Refusal.VERSION] += 1
+            state.fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
+            return len(data)
+        answered = True
+        # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
+        if api_key == ApiKey.PRODUCE:
+            wants = wants_response(data, size)
+            if wants is None:
+                state.request_part.need = min(size, 2 * len(data))
+                return 0
+            answered = wants
+        elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
+            if len(data) < size:
+                state.request_part.need = size
+                return 0
+            self._name(data[:size], version)
+            # A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and
+            # 31; case 85).
+            if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
+                self._refuse(data[REQUEST_CORRELATION_ID])
+                return size
+        elif api_key == ApiKey.FETCH:
+            self._fetches.count_unread(size, version, Reason.NOT_READ)
+        request = InFlightRequest(
+            api_key, version, data[REQUEST_CORRELATION_ID], self._rewriting.disposition(api_key, version)
+        )
+        responses = state.responses
+        if answered:
+            responses.owed.append(request)
+            responses.expected.append(request)
+            request.sent_at = state.now
+        self._begin_frame(data, size)
+        state.forwarding = request if answered and state.forwarding_left else None
+        if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and state.stage is Stage.NEW:
+            # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
+            state.stop_framing(Stream.OPAQUE, Reason.GSSAPI)
+            responses.clear()
+        elif api_key == ApiKey.SASL_HANDSHAKE and version == 0:
+            # KIP-43: from here on tokens travel without Kafka's framing, in both directions, until the broker
+            # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
+            # 87).
+            state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+        elif (request.disposition is _PASSED and api_key != _FETCH) or api_key == ApiKey.PRODUCE:
+            with suppress(ProtocolError):
+                state.steady.learn(request, decisive(data), answered=answered)
+        if not state.forwarding_left:
+            state.stage = Stage.OPEN
+        return min(size, len(data))
+
+    def _name(self, frame: bytes, version: int) -> None:
+        """Note what the client says of itself (KIP-511)."""
+        try:
+            self.client_id, software = read_client_names(frame, version)
+        except ProtocolError:
+            return
+        if software is not None:
+            self.software_name, self.software_version = software.name, software.version
+        self._state.events.append(
+            ClientNamed(
+                client_id=self.client_id,
+                software_name=self.software_name,
+                software_version=self.software_version,
+            )
+        )
+
+    def _refuse(self, correlation_id: bytes) -> None:
+        """Answer an ApiVersions request of a version whose response the gateway can't rewrite.
+
+        It answers as a broker without that version does (KIP-35; fetch-semantics, trap 31, case 85): the
+        client asks again with one that both know.
+        """
+        responses = self._state.responses
+        request = InFlightRequest(ApiKey.API_VERSIONS, 0, correlation_id, Disposition.OURS)
+        responses.owed.append(request)
+        self._state.to_client += responses.in_turn(request, [api_versions.refusal(correlation_id)])
+        self._state.to_client += responses.ended(request)
+
+
+# Looked up on every read: members as globals.
+_OPEN: Final = Stage.OPEN
+_CLOSING: Final = Stage.CLOSING
+_FRAMES: Final = Stream.FRAMES
+_WALKED: Final = Disposition.WALKED
+_PASSED: Final = Disposition.PASSED

@@ -1,0 +1,222 @@
+"""What the two sides of a connection share: how its bytes are read, what is in flight, what is due. Sans-IO.
+
+`ClientSide` and `BrokerSide` process what comes from either side. Both can find that it is not Kafka, and
+both send requests: the broker's side sends a fetch again after a response that was of no use.
+"""
+
+from enum import Enum
+
+from proxy.core.budget import RequestBudget
+from proxy.core.events import Event, Fault, Passthrough, Refusal, Tally
+from proxy.core.histograms import Measured, Meter
+from proxy.core.in_flight import InFlightRequest, ResponseQueue
+from proxy.core.requests import TLS_HANDSHAKE
+from proxy.core.steady import Steady
+from proxy.protocol.primitives import Buffer
+from proxy.session.decision import Reason
+
+
+class Stage(Enum):
+    """How far a connection has come; it only goes on. `Connection.fault` ends it at any stage."""
+
+    NEW = "new"
+    """No whole request has come."""
+    OPEN = "open"
+    CLOSING = "closing"
+    """No more is taken from the client; what is in flight is finished."""
+
+
+class Stream(Enum):
+    """How the bytes of a connection are read; it only moves down this list."""
+
+    FRAMES = "frames"
+    OPAQUE = "opaque"
+    """The client's bytes are forwarded as they come: SASL tokens without Kafka's framing. Responses to
+    earlier requests still come in frames."""
+    WIRE = "wire"
+    """It is not Kafka: all is forwarded, and with it the end of what either side sends."""
+
+
+class RequestPart:
+    """The beginning of a request, kept until there is enough of it.
+
+    Args:
+        budget: room for fetches until they are whole, for all connections of the process; None: any.
+    """
+
+    __slots__ = ("_budget", "_reserved", "data", "need")
+
+    def __init__(self, budget: RequestBudget | None) -> None:
+        self._budget = budget
+        self._reserved = 0
+        """Bytes of the budget that this beginning has reserved."""
+        self.data = bytearray()
+        self.need = 0
+        """With so many bytes it is looked at again."""
+
+    def reserve(self, size: int) -> bool:
+        """Need so many bytes; return False if the budget has no room for them."""
+        if self._budget is not None:
+            if not self._budget.reserve(size):
+                return False
+            self._reserved = size
+        self.need = size
+        return True
+
+    def drain(self) -> bytes:
+        """Hand over what was kept."""
+        data = bytes(self.data)
+        self.data.clear()
+        if self._reserved and self._budget is not None:
+            self._budget.release(self._reserved)
+            self._reserved = 0
+        return data
+
+
+class ConnectionState:
+    """What the two sides of a connection share.
+
+    Args:
+        steady: asked first: the core gets only the bytes that do not pass there.
+        measured: gets what is measured.
+        foreign: the client may use another protocol than Kafka, or TLS.
+        request_budget: room for fetches until they are whole, for all connections of the process; None: any.
+    """
+
+    __slots__ = (
+        "delayed",
+        "events",
+        "fault",
+        "foreign",
+        "forwarding",
+        "forwarding_left",
+        "meter",
+        "now",
+        "request_part",
+        "response_left",
+        "response_part",
+        "responses",
+        "stage",
+        "steady",
+        "stream",
+        "tally",
+        "to_broker",
+        "to_client",
+    )
+
+    def __init__(
+        self, steady: Steady, measured: Measured, *, foreign: bool, request_budget: RequestBudget | None
+    ) -> None:
+        self.steady = steady
+        self.tally = Tally()
+        """What was counted by the core itself."""
+        self.meter = Meter(measured, self.tally)
+        self.events: list[Event] = []
+        """What has happened and was not reported yet."""
+        self.to_client: list[Buffer] = []
+        self.to_broker: list[Buffer] = []
+        """Bytes that are due and were not taken yet. These three are emptied, never replaced."""
+        self.now = 0.0
+        """When the bytes that are being processed were read, in seconds."""
+        self.stage = Stage.NEW
+        self.stream = Stream.FRAMES
+        self.foreign = foreign
+        """The protocol may still turn out not to be Kafka: no request was answered yet."""
+        self.fault: Fault | None = None
+        """Set when the connection has to end. The client must still be sent what is due to it."""
+        self.request_part = RequestPart(request_budget)
+        self.forwarding: InFlightRequest | None = None
+        """The request that is forwarded while it comes, if it will be answered."""
+        self.forwarding_left = 0
+        """Bytes still to come of a request that is forwarded while it comes."""
+        self.delayed: list[tuple[InFlightRequest, bytes]] = []
+        """Requests that have to wait until the request that is being forwarded has ended."""
+        self.responses = ResponseQueue()
+        self.response_part = b""
+        """The beginning of a response, until its first bytes have come."""
+        self.response_left = 0
+        """Bytes still to come of the response that is coming in."""
+
+    # Requests to the broker
+
+    def send(self, request: InFlightRequest, frame: bytes) -> None:
+        """Send a frame to the broker. If a request is being forwarded, send it after the end of that one."""
+        if self.forwarding_left:
+            self.delayed.append((request, frame))
+            return
+        self.take_over()
+        request.sent_at = self.now
+        self.responses.expected.append(request)
+        self.to_broker.append(frame)
+
+    def take_over(self) -> None:
+        """Expect the responses that the steady path waits for: they come after those that are expected."""
+        in_flight, responses = self.steady.in_flight, self.responses
+        while in_flight:
+            correlation_id, sent_at, form = in_flight.popleft()
+            request = form.in_flight(correlation_id, sent_at)
+            responses.owed.append(request)
+            responses.expected.append(request)
+
+    # What is not Kafka
+
+    def stop_framing(self, stream: Stream, reason: Reason) -> None:
+        """Forward the client's bytes as they come from now on."""
+        self.stream = stream
+        self.tally.passthrough[reason] += 1
+        self.events.append(Passthrough(reason=reason))
+
+    def unread(self, side: str, reason: str, data: bytes = b"") -> None:
+        """Handle bytes that no Kafka peer sends: end the connection with a fault.
+
+        While the protocol may still be another one, forward everything instead.
+
+        Args:
+            side: who sent them.
+            reason: what is wrong with them.
+            data: what the client has just sent.
+        """
+        if self.foreign:
+            self.be_wire(data)
+        else:
+            self.fail(side, reason)
+
+    def be_wire(self, data: bytes = b"") -> None:
+        """Forward everything: it is not Kafka.
+
+        Args:
+            data: what the client has just sent.
+        """
+        self.foreign = False
+        self.responses.clear()
+        self.forwarding = None
+        self.stop_framing(Stream.WIRE, Reason.TLS if data.startswith(TLS_HANDSHAKE) else Reason.NOT_KAFKA)
+        # One of these two may have been kept until the rest of its frame comes. There is no frame: send it.
+        if said := self.request_part.drain() + data:
+            self.to_broker.append(said)
+        if self.response_part:
+            self.to_client.append(self.response_part)
+        self.response_part = b""
+
+    # The connection's end
+
+    def refuse_response(self, refusal: Refusal, reason: str) -> None:
+        """End the connection: of this response nothing more may go to the client."""
+        self.tally.refused[refusal] += 1
+        self.fail("broker", reason)
+
+    def fail(self, side: str, reason: str) -> None:
+        """End the connection with a fault of one side, ``client`` or ``broker``."""
+        self.fault = Fault(side=side, reason=reason)
+        self.events.append(self.fault)
+
+    def end(self) -> None:
+        """Forget all that was in flight, coming in or due."""
+        self.steady.end()
+        self.request_part.drain()
+        self.response_part = b""
+        self.to_client.clear()
+        self.to_broker.clear()
+        self.delayed.clear()
+        self.responses.clear()
+        self.forwarding = None

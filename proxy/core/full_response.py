@@ -1,0 +1,118 @@
+"""The full response to a fetch that went through the session, from the session's response to it. Sans-IO.
+
+Its entries are those of the session's response, and the table's for the partitions that this leaves out.
+"""
+
+from typing import Final
+
+from proxy.core.in_flight import InFlightRequest
+from proxy.core.responses import rewritten_tags
+from proxy.protocol.addresses import Resolve
+from proxy.protocol.fetch_layout import LAYOUTS, Rows
+from proxy.protocol.fetch_request import FetchRequest, Listing
+from proxy.protocol.fetch_response import FetchResponseWalk, response_head
+from proxy.protocol.primitives import NO_TAGS, Buffer
+from proxy.protocol.received import Received
+from proxy.session.expand import Expansion, expand
+from proxy.session.handler import FetchSessionHandler, SessionResult
+from proxy.session.partitions import PartitionTable
+from proxy.session.state import Action
+
+
+def full_response(
+    request: InFlightRequest,
+    walk: FetchResponseWalk,
+    result: SessionResult,
+    handler: FetchSessionHandler,
+    resolve: Resolve | None,
+) -> tuple[list[Buffer], int, int]:
+    """Return the client's response in pieces, its size, and how many partitions it names.
+
+    Args:
+        request: the fetch, with the session's response.
+        walk: over that response.
+        result: what the session makes of it.
+        handler: the session.
+        resolve: where brokers are told to be; None leaves addresses as they are.
+    """
+    layout = LAYOUTS[request.version]
+    tags = _tags(request, walk, resolve)
+    table, rotation = handler.table, handler.rotation
+    # Sarama and Java accept a response without any entry if throttle_time_ms is not 0. They accept no
+    # response in which only some entries are missing (fetch-semantics, trap 13; cases 81 and 97).
+    if result.action is _EMPTY or table is None or request.fetch is None:
+        content = response_head(layout, request.correlation_id, walk.throttle_time_ms)
+        content += layout.count(0) + tags
+        return [len(content).to_bytes(4) + content], 4 + len(content), 0
+    received = request.received_frame or Received()
+    starved = _starved(request.fetch, table, walk, result) if table.behind else []
+    if rotation is not None:
+        rotation.suspect(result.news)
+        if request.first >= 0 and not starved:
+            expanded = rotation.expand(
+                request.first,
+                list(zip(result.rows, result.entries, strict=True)),
+                received,
+                entry_bytes=result.size,
+                correlation_id=request.correlation_id,
+                throttle_time_ms=walk.throttle_time_ms,
+                tags=tags,
+            )
+            return *expanded, request.fetch.partitions
+    listing, rows = located(request, table)
+    what = Expansion(
+        layout=layout,
+        listing=listing,
+        table=table,
+        rows=rows,
+        entries=result.entries,
+        entry_rows=result.rows,
+        entry_bytes=result.size,
+        late=result.late,
+        starved=starved,
+        received=received,
+        correlation_id=request.correlation_id,
+        throttle_time_ms=walk.throttle_time_ms,
+        tags=tags,
+    )
+    pieces, size = expand(what)
+    return pieces, size, len(listing)
+
+
+def located(request: InFlightRequest, table: PartitionTable) -> tuple[Listing, Rows]:
+    """Return what a fetch lists and the row of each entry, and have the table know their places."""
+    listing, rows = request.listing, request.rows
+    if listing is None:
+        raise RuntimeError("only what a plain consumer lists is expanded")
+    if rows is None:
+        rows = request.rows = table.locate(listing)
+        table.place(rows)
+    return listing, rows
+
+
+def _tags(request: InFlightRequest, walk: FetchResponseWalk, resolve: Resolve | None) -> bytes:
+    """Return the body's tags as the client is to have them, nothing below v12."""
+    if walk.tags_at < 0:
+        return b""
+    if request.received - walk.tags_at == len(NO_TAGS):
+        return NO_TAGS
+    frame = request.received_frame
+    tags = b"".join(frame.span(walk.tags_at, request.received)) if frame is not None else NO_TAGS
+    return rewritten_tags(tags, walk.tags, request.version, resolve)
+
+
+def _starved(
+    fetch: FetchRequest, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult
+) -> list[int]:
+    """Return the rows of which a read_committed fetch read nothing because its first batch did not fit.
+
+    The broker left them out, although they have more below their last stable offset. With nothing left of
+    max_bytes a broker reads nothing at all, and that is not the same (fetch-semantics 1.4).
+    """
+    if not 0 < walk.record_bytes < fetch.max_bytes:
+        return []
+    return sorted(table.behind.difference(result.rows))
+
+
+# Members of an enum are looked up slowly.
+_EMPTY: Final = Action.EMPTY

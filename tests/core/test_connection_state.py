@@ -1,0 +1,59 @@
+"""The little that the shared state of a connection does by itself."""
+
+import gc
+import weakref
+
+from proxy.core.budget import RequestBudget
+from proxy.core.connection import Connection
+from proxy.core.connection_state import ConnectionState, RequestPart
+from proxy.core.eligibility import SessionLimits
+from proxy.core.histograms import Measured
+from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.steady import Steady
+
+
+def state() -> ConnectionState:
+    measured = Measured()
+    steady = Steady(SessionLimits(max_sessions=1), measured, max_request_bytes=100, on=True)
+    return ConnectionState(steady, measured, foreign=False, request_budget=None)
+
+
+def test_the_beginning_of_a_request_reserves_until_it_is_handed_over() -> None:
+    budget = RequestBudget(10)
+    first, second = RequestPart(budget), RequestPart(budget)
+    assert first.reserve(8)
+    first.data += b"begun"
+
+    assert not second.reserve(3)
+    assert (second.need, budget.total) == (0, 8)
+    assert (first.drain(), first.drain(), budget.total) == (b"begun", b"", 0)
+    assert second.reserve(3)
+
+
+def test_a_request_waits_for_the_end_of_the_one_that_is_being_forwarded() -> None:
+    ours = InFlightRequest(18, 0, b"\0\0\0\1", Disposition.OURS)
+    shared = state()
+    shared.forwarding_left = 1
+
+    shared.send(ours, b"frame")
+    assert (shared.delayed, shared.to_broker, list(shared.responses.expected)) == ([(ours, b"frame")], [], [])
+
+    shared.forwarding_left, shared.now = 0, 2.0
+    shared.send(ours, b"frame")
+    assert (shared.to_broker, list(shared.responses.expected), ours.sent_at) == ([b"frame"], [ours], 2.0)
+
+
+class Tracked(Connection):
+    """A connection that can be referred to weakly."""
+
+
+def test_a_connection_goes_as_soon_as_nobody_needs_it() -> None:
+    """It is no part of a cycle, so that a closed connection's memory does not wait for the collector."""
+    connection = Tracked(sessions=SessionLimits(max_sessions=1), resolve=None)
+    gone = weakref.ref(connection)
+    gc.disable()
+    try:
+        del connection
+        assert gone() is None
+    finally:
+        gc.enable()
