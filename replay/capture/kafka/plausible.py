@@ -85,8 +85,10 @@ def request_size(head: bytes, *, cut: bool) -> int:
 
 def _is_header(head: bytes) -> bool:
     client_id, _ = read_string(head, REQUEST_START_BYTES)
+    if client_id and not _is_name(client_id):
+        return False
     request_header(head, LENGTH_BYTES)
-    return not client_id or _is_name(client_id)
+    return True
 
 
 @lru_cache(maxsize=256)
@@ -97,13 +99,16 @@ def _is_name(client_id: bytes) -> bool:
         return False
 
 
-def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -> Iterator[int]:
+def request_candidates(
+    buffer: bytearray, start: int, client_id: bytes | None, *, nameless: bool
+) -> Iterator[int]:
     """Yield the places from `start` on at which a request may begin.
 
     Args:
         buffer: a stretch of the client's stream.
         start: the first place.
         client_id: that of earlier requests of the connection; None or empty: unknown.
+        nameless: while it is unknown, headers without a client id count, too. Many zeros look like them.
     """
     if client_id:
         pattern = len(client_id).to_bytes(2) + client_id
@@ -113,12 +118,15 @@ def request_candidates(buffer: bytearray, start: int, client_id: bytes | None) -
             at = buffer.find(pattern, at + 1)
         return
     bytes_ = np.frombuffer(bytes(buffer[start:]), np.uint8)
-    last = len(bytes_) - REQUEST_START_BYTES
-    if last <= 0:
+    places = len(bytes_) - _CLIENT_ID_LENGTH.stop + 1
+    if places <= 0:
         return
-    column = [bytes_[place : last + place] for place in range(8)]
+    column = [bytes_[place : places + place] for place in range(_CLIENT_ID_LENGTH.stop)]
     fits = (column[4] == 0) & (column[5] <= _LONGEST_KEY) & (column[6] == 0) & (column[7] <= _MAX_VERSION)
-    fits &= (column[0] < 64) & ((column[0] | column[1] | column[2]) > 0) | (column[3] >= _SMALLEST_REQUEST)
+    fits &= ((column[0] | column[1] | column[2]) > 0) | (column[3] >= _SMALLEST_REQUEST)
+    fits &= (column[0] <= MAX_FRAME >> 24) & (column[8] < 128)
+    id_size = column[12].astype(np.int16) << 8 | column[13]
+    fits &= (id_size >= (-1 if nameless else 1)) & (id_size <= _MAX_CLIENT_ID)
     yield from (np.flatnonzero(fits)[:_MAX_CANDIDATES] + start).tolist()
 
 

@@ -65,11 +65,12 @@ class RequestFraming(Framing):
         self.conversation.request_broken = True
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """See `resync.Judge`."""
+        """See `resync.Judge`. `judge` wants a client id as long as the client is not known."""
         client_id = self.conversation.client_id
         if not client_id and start == 0:
             yield 0
-        yield from request_candidates(buffer, start, client_id)
+        nameless = self.conversation.client is not None
+        yield from request_candidates(buffer, start, client_id, nameless=nameless)
 
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`.

@@ -133,12 +133,14 @@ class Search:
 
     def is_whole(self, start: int, end: int) -> bool:
         """Return whether there is no gap between two places."""
-        return not any(hole < end and start < stop for hole, stop in self._holes)
+        return not self._holes or not any(hole < end and start < stop for hole, stop in self._holes)
 
     def head(self, at: int, most: int) -> bytes:
         """Return at most so many bytes from a place on, up to the next gap."""
-        stop = min((hole for hole, stop in self._holes if stop > at), default=len(self.buffer))
-        return bytes(self.buffer[at : min(at + most, max(stop, at))])
+        end = at + most
+        if self._holes:
+            end = min(end, max(min((hole for hole, stop in self._holes if stop > at), default=end), at))
+        return bytes(self.buffer[at:end])
 
     def split(self, place: int) -> list[BufferedRun]:
         """Return the buffered runs from a place on."""

@@ -52,12 +52,44 @@ def test_half_a_header_may_become_one_unless_the_rest_is_missing(size: int) -> N
 @pytest.mark.parametrize("client_id", [b"me", b""])
 def test_a_request_is_a_candidate_wherever_it_stands(client_id: bytes) -> None:
     buffer = bytearray(b"\xee" * 33 + _request() + b"\xee" * 20)
-    assert 33 in request_candidates(buffer, 0, client_id)
-    assert 33 not in request_candidates(buffer, 34, client_id)
+    assert 33 in request_candidates(buffer, 0, client_id, nameless=True)
+    assert 33 not in request_candidates(buffer, 34, client_id, nameless=True)
 
 
 def test_a_client_id_that_is_known_leaves_no_other_candidates() -> None:
-    assert list(request_candidates(bytearray(bytes(33) + _request() + bytes(20)), 0, b"me")) == [33]
+    assert list(
+        request_candidates(bytearray(bytes(33) + _request() + bytes(20)), 0, b"me", nameless=True)
+    ) == [33]
+
+
+@pytest.mark.parametrize("client_id", [b"", None])
+def test_a_header_without_a_client_id_is_a_candidate_only_if_it_may_be(client_id: bytes | None) -> None:
+    buffer = bytearray(b"\xee" * 33 + _request(client_id=client_id) + b"\xee" * 20)
+    assert 33 in request_candidates(buffer, 0, None, nameless=True)
+    assert list(request_candidates(buffer, 0, None, nameless=False)) == []
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(_request(correlation_id=-3), id="negative id"),
+        pytest.param(_request(client_id=b"c" * 1025), id="client id that is too long"),
+        pytest.param(b"\x7f\0\0\0" + _request()[4:], id="too long"),
+        pytest.param(b"\0\0\0\x09" + _request()[4:], id="too short"),
+        pytest.param(_request()[:13], id="cut before the client id's length"),
+    ],
+)
+def test_what_is_no_header_is_no_candidate(frame: bytes) -> None:
+    assert 0 not in request_candidates(bytearray(frame), 0, None, nameless=True)
+
+
+@pytest.mark.parametrize("key", [0, 1, 18, 92])
+@pytest.mark.parametrize("client_id", [None, b"", b"m", b"c" * 255, b"c" * 256, b"c" * 1024])
+def test_every_header_is_a_candidate(key: int, client_id: bytes | None) -> None:
+    frame = bytearray(_request(key=key, version=0, client_id=client_id))
+    assert 0 in request_candidates(frame, 0, None, nameless=True)
+    assert (0 in request_candidates(frame, 0, None, nameless=False)) == bool(client_id)
+    assert request_size(bytes(frame), cut=False) == len(frame)
 
 
 _TOPIC = bytes(range(1, 17))
