@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tools.fuzz.findings import keep
 from tools.fuzz.mutate import mutated
-from tools.fuzz.plain import plain
+from tools.fuzz.plain import Watch, plain
 from tools.fuzz.target import Target, examine
 
 SEEDS = [b"\0" * 40, b"quiet bytes"]
@@ -21,10 +21,12 @@ def _run(data: bytes) -> None:
             pass
     if b"\x7f" in data:
         bytearray(3 << 20)
+    if b"\x81" in data:
+        time.sleep(0.04)
 
 
 def _crash(data: bytes) -> None:
-    _run(data.replace(b"\x80", b"").replace(b"\x7f", b""))
+    _run(data.translate(None, b"\x7f\x80\x81"))
 
 
 QUICK = Target(name="toy", run=_crash, seeds=lambda: SEEDS, modules=())
@@ -36,6 +38,14 @@ def test_a_crash_a_hang_and_growth_are_told_apart() -> None:
     assert [each and each.kind for each in found] == ["crash", "hang", "growth", None]
     assert found[0] is not None
     assert "ValueError at test_fuzz.py" in found[0].where
+
+
+def test_an_input_that_only_waits_is_no_hang() -> None:
+    assert examine(TARGET, b"\x81") is None
+    watch = Watch(TARGET)
+    watch.feed(b"\x81")
+    watch.feed(b"\x80")
+    assert [name.split()[0] for name in watch.suspects] == ["hang"]
 
 
 def test_the_mutator_finds_a_crash_and_its_input_becomes_one_byte(tmp_path: Path) -> None:

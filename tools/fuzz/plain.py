@@ -44,7 +44,7 @@ class Watch:
         found, taken = run_once(self._target, data)
         if found is not None:
             self._suspect(found, data)
-        elif taken > self._most_seconds and cpu_seconds(self._target, data) > self._most_seconds:
+        elif taken > (most := self._most_seconds) and cpu_seconds(self._target, data, most) > most:
             self._suspect(Finding("hang", ""), data)
         elif self.inputs % EXAMINE_EVERY == 0 and (found := examine(self._target, data)) is not None:
             self._suspect(found, data)
