@@ -1,6 +1,6 @@
 """Fuzzers: every part that reads bytes of others is fed millions of broken ones.
 
-    python -m tools.fuzz                                  # all targets, each for a minute
+    python -m tools.fuzz                                  # all targets, each for a minute, one per processor
     python -m tools.fuzz client core --inputs 10000000    # so many inputs each
     python -m tools.fuzz pcap --seconds 600 --seed 7
     python -m tools.fuzz core --replay FILE               # one input, without anything else
@@ -16,6 +16,7 @@ are made from seeds by a small mutator. Both give the same inputs to the same ta
 - `processes`: targets `channel`, `admin`: messages between the processes of a gateway, and its admin
   endpoint.
 - `seeds`, `mutate`: where inputs come from. `guided` is the loop with atheris, `plain` the one without.
+- `running`: one target from its first input to its findings. Each has a process of its own.
 - `findings`: a finding is made small and becomes a file in tests/fuzz/regressions/TARGET, which
   `tests/fuzz/test_regressions.py` replays.
 """
