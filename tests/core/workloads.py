@@ -178,7 +178,7 @@ class World:
             if layout.topic_ids:
                 key, at = frame[at : at + 16], at + 16
             elif layout.flexible:
-                size, at = frame[at] - 1, at + 1
+                size, at = self._count(frame, at, layout)
                 key, at = frame[at : at + size], at + size
             else:
                 size = int.from_bytes(frame[at : at + 2])
