@@ -117,16 +117,17 @@ def request_candidates(
             yield at - REQUEST_START_BYTES
             at = buffer.find(pattern, at + 1)
         return
-    bytes_ = np.frombuffer(bytes(buffer[start:]), np.uint8)
-    places = len(bytes_) - _CLIENT_ID_LENGTH.stop + 1
+    bytes_ = np.frombuffer(bytes(buffer[start:]) + b"?", np.uint8)  # the byte to come may fit
+    places = len(bytes_) - _CLIENT_ID_LENGTH.stop
     if places <= 0:
         return
-    column = [bytes_[place : places + place] for place in range(_CLIENT_ID_LENGTH.stop)]
+    column = [bytes_[place : places + place] for place in range(_CLIENT_ID_LENGTH.stop + 1)]
     fits = (column[4] == 0) & (column[5] <= _LONGEST_KEY) & (column[6] == 0) & (column[7] <= _MAX_VERSION)
     fits &= ((column[0] | column[1] | column[2]) > 0) | (column[3] >= _SMALLEST_REQUEST)
     fits &= (column[0] <= MAX_FRAME >> 24) & (column[8] < 128)
     id_size = column[12].astype(np.int16) << 8 | column[13]
-    fits &= (id_size >= (-1 if nameless else 1)) & (id_size <= _MAX_CLIENT_ID)
+    named = (id_size > 0) & (id_size <= _MAX_CLIENT_ID) & (column[_CLIENT_ID_LENGTH.stop] >= ord(" "))
+    fits &= named | (id_size == 0) | (id_size == -1) if nameless else named
     yield from (np.flatnonzero(fits)[:_MAX_CANDIDATES] + start).tolist()
 
 

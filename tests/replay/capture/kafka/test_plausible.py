@@ -74,6 +74,7 @@ def test_a_header_without_a_client_id_is_a_candidate_only_if_it_may_be(client_id
     [
         pytest.param(_request(correlation_id=-3), id="negative id"),
         pytest.param(_request(client_id=b"c" * 1025), id="client id that is too long"),
+        pytest.param(_request(client_id=b"\x01\x02"), id="client id that nobody can print"),
         pytest.param(b"\x7f\0\0\0" + _request()[4:], id="too long"),
         pytest.param(b"\0\0\0\x09" + _request()[4:], id="too short"),
         pytest.param(_request()[:13], id="cut before the client id's length"),
@@ -81,6 +82,11 @@ def test_a_header_without_a_client_id_is_a_candidate_only_if_it_may_be(client_id
 )
 def test_what_is_no_header_is_no_candidate(frame: bytes) -> None:
     assert 0 not in request_candidates(bytearray(frame), 0, None, nameless=True)
+
+
+@pytest.mark.parametrize("size", [14, 15])
+def test_half_a_header_is_a_candidate(size: int) -> None:
+    assert 0 in request_candidates(bytearray(_request()[:size]), 0, None, nameless=False)
 
 
 @pytest.mark.parametrize("key", [0, 1, 18, 92])
