@@ -1,6 +1,5 @@
 """Counts of what was found in one capture file, whether it could be used or not."""
 
-import dataclasses
 import json
 from dataclasses import dataclass, field
 from typing import Self
@@ -83,7 +82,7 @@ class FileCounts:
 
     def to_json(self) -> str:
         """Return one JSON object."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
