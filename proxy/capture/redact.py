@@ -7,6 +7,8 @@ does not understand: a capture without contents must have none.
 A response does not say what it is. So responses are paired with requests in order, as the core does it: a
 broker responds in order (fetch-semantics, trap 16). Where that order is in doubt, bodies are left out.
 A fetch response is kept only when it is whole and is what its version says. Till then its bytes are held.
+Other bodies are kept only while no request is unanswered whose response may hold contents: a response that
+ends before its length says so is followed by bytes of the next.
 """
 
 from collections import deque
@@ -69,6 +71,10 @@ _Kind: TypeAlias = tuple[int, int]
 """API key and version."""
 _LEFT_OUT: Final[_Kind] = (-1, -1)
 """A kind of which no body is kept."""
+_PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
+"""The contents are in the request. The response is left out, too, but holds none."""
+_PRIVATE: Final = (_LEFT_OUT[0], ApiKey.FETCH)
+"""The keys of kinds whose responses may hold records or credentials."""
 
 
 class Redactor:
@@ -92,10 +98,12 @@ class Redactor:
 class _OpenRequests:
     """The requests without a response, in the order in which the broker responds."""
 
-    __slots__ = ("_by_id", "_queue", "ordered")
+    __slots__ = ("_by_id", "_queue", "ordered", "private")
 
     def __init__(self) -> None:
         self._queue: deque[tuple[bytes, _Kind]] = deque()
+        self.private = 0
+        """How many of them have a response that may hold contents."""
         self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
         """Of each id: how many requests have it, the kind of the first, and whether others are of another."""
         self.ordered = True
@@ -110,6 +118,7 @@ class _OpenRequests:
             self.lose_order()
         if self.ordered:
             self._queue.append((correlation_id, kind))
+            self.private += kind[0] in _PRIVATE
             count, first, differ = self._by_id.get(correlation_id, (0, kind, False))
             self._by_id[correlation_id] = count + 1, first, differ or kind != first
 
@@ -123,6 +132,7 @@ class _OpenRequests:
             self.lose_order()
             return _LEFT_OUT, True
         _, kind = self._queue.popleft()
+        self.private -= kind[0] in _PRIVATE
         count, first, differ = self._by_id.pop(correlation_id)
         if count > 1:
             self._by_id[correlation_id] = count - 1, first, differ
@@ -295,7 +305,7 @@ class _Requests(_Stream):
             self._need = min(self._size, 2 * len(self._produce))
             return
         if wants:
-            self._open.add(bytes(self._produce[REQUEST_CORRELATION_ID]), _LEFT_OUT)
+            self._open.add(bytes(self._produce[REQUEST_CORRELATION_ID]), _PRODUCE)
         self._produce = bytearray()
 
 
@@ -322,16 +332,18 @@ class _Responses(_Stream):
         if in_doubt:
             return
         if api_key != ApiKey.FETCH:
-            self._to_keep = self._left if api_key >= 0 else 0
+            self._to_keep = self._left if api_key in KEPT else 0
         elif version in LAYOUTS:
             self._walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False, spans=True)
             self._walk.feed(head)
             self._at = len(head)
 
     def body(self, part: bytes) -> None:
-        """Sort bytes of the body. Those of a fetch response are walked."""
+        """Sort bytes of the body. Those of a fetch response are walked; others may be the next one's."""
         walk, held = self._walk, self._held
         if walk is None:
+            if self._open.private or not self._open.ordered:
+                self._to_keep = 0
             super().body(part)
             return
         try:

@@ -242,3 +242,17 @@ def test_a_client_id_that_is_longer_than_its_request_is_not_kept(api_key: int) -
     seen = Seen()
     seen.passes(CLIENT, frame)
     assert seen.bytes[CLIENT] == frame[:14] + bytes(len(SECRETS[0]))
+
+
+def test_a_response_that_ends_before_its_length_is_followed_by_the_next() -> None:
+    secret = SECRETS[2]
+    metadata = _other(ApiKey.METADATA, 0, bytes(4), bytes(40))
+    sasl = _other(ApiKey.SASL_AUTHENTICATE, 1, secret, secret)
+    seen = Seen()
+    seen.passes(CLIENT, metadata.request)
+    seen.passes(BROKER, metadata.response[:5])
+    seen.passes(CLIENT, sasl.request)
+    seen.passes(BROKER, sasl.response)
+    seen.ends()
+    assert not seen.shows(secret)
+    assert len(seen.bytes[BROKER]) == 5 + len(sasl.response)
