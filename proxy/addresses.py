@@ -36,8 +36,12 @@ class Address:
         Raises:
             ValueError: the text is not an address; the message is for the operator.
         """
+        if "://" in text:
+            raise ValueError(f"{text!r} is a URL; write HOST:PORT, without what stands before it")
         host, colon, port = text.strip().rpartition(":")
-        if not colon:
+        if not colon and port.isdecimal():
+            raise ValueError(f"{text!r} has no host; write HOST:PORT")
+        if not colon or not port:
             raise ValueError(f"{text!r} has no port; write HOST:PORT")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import ipaddress
 import json
+import os
 import sys
 import tempfile
 from contextlib import suppress
@@ -159,11 +160,12 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     """Check inputs and outputs before Spark is started."""
     for option in ("csv", "html"):
-        file = getattr(arguments, option)
-        if file and not Path(file).absolute().parent.is_dir():
-            raise UsageError(f"--{option} {file}: there is no such directory to write to")
+        if file := getattr(arguments, option):
+            _check_file(option, Path(file))
     if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
         raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
+    if arguments.parquet and Path(arguments.parquet).is_file():
+        raise UsageError(f"--parquet {arguments.parquet}: it is a file; name a directory")
     if arguments.parquet and Path(arguments.parquet).is_dir() and any(Path(arguments.parquet).iterdir()):
         raise UsageError(
             f"--parquet {arguments.parquet}: the directory is not empty; name one that is, or a new one"
@@ -184,6 +186,17 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     if len(arguments.inputs) > 1:
         raise UsageError(f"{tables[0]} is a table that --parquet wrote: it must be the only input")
     return dataclasses.replace(work, table=tables[0])
+
+
+def _check_file(option: str, file: Path) -> None:
+    """Check that a report can be written, before it is made."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"--{option} {file}: there is no such directory to write to")
+    if file.is_dir():
+        raise UsageError(f"--{option} {file}: it is a directory; name a file")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise UsageError(f"--{option} {file}: no permission to write there; name another file")
 
 
 def _is_table(text: str) -> bool:

@@ -1,6 +1,7 @@
 """The command line of replay: what a user does wrong is one line, wherever an option came from."""
 
 import argparse
+import os
 import sys
 import types
 from collections.abc import Sequence
@@ -49,7 +50,9 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
         (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
+        (["measure", CAPTURE, "--html", str(CAPTURES)], "it is a directory; name a file"),
         (["measure", CAPTURE, "--parquet", str(CAPTURES)], "the directory is not empty"),
+        (["measure", CAPTURE, "--parquet", CAPTURE], "it is a file; name a directory"),
         (["measure", CAPTURE, "--parquet", "x", "--anonymize"], "--parquet writes the names"),
         (["measure", CAPTURE, "--anonymize-key", "x" * 65], "--anonymize-key: a key has 1 to 64 bytes"),
         (["measure", CAPTURE, "--anonymize-key", ""], "--anonymize-key: a key has 1 to 64 bytes"),
@@ -69,6 +72,14 @@ def test_a_mistake_is_one_line(argv: list[str], told: str, capsys: pytest.Captur
     assert code == 2
     assert err.count("\n") == 1
     assert told in err
+
+
+def test_a_report_that_may_not_be_written_fails_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    assert cli.main(["measure", CAPTURE, "--csv", str(tmp_path / "x.csv")]) == 2
+    assert "x.csv: no permission to write there; name another file" in capsys.readouterr().err
 
 
 def test_inputs_of_which_none_can_be_read_fail_before_spark_starts(
