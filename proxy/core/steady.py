@@ -286,7 +286,8 @@ class Steady:
             if frame[RESPONSE_CORRELATION_ID] != correlation_id:
                 break
             if isinstance(form, SteadySession):
-                full = form.response(frame) if end - at == size else None
+                # One that the core has dropped meanwhile is counted no more.
+                full = form.response(frame) if form is self.session and end - at == size else None
                 if full is None:
                     break
                 self._measured.note_fetch(now - sent_at, size, len(full), form.altered, form.partitions)

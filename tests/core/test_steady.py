@@ -398,6 +398,19 @@ def test_what_saves_keeps_the_session() -> None:
     assert play.connection.session_id == SESSION_ID
 
 
+def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
+    """What the broker can do is told anew while the fetch is in flight: the core takes over its response."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    asked, told = api_versions("4.3", 90)
+    play.client(asked).to_broker(asked)
+    play.client(fetch(16, *THREE, correlation=8)).to_broker(asks(16, [], (SESSION_ID, 5), correlation=8))
+    play.broker(told).takes_client()
+    play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=8))
+    play.to_client(full(16, THREE, correlation_id=8))
+    play.connection.check_measured()
+
+
 def test_another_fetch_while_one_is_outstanding() -> None:
     """Trap 18: deltas on top of an outstanding one would fail with it."""
     play = Playbook().established(16, THREE)
