@@ -55,7 +55,6 @@ class ClientSide:
         "_max_request_bytes",
         "_rewriting",
         "_state",
-        "client_id",
         "software_name",
         "software_version",
     )
@@ -70,7 +69,6 @@ class ClientSide:
         self._header = b""
         """The header of the last fetch, behind its correlation id."""
         self._header_version = -1
-        self.client_id = ""
         self.software_name = ""
         self.software_version = ""
 
@@ -177,10 +175,10 @@ class ClientSide:
                 state.send(request, frame)
                 return size
             self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
-            self.client_id = self.client_id or printable(client_id)
+            state.client_id = state.client_id or printable(client_id)
         state.responses.owed.append(request)
         body = REQUEST_START_BYTES + len(self._header)
-        self._fetches.request(request, frame, body, self.client_id)
+        self._fetches.request(request, frame, body)
         return size
 
     def _collect(self, data: bytes, size: int, version: int) -> int:
@@ -248,14 +246,14 @@ class ClientSide:
     def _name(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""
         try:
-            self.client_id, software = read_client_names(frame, version)
+            self._state.client_id, software = read_client_names(frame, version)
         except ProtocolError:
             return
         if software is not None:
             self.software_name, self.software_version = software.name, software.version
         self._state.events.append(
             ClientNamed(
-                client_id=self.client_id,
+                client_id=self._state.client_id,
                 software_name=self.software_name,
                 software_version=self.software_version,
             )

@@ -123,7 +123,7 @@ class Connection:
     @property
     def client_id(self) -> str:
         """What the client calls itself, "" before it has."""
-        return self._client_side.client_id
+        return self._state.client_id
 
     @property
     def software_name(self) -> str:

@@ -84,6 +84,7 @@ class ConnectionState:
     """
 
     __slots__ = (
+        "client_id",
         "delayed",
         "events",
         "fault",
@@ -116,6 +117,8 @@ class ConnectionState:
         self.to_client: list[Buffer] = []
         self.to_broker: list[Buffer] = []
         """Bytes that are due and were not taken yet. These three are emptied, never replaced."""
+        self.client_id = ""
+        """What the client calls itself, "" before it has."""
         self.now = 0.0
         """When the bytes that are being processed were read, in seconds."""
         self.stage = Stage.NEW

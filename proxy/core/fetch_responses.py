@@ -59,6 +59,7 @@ class FetchResponses:
         "_limits",
         "_refused",
         "_resolve",
+        "_state",
         "_steady",
         "_tally",
     )
@@ -66,7 +67,7 @@ class FetchResponses:
     def __init__(
         self, state: ConnectionState, fetches: Fetches, sessions: SessionLimits, resolve: Resolve | None
     ) -> None:
-        self._tally, self._events = state.tally, state.events
+        self._state, self._tally, self._events = state, state.tally, state.events
         self._steady = state.steady
         self._fetches = fetches
         self._handler, self._eligibility = fetches.handler, fetches.eligibility
@@ -283,6 +284,9 @@ class FetchResponses:
             return
         # The steady path does not ask again: only the core changes these. After a large response it decides.
         if self._eligibility.hinders() or request.received >= STREAM_FROM:
+            return
+        # The switch may have been turned since the fetch was decided.
+        if not self._limits.allowed(self._state.client_id):
             return
         features = self._eligibility.features
         # Another fetch may have come and been forwarded meanwhile; some brokers' entries have to be read for

@@ -85,7 +85,7 @@ class Fetches:
 
     # Requests
 
-    def request(self, request: InFlightRequest, frame: bytes, body: int, client_id: str) -> None:
+    def request(self, request: InFlightRequest, frame: bytes, body: int) -> None:
         """Decide what becomes of a whole fetch of v4 to v18, and send what the broker is to see of it."""
         self.version = request.version
         self._state.steady.forget_fetch()
@@ -106,7 +106,7 @@ class Fetches:
         client.partitions_requested += fetch.partitions
         if self.eligibility.observe(fetch):
             self.handler.adopt(self.eligibility.given)
-        decision = self._decide(request, fetch, client_id)
+        decision = self._decide(request, fetch)
         reason = decision if type(decision) is Reason else self._carry_out(request, fetch, decision)
         self.decided = reason
         if reason is not None:
@@ -156,10 +156,10 @@ class Fetches:
         else:
             request.resend = lambda: self._forward(request, fetch, fetch.frame)
 
-    def _decide(self, request: InFlightRequest, fetch: FetchRequest, client_id: str) -> Decision:
+    def _decide(self, request: InFlightRequest, fetch: FetchRequest) -> Decision:
         """Say what becomes of a fetch."""
         handler = self.handler
-        reason = self.eligibility.against(fetch, client_id, handler)
+        reason = self.eligibility.against(fetch, self._state.client_id, handler)
         if reason is not None:
             return reason
         if (rotated := handler.rotated(fetch.frame, fetch.topics)) is not None:

@@ -398,6 +398,21 @@ def test_what_saves_keeps_the_session() -> None:
     assert play.connection.session_id == SESSION_ID
 
 
+@pytest.mark.parametrize("off", [{"on": False}, {"off_for": frozenset({"c"})}], ids=str)
+def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, Any]) -> None:
+    """The core takes its response, and the next fetch goes as it came."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    play.client(fetch(16, *THREE, correlation=8)).to_broker(asks(16, [], (SESSION_ID, 5), correlation=8))
+    for name, value in off.items():
+        setattr(play.sessions, name, value)
+    told = fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8)
+    play.broker(told).takes_client()
+    play.client(fetch(16, *THREE, correlation=9))
+    play.to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), fetch(16, *THREE, correlation=9))
+    assert play.connection.decided == "sessions off"
+
+
 def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
     """What the broker can do is told anew while the fetch is in flight: the core takes over its response."""
     play = Playbook().established(16, THREE)
