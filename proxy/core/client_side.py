@@ -249,6 +249,7 @@ class ClientSide:
             self._state.client_id, software = read_client_names(frame, version)
         except ProtocolError:
             return
+        self._state.steady.forget_fetch()  # sessions may be off for a client of this name
         if software is not None:
             self.software_name, self.software_version = software.name, software.version
         self._state.events.append(

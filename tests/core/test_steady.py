@@ -413,6 +413,22 @@ def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, A
     assert play.connection.decided == "sessions off"
 
 
+@pytest.mark.parametrize("outstanding", [False, True])
+def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
+    """Sessions are off for the new name, which an ApiVersions request tells."""
+    play = Playbook(SessionLimits(max_sessions=10, off_for=frozenset({"d"}))).established(16, THREE)
+    polls(play, 16, 4, 4)
+    told = fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8)
+    if outstanding:
+        play.client(fetch(16, *THREE, correlation=8)).takes_broker()
+    renamed = request(API_VERSIONS, 0, 9, client=b"d")
+    play.client(renamed).to_broker(renamed)
+    if outstanding:
+        play.broker(told).takes_client()
+    play.client(fetch(16, *THREE, correlation=10)).takes_broker()
+    assert play.connection.decided == "sessions off"
+
+
 def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
     """What the broker can do is told anew while the fetch is in flight: the core takes over its response."""
     play = Playbook().established(16, THREE)
