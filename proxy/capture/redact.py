@@ -328,7 +328,7 @@ class _Responses(_Stream):
         """Keep the body, leave it out, or look for records in it."""
         (api_key, version), in_doubt = self._open.pair(head[RESPONSE_CORRELATION_ID])
         self._last = (api_key, version) == _OPAQUE_FROM or not self._open.ordered
-        self._to_keep = 0
+        self._to_keep, self._walk = 0, None
         if in_doubt:
             return
         if api_key != ApiKey.FETCH:

@@ -256,3 +256,14 @@ def test_a_response_that_ends_before_its_length_is_followed_by_the_next() -> Non
     seen.ends()
     assert not seen.shows(secret)
     assert len(seen.bytes[BROKER]) == 5 + len(sasl.response)
+
+
+def test_an_empty_fetch_response_is_not_the_beginning_of_the_next() -> None:
+    secret = SECRETS[2]
+    asked = _other(ApiKey.SASL_AUTHENTICATE, 1, secret, b"")
+    body = bytes(4) + (1).to_bytes(4) + len(secret).to_bytes(2) + secret + bytes(4)  # as of a fetch v4
+    seen = Seen()
+    seen.passes(CLIENT, fetch(4, ("t", 0), correlation=0) + asked.request)
+    seen.passes(BROKER, response(0) + response(1, body))
+    seen.ends()
+    assert not seen.shows(secret)
