@@ -80,6 +80,7 @@ class Twin:
 
     def receive_broker(self, data: bytes, now: float) -> None:
         """As `receive_client`."""
+        self._mirror()
         done, out = self._on.steady.response(data, now)
         self.passed += done == len(data) > 0
         self._to_client += [out] if out else []

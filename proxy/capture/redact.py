@@ -7,8 +7,8 @@ does not understand: a capture without contents must have none.
 A response does not say what it is. So responses are paired with requests in order, as the core does it: a
 broker responds in order (fetch-semantics, trap 16). Where that order is in doubt, bodies are left out.
 A fetch response is kept only when it is whole and is what its version says. Till then its bytes are held.
-Other bodies are kept only while no request is unanswered whose response may hold contents: a response that
-ends before its length says so is followed by bytes of the next.
+Other bodies, and a fetch response with tags, are kept only while no request is unanswered whose response may
+hold contents: a response that ends before its length says so is followed by bytes of the next.
 """
 
 from collections import deque
@@ -348,7 +348,9 @@ class _Responses(_Stream):
             return
         try:
             walk.feed(part)
-            understood = (walk.done or self._left > 0) and held.kept <= _MAX_HELD
+            # The body's tags end the frame, and may be anything: also the beginning of the next response.
+            in_doubt = bool(walk.tags) and self._open.private > 0
+            understood = (walk.done or self._left > 0) and held.kept <= _MAX_HELD and not in_doubt
         except ProtocolError:
             understood = False
         if not understood:

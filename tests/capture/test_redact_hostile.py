@@ -267,3 +267,14 @@ def test_an_empty_fetch_response_is_not_the_beginning_of_the_next() -> None:
     seen.passes(BROKER, response(0) + response(1, body))
     seen.ends()
     assert not seen.shows(secret)
+
+
+def test_the_tags_of_a_fetch_response_that_ends_early_are_of_the_next_response() -> None:
+    secret = SECRETS[2]
+    told = fetch_response(16, ("t", [entry(0, 5)]), tags=((9, bytes(80)),), correlation_id=0)
+    sasl = _other(ApiKey.SASL_AUTHENTICATE, 1, secret, 2 * secret)
+    seen = Seen()
+    seen.passes(CLIENT, fetch(16, ("t", 0), correlation=0) + sasl.request)
+    seen.passes(BROKER, told[:-70] + sasl.response)
+    seen.ends()
+    assert not seen.shows(secret)
