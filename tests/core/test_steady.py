@@ -503,6 +503,11 @@ class Says:
     aborted: bool = False
     hot: tuple[int, ...] = ()
     """What an incremental fetch is told of."""
+    lag: int = 0
+    """How far the last stable offset is behind."""
+    refuses: int = 0
+    """The error code of a fetch of a session."""
+    throttle_time_ms: int = 0
 
 
 ASKS = st.one_of(
@@ -529,7 +534,9 @@ ASKS = st.one_of(
         st.sampled_from(["c", "c", "c", None]),
     ),
     st.builds(
-        lambda key: ("other", key), st.sampled_from([HEARTBEAT, METADATA, API_VERSIONS, SASL_HANDSHAKE])
+        lambda key, client: ("other", key, client),
+        st.sampled_from([HEARTBEAT, METADATA, API_VERSIONS, SASL_HANDSHAKE]),
+        st.sampled_from([b"c", b"c", b"d"]),
     ),
 )
 CUTS = st.lists(st.integers(1, 120), max_size=3)
@@ -537,8 +544,9 @@ STEPS = st.one_of(
     st.tuples(st.just("asks"), st.lists(ASKS, min_size=1, max_size=3), CUTS),
     st.tuples(st.just("repeats"), st.integers(1, 4), st.just([])),
     st.tuples(st.just("repeats"), st.integers(1, 4), CUTS),
-    st.tuples(st.just("polls"), st.integers(3, 9), st.booleans()),
-    st.tuples(st.just("polls"), st.integers(3, 9), st.booleans()),
+    st.tuples(st.just("polls"), st.integers(3, 9), st.booleans(), st.just(0)),
+    st.tuples(st.just("polls"), st.integers(3, 9), st.booleans(), st.integers(0, 1)),
+    st.tuples(st.just("poll"), st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)),
     st.tuples(st.just("answers"), st.integers(1, 3), CUTS),
     st.tuples(st.just("answers"), st.integers(1, 3), st.just([])),
     st.tuples(
@@ -553,9 +561,16 @@ STEPS = st.one_of(
             null=st.booleans(),
             aborted=st.booleans(),
             hot=st.sampled_from([(), (), (1,), (1,), (0, 2), (9,)]),
+            lag=st.sampled_from([0, 0, 0, 2]),
+            refuses=st.sampled_from([0, 0, 0, 0, 70, 71, 106]),
+            throttle_time_ms=st.sampled_from([0, 0, 0, 9]),
         ),
     ),
-    st.tuples(st.just("switch"), st.sampled_from(["on", "off", "off for c"])),
+    st.tuples(
+        st.just("switch"),
+        st.sampled_from(["on", "on", "off", "off for c", "off for d", "keep order", "crowded"]),
+    ),
+    st.tuples(st.just("opens"), st.booleans()),
     st.tuples(st.just("mistake"), st.binary(max_size=20)),
     st.tuples(st.just("garbage"), st.binary(max_size=20)),
     st.tuples(st.just("close")),
@@ -567,7 +582,9 @@ class Talk:
 
     def __init__(self, resolve: Resolve | None, *, foreign: bool) -> None:
         self.sessions = SessionLimits(max_sessions=1)
-        self.twin = Twin(sessions=self.sessions, resolve=resolve, foreign=foreign)
+        self._opening: set[int] = set()
+        opening = self._opening.__contains__
+        self.twin = Twin(sessions=self.sessions, resolve=resolve, foreign=foreign, opening=opening)
         self._says = Says()
         self.correlation = 0
         self.now = 1.0
@@ -587,13 +604,16 @@ class Talk:
             self.asks(self._last, cuts)
             self.answers(1, cuts)
 
-    def polls(self, times: int, moves: bool) -> None:
+    def polls(self, times: int, moves: bool, isolation: int) -> None:
         """A consumer of four partitions: its list turns."""
         for number in range(times):
-            wants = [0, 1, 2, 3][number % 4 :] + [0, 1, 2, 3][: number % 4]
-            offset = number if moves else 0
-            self.asks([("fetch", 16, wants, offset, (0, -1), "c")], [])
+            self.poll(number, number if moves else 0, isolation)
             self.answers(9, [])
+
+    def poll(self, number: int, offset: int, isolation: int) -> None:
+        """It asks, and what it asks is in flight."""
+        wants = [0, 1, 2, 3][number % 4 :] + [0, 1, 2, 3][: number % 4]
+        self.asks([("fetch", 16, wants, offset, (0, -1), "c", isolation)], [])
 
     def answers(self, count: int, cuts: list[int]) -> None:
         told = b"".join(_told(frame, self._says) for frame in self._asked[:count])
@@ -609,7 +629,16 @@ class Talk:
 
     def switch(self, to: str) -> None:
         self.sessions.on = to != "off"
-        self.sessions.off_for = frozenset({"c"} if to == "off for c" else ())
+        self.sessions.off_for = frozenset({to[-1]} if to.startswith("off for") else ())
+        self.sessions.keep_order, self.sessions.crowded = to == "keep order", to == "crowded"
+
+    def opens(self, later: bool) -> None:
+        """A listener is being opened from now on, or it is open."""
+        self._opening.add(2)
+        if not later:
+            self._opening.clear()
+            self.twin.brokers_opened(frozenset({2}))
+            self.twin.drain_client()
 
     def mistake(self, data: bytes) -> None:
         self.twin.receive_client(data, self.now)
@@ -629,14 +658,22 @@ class Talk:
                 if not acks:
                     self._silent.add(self.correlation.to_bytes(4))
                 return produce(self.correlation, version, acks=acks, size=size, client=client)
-            case "fetch", version, partitions, offset, session, client:
+            case "fetch", version, partitions, offset, session, client, *isolation:
                 if not 4 <= version <= 18:
                     return request(FETCH, version, self.correlation, bytes(30))
                 wants: list[Want] = [("t", index, offset * (index == 1)) for index in partitions]
                 told = session if version >= 7 else (0, -1)
-                return fetch(version, *wants, correlation=self.correlation, session=told, client=client)
-            case "other", key:
-                return request(key, 0, self.correlation, b"\0\0\0\0")
+                level = sum(isolation)  # it is told of polls
+                return fetch(
+                    version,
+                    *wants,
+                    correlation=self.correlation,
+                    session=told,
+                    client=client,
+                    isolation_level=level,
+                )
+            case "other", key, client:
+                return request(key, 0, self.correlation, b"\0\0\0\0", client)
         raise AssertionError(what)
 
     def _take(self) -> None:
@@ -674,11 +711,14 @@ def _told(frame: bytes, says: Says) -> bytes:
             elements = [wire.TopicData(**named(version, "t"), partitions=parts)]
         elif asked.session_epoch > 0:
             elements = []
+        error = says.refuses if asked.session_epoch >= 0 else 0
         told = wire.FetchResponse(
             version=version,
             correlation_id=correlation,
-            session_id=77 if asked.session_epoch >= 0 and version >= 7 else 0,
-            topics=tuple(elements),
+            session_id=77 if asked.session_epoch >= 0 and version >= 7 and not error else 0,
+            error_code=error if version >= 7 else 0,
+            throttle_time_ms=says.throttle_time_ms,
+            topics=() if error else tuple(elements),
             tags=(LEADER,) if says.leads and version >= 16 else (),
         )
         return framed(wire.encode_response(told))
@@ -696,6 +736,8 @@ def _part(index: int, version: int, says: Says) -> wire.PartitionData:
     if says.aborted:
         fields["aborted"] = (wire.AbortedTransaction(producer_id=1, first_offset=0),)
     records = None if says.null else bytes(says.records)
+    if says.lag:
+        fields["last_stable_offset"] = max(0, says.high - says.lag)
     if says.error:
         return entry(index, error=says.error, records=records, **fields)
     return entry(index, says.high, records=records, **fields)
