@@ -4,6 +4,7 @@ import hashlib
 import random
 from typing import Any, cast
 
+from tools.soak.chaos import begins_late
 from tools.soak.disturbances import Disturbances
 from tools.soak.producers import Topics
 from tools.soak.records import Log, Place, Produced, Received, Record, digest_of, generation_of
@@ -107,6 +108,17 @@ def test_changed_and_invented_records_are_told_with_their_place() -> None:
     assert received.changed == [(STEADY, 0)]
     assert received.invented == [(STEADY, 1)]
     assert received.log.count == 1
+
+
+def test_only_beginnings_of_what_was_made_again_count_as_such() -> None:
+    first, again = Place("churn", 0, 1), Place("churn", 1, 1)
+    log = Log()
+    for offset in (5, 6, 9):
+        log.put(again, offset, 1)
+    assert begins_late([(again, 0), (again, 4)], log)
+    assert begins_late([(Place("churn", 2, 1), 0)], log), "nothing came of it"
+    assert not begins_late([(again, 0), (again, 7)], log)
+    assert not begins_late([(first, 0)], log)
 
 
 class _Never:
