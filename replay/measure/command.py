@@ -99,6 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which connections get a session; gateway: those to which the gateway would give one; "
         "always: every connection, from its first eligible fetch (default: gateway)",
     )
+    add(
+        "--max-fetch-bytes",
+        default=0,
+        type=_bytes,
+        metavar="BYTES",
+        help="tell which responses have more records than this, as `fetchgate proxy --max-fetch-bytes` "
+        "would limit them; by default a fetch's own max_bytes counts",
+    )
     add("--master", default="local[*]", metavar="URL", help="the URL of the Spark master (default: local[*])")
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--csv", metavar="FILE", help="write the report as a CSV table too")
@@ -151,6 +159,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
             ports=arguments.port, hosts=arguments.host, clients=arguments.client, topics=arguments.topic
         ),
         price_per_gb=arguments.price_per_gb,
+        max_fetch_bytes=arguments.max_fetch_bytes,
     )
     result = report(groups.to_pylist(), about)
     key = arguments.anonymize_key
@@ -172,7 +181,11 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         )
     work = Work(
         keep=Filter(hosts=frozenset(arguments.host), ports=frozenset(arguments.port)),
-        choice=RowFilter(policy=arguments.policy, clients=frozenset(arguments.client)),
+        choice=RowFilter(
+            policy=arguments.policy,
+            clients=frozenset(arguments.client),
+            max_fetch_bytes=arguments.max_fetch_bytes,
+        ),
         topics=frozenset(arguments.topic),
         parquet=arguments.parquet,
     )
@@ -236,6 +249,12 @@ def _port(text: str) -> int:
     if text.isdecimal() and 0 < int(text) < 1 << 16:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text} is not a port (1 to 65535)")
+
+
+def _bytes(text: str) -> int:
+    if text.isascii() and text.isdecimal() and int(text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a number of bytes >= 1")
 
 
 def _host(text: str) -> str:

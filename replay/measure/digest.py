@@ -1,4 +1,4 @@
-"""What the rows of exchanges do not say of a connection: bytes by topic, over time, its sessions. Sans-IO.
+"""What rows of exchanges do not say of a connection: bytes by topic and over time, sessions, limits. Sans-IO.
 
 The `detail` of each `connection` row holds one digest. Its size depends on the number of topics, not of
 fetches.
@@ -10,6 +10,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final
 
+from replay.measure.limits import LimitLog
 from replay.simulate.outcome import Outcome, TopicKey, TopicShare
 from replay.simulate.session_cache import SessionLog
 
@@ -70,15 +71,21 @@ _ELIGIBLE: Final = ("request_bytes", "response_bytes", "record_bytes")
 
 
 class Digest:
-    """The sums of one connection's outcomes."""
+    """The sums of one connection's outcomes.
 
-    def __init__(self, connection: str) -> None:
+    Args:
+        connection: its name.
+        max_fetch_bytes: see `LimitLog`.
+    """
+
+    def __init__(self, connection: str, max_fetch_bytes: int = 0) -> None:
         self._connection = connection
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._native: dict[str, int] = {}
         self.timeline = Timeline()
         self.log = SessionLog()
+        self.limits = LimitLog(max_fetch_bytes)
 
     def add(self, outcome: Outcome) -> None:
         """Add the outcome of a fetch that is counted."""
@@ -92,6 +99,7 @@ class Digest:
             if outcome.eligible:
                 _add(self._eligible[key], values)
         self._note_session(outcome)
+        self.limits.add(outcome)
 
     def close(self, closing: Outcome) -> None:
         """Add the close of the session that the gateway had for the connection."""
@@ -107,6 +115,7 @@ class Digest:
             "width": self.timeline.width,
             "over_time": [[number, *values] for number, values in sorted(buckets)],
             "sessions": self.log.drain(),
+            "limits": self.limits.detail(),
         }
 
     def _topic_values(self, key: TopicKey) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.measure import sums
 from replay.measure.digest import BUCKETS, Timeline
+from replay.measure.limits import WORST, Counted
 from replay.measure.modelled import modelled
 from replay.measure.sums import FetchSums
 from replay.measure.table import FETCH_COLUMNS, end_from_json
@@ -27,11 +28,15 @@ from replay.report.model import (
     FetchReport,
     Filters,
     Input,
+    LimitFigures,
+    LimitsReport,
+    LimitsRow,
     NotEligible,
     Problem,
     ReadableReport,
     Report,
     SlotsRow,
+    StarvedRow,
     Time,
     TopicRow,
     actual_bytes,
@@ -72,6 +77,7 @@ class About:
     policy: str
     filters: Filters
     price_per_gb: float | None = None
+    max_fetch_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -86,8 +92,8 @@ class _Collected:
     rows: Counter[str] = field(default_factory=Counter)
     files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
     ends: list[ConnectionEnd] = field(default_factory=list)
-    digests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """Each with its broker."""
+    digests: list[tuple[ConnectionEnd, dict[str, Any]]] = field(default_factory=list)
+    """Each with its connection."""
 
     def add(self, group: Group) -> None:
         """Add a group."""
@@ -114,7 +120,7 @@ class _Collected:
         for detail in map(json.loads, details):
             end = end_from_json(detail["end"])
             self.ends.append(end)
-            self.digests.append((end.broker, detail))
+            self.digests.append((end, detail))
 
     def _add_fetches(self, group: Group) -> None:
         client = group["client_id"], group["software"]
@@ -157,6 +163,7 @@ def report(groups: Iterable[Group], about: About) -> Report:
         readable=_readable(found.ends),
         not_eligible=dict(sorted(found.not_eligible.items())),
         slots=_slots(found),
+        limits=_limits(found, about.max_fetch_bytes),
         modelled=modelled(found.whole, (last - first) / _SECOND, about.price_per_gb),
     )
 
@@ -224,20 +231,27 @@ def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
 
 def _by_topic(found: _Collected, whole: FetchReport) -> list[TopicRow]:
     """Return a row for each topic, and one for the rest of each frame: the whole minus the topics."""
-    names = {topic_id: name for end in found.ends for topic_id, name in end.topics.items()}
+    names = _names(found)
     topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for _, digest in found.digests:
         for totals in digest["topics"]:
-            name = totals["topic"] if "topic" in totals else _topic_name(bytes.fromhex(totals["id"]), names)
-            sums.add_topic(topics[name], totals)
+            sums.add_topic(topics[_topic_name(totals, names)], totals)
     order = sorted(topics.items(), key=lambda pair: (-actual_bytes(pair[1]), pair[0]))
     rows = [TopicRow(topic=name, fetch=sums.with_savings(fetch)) for name, fetch in order]
     rest = sums.subtract(whole, [row["fetch"] for row in rows])
     return [*rows, TopicRow(topic=None, fetch=rest)] if whole["actual"]["requests"] else rows
 
 
-def _topic_name(topic_id: bytes, names: Mapping[bytes, str]) -> str:
-    """Return a topic's name, or its id as Kafka writes it (Uuid.toString)."""
+def _names(found: _Collected) -> dict[bytes, str]:
+    """Return the names of topic ids."""
+    return {topic_id: name for end in found.ends for topic_id, name in end.topics.items()}
+
+
+def _topic_name(values: Mapping[str, Any], names: Mapping[bytes, str]) -> str:
+    """Return the name of a digest's topic, or its id as Kafka writes it (Uuid.toString)."""
+    if "topic" in values:
+        return str(values["topic"])
+    topic_id = bytes.fromhex(values["id"])
     return names.get(topic_id) or base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
@@ -298,8 +312,8 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
 
 def _slots(found: _Collected) -> list[SlotsRow]:
     events: dict[str, list[Event]] = defaultdict(list)
-    for broker, digest in found.digests:
-        events[broker] += [(time, act, name, size) for time, act, name, size in digest["sessions"]]
+    for end, digest in found.digests:
+        events[end.broker] += [(time, act, name, size) for time, act, name, size in digest["sessions"]]
     rows = []
     for broker, of_broker in sorted(events.items()):
         if of_broker:
@@ -315,3 +329,65 @@ def _slots(found: _Collected) -> list[SlotsRow]:
                 )
             )
     return rows
+
+
+def _limits(found: _Collected, max_fetch_bytes: int) -> LimitsReport:
+    whole = Counted()
+    clients: dict[tuple[str, str, int], Counted] = defaultdict(Counted)
+    for end, digest in found.digests:
+        for values in digest["limits"]["by_version"]:
+            counted = Counted(**{name: value for name, value in values.items() if name != "fetch_version"})
+            whole.add(counted)
+            clients[end.client_id, end.software, values["fetch_version"]].add(counted)
+    order = sorted(
+        clients.items(), key=lambda pair: (-pair[1].over_limit_bytes, -pair[1].starved_ns, pair[0])
+    )
+    return LimitsReport(
+        max_fetch_bytes=max_fetch_bytes,
+        **_limit_figures(whole),
+        by_client=[
+            LimitsRow(
+                client_id=client_id,
+                software=software,
+                fetch_version=version,
+                max_bytes=counted.max_bytes,
+                **_limit_figures(counted),
+            )
+            for (client_id, software, version), counted in order
+        ],
+        longest=_longest(found),
+    )
+
+
+def _limit_figures(counted: Counted) -> LimitFigures:
+    return LimitFigures(
+        responses=counted.responses,
+        largest_record_bytes=counted.largest_record_bytes,
+        over_limit=counted.over_limit,
+        over_limit_bytes=counted.over_limit_bytes,
+        starved=counted.starved,
+        starved_seconds=counted.starved_ns / _SECOND,
+    )
+
+
+def _longest(found: _Collected) -> list[StarvedRow]:
+    names = _names(found)
+    rows = [
+        StarvedRow(
+            client_id=end.client_id,
+            broker=end.broker,
+            topic=_topic_name(starved, names),
+            partition=starved["partition"],
+            since=_iso(starved["since"]),
+            seconds=(starved["until"] - starved["since"]) / _SECOND,
+            responses=starved["responses"],
+            behind=starved["behind"],
+        )
+        for end, digest in found.digests
+        for starved in digest["limits"]["starved"]
+    ]
+    return sorted(rows, key=_by_length)[:WORST]
+
+
+def _by_length(row: StarvedRow) -> tuple[Any, ...]:
+    return -row["seconds"], row["since"], row["topic"], row["partition"], row["client_id"], row["broker"]

@@ -28,6 +28,8 @@ class RowFilter:
     """Client ids; empty: all."""
     topics: frozenset[TopicKey] = frozenset()
     """Names and ids of topics; empty: all."""
+    max_fetch_bytes: int = 0
+    """A response limit to measure by; 0: that of each fetch."""
 
     def counts(self, outcome: Outcome) -> bool:
         """Whether a fetch is counted: it is of one of the clients, and names one of the topics."""
@@ -108,5 +110,5 @@ class _Connection:
 
     def _digest_of(self, connection: str) -> Digest:
         if self._digest is None:
-            self._digest = Digest(connection)
+            self._digest = Digest(connection, self._choice.max_fetch_bytes)
         return self._digest

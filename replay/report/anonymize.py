@@ -20,6 +20,7 @@ from replay.report.model import (
     ClientRow,
     ConnectionRow,
     Filters,
+    LimitsReport,
     Problem,
     Report,
     SlotsRow,
@@ -62,6 +63,7 @@ class _Pseudonyms:
             "by_broker": [self._broker(row) for row in report["by_broker"]],
             "connections": [self._connection(row) for row in report["connections"]],
             "slots": [self._slots(row) for row in report["slots"]],
+            "limits": self._limits(report["limits"]),
         }
 
     def _name(self, kind: str, name: str) -> str:
@@ -104,6 +106,23 @@ class _Pseudonyms:
 
     def _slots(self, row: SlotsRow) -> SlotsRow:
         return {**row, "broker": self._endpoints(row["broker"])}
+
+    def _limits(self, limits: LimitsReport) -> LimitsReport:
+        return {
+            **limits,
+            "by_client": [
+                {**row, "client_id": self._name("client", row["client_id"])} for row in limits["by_client"]
+            ],
+            "longest": [
+                {
+                    **row,
+                    "client_id": self._name("client", row["client_id"]),
+                    "broker": self._endpoints(row["broker"]),
+                    "topic": self._name("topic", row["topic"]),
+                }
+                for row in limits["longest"]
+            ],
+        }
 
     def _connection(self, row: ConnectionRow) -> ConnectionRow:
         return {

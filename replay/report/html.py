@@ -10,7 +10,16 @@ from typing import Final
 from replay.report import plots
 from replay.report.markup import Markup, element, joined
 from replay.report.model import Report, actual_bytes, predicted_bytes
-from replay.report.rows import Row, broker_rows, client_rows, connection_rows, topic_rows, total_row
+from replay.report.rows import (
+    Row,
+    broker_rows,
+    client_rows,
+    connection_rows,
+    limit_rows,
+    starved_rows,
+    topic_rows,
+    total_row,
+)
 from replay.report.sheet import CSS
 from replay.report.wording import (
     COUNTED,
@@ -21,6 +30,7 @@ from replay.report.wording import (
     SAVED,
     SHARES,
     captured,
+    limits,
     meaning,
     narrowed,
     number,
@@ -145,6 +155,7 @@ def _fetches(report: Report) -> Markup:
             _sessions(report),
             _not_eligible(report),
             _slots(report),
+            _limits(report),
             _modelled(report),
         )
     )
@@ -295,6 +306,17 @@ def _slots(report: Report) -> Markup:
         "all are used, it evicts a session by Kafka's rules, or refuses the new one. Fetches without a "
         "session stay full and save nothing.",
     )
+
+
+def _limits(report: Report) -> Markup:
+    tables = []
+    if rows := limit_rows(report, ROWS):
+        figures = ("max_bytes", "Largest", "Over the limit", "By", "Starved")
+        tables.append(_table(("Client id", "Fetch"), figures, rows))
+    if starved := starved_rows(report):
+        names = ("Starved longest", "Client id")
+        tables.append(_table(names, ("Time", "Responses", "Offsets behind"), starved))
+    return _section("Response limits", tables, limits(report))
 
 
 def _modelled(report: Report) -> Markup:

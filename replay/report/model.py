@@ -220,6 +220,61 @@ class SlotsRow(TypedDict):
     """Sessions that the broker did not make: no slot was free, and none could be evicted."""
 
 
+class LimitFigures(TypedDict):
+    """Responses against their limit: max_bytes (KIP-74), or `LimitsReport.max_fetch_bytes` if lower."""
+
+    responses: int
+    largest_record_bytes: int
+    """Records in the largest response."""
+    over_limit: int
+    """Responses with more records than the limit; a broker exceeds it by a response's first batch only."""
+    over_limit_bytes: int
+    """By how many bytes, in all."""
+    starved: int
+    """How often a partition starved: it got no records although it had some and others got theirs."""
+    starved_seconds: float
+    """How long, in all."""
+
+
+class LimitsRow(LimitFigures):
+    """One client id, software and fetch version."""
+
+    client_id: str
+    software: str
+    fetch_version: int
+    max_bytes: int
+    """The largest limit that it asked for; 0 for v0 to v2, which have none."""
+
+
+class StarvedRow(TypedDict):
+    """A partition that starved on one connection, once."""
+
+    client_id: str
+    broker: str
+    """host:port"""
+    topic: str
+    """As in `TopicRow`."""
+    partition: int
+    since: str
+    """ISO 8601 in UTC."""
+    seconds: float
+    """Until it got records, had none any more, or the capture ended."""
+    responses: int
+    """Those that brought records of other partitions meanwhile."""
+    behind: int
+    """Offsets between its fetch offset and the end of what the client may read, at most."""
+
+
+class LimitsReport(LimitFigures):
+    """What response limits did, and what a lower one would change."""
+
+    max_fetch_bytes: int
+    """The value of --max-fetch-bytes; 0: each fetch was measured by its own limit (v0 to v2: 50 MiB)."""
+    by_client: list[LimitsRow]
+    longest: list[StarvedRow]
+    """The longest, at most 10."""
+
+
 class TcpIp(TypedDict):
     """Modelled: bytes of TCP and IP headers around the fetch bytes, both directions."""
 
@@ -271,6 +326,7 @@ class Report(TypedDict):
     readable: ReadableReport
     not_eligible: dict[str, NotEligible]
     slots: list[SlotsRow]
+    limits: LimitsReport
     modelled: Modelled
 
 

@@ -1,10 +1,10 @@
 """Rows of the report's tables, ready to show: largest savings first, the last row adds up the rest."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from replay.report.model import FetchReport, Report, actual_bytes, eligible_bytes, predicted_bytes
-from replay.report.wording import REST, plural, shown
+from replay.report.wording import REST, duration, number, plural, shown, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,3 +113,34 @@ def _summed(names: tuple[str, ...], rows: list[Row]) -> Row:
         predicted=sum(row.predicted for row in rows),
         saved=sum(row.saved for row in rows),
     )
+
+
+def limit_rows(report: Report, limit: int) -> Sequence[tuple[str, ...]]:
+    """Return who got more than a limit or starved: names, then figures; those with the most first."""
+    return [
+        (
+            shown(row["client_id"]),
+            f"v{row['fetch_version']}",
+            size(row["max_bytes"]) if row["max_bytes"] else "none",
+            size(row["largest_record_bytes"]),
+            number(row["over_limit"]),
+            size(row["over_limit_bytes"]),
+            number(row["starved"]),
+        )
+        for row in report["limits"]["by_client"]
+        if row["over_limit"] or row["starved"]
+    ][:limit]
+
+
+def starved_rows(report: Report) -> Sequence[tuple[str, ...]]:
+    """Return the partitions that starved longest: names, then figures."""
+    return [
+        (
+            f"{shown(row['topic'])}-{row['partition']}",
+            shown(row["client_id"]),
+            duration(row["seconds"]),
+            number(row["responses"]),
+            number(row["behind"]),
+        )
+        for row in report["limits"]["longest"]
+    ]

@@ -11,7 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from replay.report.model import Report, actual_bytes, predicted_bytes
-from replay.report.rows import Row, broker_rows, client_rows, topic_rows, total_row
+from replay.report.rows import (
+    Row,
+    broker_rows,
+    client_rows,
+    limit_rows,
+    starved_rows,
+    topic_rows,
+    total_row,
+)
 from replay.report.wording import (
     FORMULA,
     MODELLED,
@@ -19,6 +27,7 @@ from replay.report.wording import (
     SAVED,
     SHARES,
     captured,
+    limits,
     narrowed,
     number,
     percent,
@@ -54,6 +63,7 @@ def render(report: Report) -> RenderableType:
         Text(session_counts(report)),
         *_not_eligible(report),
         *_slots(report),
+        *_limits(report),
         _reading(report),
         _modelled(report),
         Text(f"{FORMULA} {SAVED} {POLICY[report['policy']]}", style="dim"),
@@ -149,6 +159,22 @@ def _slots(report: Report) -> list[Table]:
         counts = (row["sessions_at_once"], row["requested_at_once"], row["slots"], row["evictions"])
         table.add_row(Text(shown(row["broker"])), *map(number, counts), number(row["refused"]))
     return [table]
+
+
+def _limits(report: Report) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(limits(report))]
+    if rows := limit_rows(report, ROWS):
+        figures = ("max_bytes", "largest", "over", "by", "starved")
+        table = _table("Response limits", "client id", "fetch", numbers=figures)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        parts.append(table)
+    if starved := starved_rows(report):
+        table = _table("Starved longest", "partition", "client id", numbers=("time", "responses", "behind"))
+        for row in starved:
+            table.add_row(*map(Text, row))
+        parts.append(table)
+    return parts
 
 
 def _reading(report: Report) -> Text:

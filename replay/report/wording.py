@@ -199,3 +199,23 @@ def session_counts(report: Report) -> str:
         f"{number(actual['partitions_requested'])} and {number(actual['partitions_answered'])}. Closing "
         f"sessions took {size(sessions['close_bytes'])}, repairing them {size(sessions['repair_bytes'])}."
     )
+
+
+def limits(report: Report) -> str:
+    """Describe how far responses exceed their limits, and how long partitions starved."""
+    found = report["limits"]
+    limit = (
+        f"{size(found['max_fetch_bytes'])} or their own limit" if found["max_fetch_bytes"] else "their limit"
+    )
+    text = (
+        f"{plural(found['over_limit'], 'response')} of {number(found['responses'])} had more records than "
+        f"{limit} (max_bytes), by {size(found['over_limit_bytes'])} in all; the largest had "
+        f"{size(found['largest_record_bytes'])}."
+    )
+    if not found["starved"]:
+        return f"{text} No partition starved."
+    times = "once" if found["starved"] == 1 else f"{number(found['starved'])} times"
+    return (
+        f"{text} Partitions starved {times}, for {duration(found['starved_seconds'])} in all: they got no "
+        "records although they had some and others got theirs."
+    )

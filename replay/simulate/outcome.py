@@ -105,6 +105,10 @@ class Outcome:
     session_record_bytes: int = 0
     session_size: int = 0
     """Partitions in the session after the fetch."""
+    request: FetchRequest | None = field(default=None, repr=False)
+    """The parsed request; None if it could not be read."""
+    response: CapturedResponse | None = field(default=None, repr=False)
+    """The parsed response; None if there is none."""
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
         """Return the share of a topic."""
@@ -187,6 +191,7 @@ def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
         if exchange.response:
             response = CapturedResponse(exchange.response, version, request.isolation_level)
             _note_response(outcome, response)
+        outcome.request, outcome.response = request, response
     except ProtocolError:
         outcome.reason = NOT_UNDERSTOOD
         return None

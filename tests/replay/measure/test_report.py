@@ -10,6 +10,7 @@ import pytest
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd
+from replay.measure.digest import Digest
 from replay.measure.report import GROUPED, SUMMED, About, Group, report
 from replay.measure.rows import RowFilter
 from replay.measure.table import end_to_json
@@ -58,7 +59,7 @@ def group(**more: Any) -> Group:
 
 def ended(**more: Any) -> Group:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", **more)
-    detail = {"end": end_to_json(end), "topics": [], "width": 1, "over_time": [], "sessions": []}
+    detail = {"end": end_to_json(end), **Digest("c").detail()}
     return group(row="connection", connection="c", details=[json.dumps(detail)])
 
 

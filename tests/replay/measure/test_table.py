@@ -50,7 +50,8 @@ def test_every_column_says_what_it_holds() -> None:
 
 
 def test_the_columns_of_a_fetch_are_what_the_engine_tells() -> None:
-    told = {field.name for field in dataclasses.fields(Outcome)} - {"exchange", "topics"}
+    parsed = {"exchange", "topics", "request", "response"}
+    told = {field.name for field in dataclasses.fields(Outcome)} - parsed
 
     assert {column.name for column in FETCH_COLUMNS} == told
 

@@ -22,7 +22,7 @@ NAMES = (
 def report() -> Report:
     """Make it: names in the tables, in filters, problems, reasons and words of the model."""
     plain = sample.report()
-    fetch = plain["fetch"]
+    fetch, limits = plain["fetch"], plain["limits"]
     return {
         **plain,
         "filters": {"ports": [], "hosts": list(NAMES), "clients": list(NAMES), "topics": list(NAMES)},
@@ -50,4 +50,11 @@ def report() -> Report:
         "readable": {**plain["readable"], "by_reason": dict.fromkeys(NAMES, 1)},
         "not_eligible": {name: {"exchanges": 1, "bytes": 1} for name in NAMES},
         "slots": [{**plain["slots"][0], "broker": name} for name in NAMES],
+        "limits": {
+            **limits,
+            "by_client": [{**limits["by_client"][0], "client_id": name, "software": name} for name in NAMES],
+            "longest": [
+                {**limits["longest"][0], "client_id": name, "broker": name, "topic": name} for name in NAMES
+            ],
+        },
     }

@@ -115,6 +115,45 @@ def report() -> Report:
             }
             for place, broker in enumerate(BROKERS)
         ],
+        "limits": {
+            "max_fetch_bytes": 0,
+            "responses": 154_000,
+            "largest_record_bytes": 52_433_000,
+            "over_limit": 2,
+            "over_limit_bytes": 8_400,
+            "starved": 131,
+            "starved_seconds": 246.0,
+            "by_client": [
+                {
+                    "client_id": client,
+                    "software": software,
+                    "fetch_version": version,
+                    "max_bytes": 52_428_800,
+                    "responses": 77_000,
+                    "largest_record_bytes": 52_433_000 if starved else 200_000,
+                    "over_limit": 2 if starved else 0,
+                    "over_limit_bytes": 8_400 if starved else 0,
+                    "starved": starved,
+                    "starved_seconds": 246.0 if starved else 0.0,
+                }
+                for client, software, version, starved in (
+                    ("billing-enricher", "librdkafka 2.16.0", 16, 131),
+                    ("search-indexer", "aiokafka 0.12.0", 11, 0),
+                )
+            ],
+            "longest": [
+                {
+                    "client_id": "billing-enricher",
+                    "broker": BROKERS[0],
+                    "topic": "events",
+                    "partition": 17,
+                    "since": BEGIN.isoformat(),
+                    "seconds": 185.0,
+                    "responses": 1_204,
+                    "behind": 48_112,
+                }
+            ],
+        },
         "modelled": {
             "tcp_ip": {
                 "bytes_actual": 61_204_112,
@@ -160,6 +199,17 @@ def empty() -> Report:
         "readable": {"readable_bytes": 0, "unreadable_bytes": 0, "ratio": 1.0, "by_reason": {}},
         "not_eligible": {},
         "slots": [],
+        "limits": {
+            "max_fetch_bytes": 0,
+            "responses": 0,
+            "largest_record_bytes": 0,
+            "over_limit": 0,
+            "over_limit_bytes": 0,
+            "starved": 0,
+            "starved_seconds": 0.0,
+            "by_client": [],
+            "longest": [],
+        },
         "modelled": {"tcp_ip": {"bytes_actual": 0, "bytes_predicted": 0, "how": "none"}, "money": None},
     }
 

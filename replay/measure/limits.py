@@ -1,0 +1,381 @@
+"""How far responses exceed a response limit (KIP-74), and which partitions starve behind one. Sans-IO.
+
+A response limit is a fetch's max_bytes: a broker reads partitions in order until records of so many bytes
+were read. The rest are empty although they have records (fetch-semantics 4). Such a partition starves while
+others get records, until it gets some itself. A response may exceed the limit by its first batch.
+"""
+
+from dataclasses import asdict, dataclass
+from heapq import nlargest
+from typing import Any, Final
+
+import numpy as np
+
+from proxy.protocol.api import LENGTH_BYTES, request_header
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, LAST_STABLE_OFFSET, Rows
+from proxy.protocol.fetch_request import FetchRequest, Listing
+from proxy.protocol.primitives import (
+    UUID_BYTES,
+    Malformed,
+    ProtocolError,
+    read_compact_count,
+    read_compact_string,
+    read_count,
+    read_int32,
+    read_string,
+    skip_tags,
+)
+from proxy.session.handler import FetchSessionHandler
+from replay.simulate.captured_response import CapturedResponse
+from replay.simulate.outcome import Outcome, TopicKey
+
+NO_LIMIT: Final = 52_428_800
+"""What fetches of v0 to v2 are measured by, since they have no limit: the default of the Java client
+(fetch.max.bytes, KIP-74)."""
+WORST: Final = 10
+"""Starved partitions that are kept."""
+_LIMITED: Final = 3
+"""The first version with max_bytes."""
+_THROTTLED: Final = 1
+"""The first version with throttle_time_ms in its response."""
+_MAX_BYTES_AT: Final = 12
+"""Offset of max_bytes in the body of a request of v3."""
+_RECORDS_AT: Final = 14
+"""Offset of records in a response's entry up to v3: partition, error code and high watermark come first."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """The figures of fetches of one version."""
+
+    responses: int = 0
+    max_bytes: int = 0
+    """The largest limit that was asked for; 0 below v3."""
+    largest_record_bytes: int = 0
+    """Records in the largest response."""
+    over_limit: int = 0
+    """Responses with more records than the limit."""
+    over_limit_bytes: int = 0
+    """By how many bytes, in all."""
+    starved: int = 0
+    """How often a partition got no records for a time although it had some and others got theirs."""
+    starved_ns: int = 0
+    """How long, in all."""
+
+    def add(self, other: "Counted") -> None:
+        """Add the figures of other fetches."""
+        self.responses += other.responses
+        self.max_bytes = max(self.max_bytes, other.max_bytes)
+        self.largest_record_bytes = max(self.largest_record_bytes, other.largest_record_bytes)
+        self.over_limit += other.over_limit
+        self.over_limit_bytes += other.over_limit_bytes
+        self.starved += other.starved
+        self.starved_ns += other.starved_ns
+
+
+@dataclass(slots=True)
+class Starved:
+    """A partition that got no records for a time although it had some, while others got theirs."""
+
+    since: int
+    """When the first such response came, in ns since 1970."""
+    version: int
+    """Of the fetch."""
+    until: int = 0
+    """When it got records or had none any more; or the last response."""
+    responses: int = 0
+    """Those that brought records of others."""
+    behind: int = 0
+    """The most offsets between its fetch offset and the end of what the client may read."""
+
+
+class LimitLog:
+    """The responses of one connection against their limits.
+
+    Its size depends on the number of partitions that a fetch lists, not on the number of fetches.
+
+    Args:
+        max_fetch_bytes: a limit that responses are measured by if it is lower than their own; 0: none.
+    """
+
+    __slots__ = (
+        "_ceiling",
+        "_counted",
+        "_ends",
+        "_handler",
+        "_isolation_level",
+        "_offsets",
+        "_starving",
+        "_worst",
+    )
+
+    def __init__(self, max_fetch_bytes: int = 0) -> None:
+        self._ceiling = max_fetch_bytes
+        self._counted: dict[int, Counted] = {}
+        self._handler = FetchSessionHandler()
+        """Its table has what fetches list, or what a session of the client's own holds."""
+        self._offsets = np.zeros(0, np.int64)
+        """The fetch offset of each row of the table."""
+        self._ends = np.zeros(0, np.int64)
+        """How far the client may read in it."""
+        self._isolation_level = 0
+        self._starving: dict[tuple[TopicKey, int], Starved] = {}
+        self._worst: list[tuple[int, TopicKey, int, Starved]] = []
+        """The longest of those that have ended: duration in ns, topic, partition."""
+
+    def __repr__(self) -> str:
+        return f"<LimitLog versions={len(self._counted)} starving={len(self._starving)}>"
+
+    def add(self, outcome: Outcome) -> None:
+        """Add a fetch, with its response if there is one."""
+        request, response = outcome.request, outcome.response
+        exchange = outcome.exchange
+        if request is None:
+            self._add_old(outcome)
+        elif response is not None:
+            self._count(exchange.api_version, request.max_bytes, response.walk.record_bytes)
+            self._note_starved(outcome, request, response)
+        elif request.session_id:  # what the session was told is not known
+            self._handler.drop()
+
+    def detail(self) -> dict[str, Any]:
+        """Return the log as plain values, for JSON: figures by version, and the longest starved."""
+        counted = {version: Counted(**asdict(one)) for version, one in self._counted.items()}
+        worst = list(self._worst)
+        for (key, partition), starved in self._starving.items():
+            worst.append((starved.until - starved.since, key, partition, starved))
+            counted[starved.version].starved_ns += starved.until - starved.since
+        return {
+            "by_version": [{"fetch_version": version, **asdict(one)} for version, one in counted.items()],
+            "starved": [
+                {
+                    **({"topic": key} if isinstance(key, str) else {"id": key.hex()}),
+                    "partition": partition,
+                    **asdict(starved),
+                }
+                for _, key, partition, starved in nlargest(WORST, worst, key=lambda one: one[0])
+            ],
+        }
+
+    def _count(self, version: int, max_bytes: int, record_bytes: int) -> None:
+        counted = self._counted.setdefault(version, Counted())
+        counted.responses += 1
+        counted.largest_record_bytes = max(counted.largest_record_bytes, record_bytes)
+        if version >= _LIMITED:
+            counted.max_bytes = max(counted.max_bytes, max_bytes)
+        limit = max_bytes if version >= _LIMITED else NO_LIMIT
+        limit = min(limit, self._ceiling) if self._ceiling else limit
+        if record_bytes > limit >= 0:
+            counted.over_limit += 1
+            counted.over_limit_bytes += record_bytes - limit
+
+    def _add_old(self, outcome: Outcome) -> None:
+        """Add a fetch of v0 to v3. Only the size of its response is read."""
+        exchange = outcome.exchange
+        whole = exchange.request and exchange.response and not exchange.request_missing
+        if not whole or exchange.response_missing or not 0 <= exchange.api_version <= _LIMITED:
+            return
+        try:
+            body = request_header(exchange.request, LENGTH_BYTES)[4]
+            max_bytes, _ = read_int32(exchange.request, body + _MAX_BYTES_AT)  # of v3; else it is not used
+            record_bytes = _record_bytes(b"".join(exchange.response), exchange.api_version)
+        except ProtocolError:
+            return
+        self._count(exchange.api_version, max_bytes, record_bytes)
+
+    # Starving
+
+    def _note_starved(self, outcome: Outcome, request: FetchRequest, response: CapturedResponse) -> None:
+        """Note which partitions starve in a response, and which do not any more."""
+        in_session = request.session_id > 0 and request.session_epoch > 0
+        if request.not_plain or response.walk.error_code:
+            self._handler.drop()
+            return
+        # Where nobody got records, nobody starved. A session's state goes on all the same.
+        if not response.walk.record_bytes and not in_session and not response.walk.session_id:
+            return
+        if not self._follow(request, in_session=in_session):
+            return
+        rows, behind = self._hungry(request, response)
+        if not response.walk.record_bytes:
+            return
+        table, ids = self._handler.table, request.layout.topic_ids
+        starving: dict[tuple[TopicKey, int], Starved] = {}
+        time, version = outcome.exchange.response_time, outcome.exchange.api_version
+        if table is not None and len(rows):
+            for row, partition, lag in zip(
+                rows.tolist(), table.partitions(rows).tolist(), behind.tolist(), strict=True
+            ):
+                key = table.key(int(table.topic[row]))
+                name = (key if ids else key.decode(errors="replace")), partition
+                starved = self._starving.pop(name, None)
+                if starved is None:
+                    starved = Starved(time, version)
+                    self._counted[version].starved += 1
+                starved.until = time
+                starved.responses += 1
+                starved.behind = max(starved.behind, lag)
+                starving[name] = starved
+        for (topic, partition), starved in self._starving.items():
+            self._end(topic, partition, starved, time)
+        self._starving = starving
+
+    def _end(self, topic: TopicKey, partition: int, starved: Starved, time: int) -> None:
+        starved.until = time
+        lasted = time - starved.since
+        self._counted[starved.version].starved_ns += lasted
+        self._worst.append((lasted, topic, partition, starved))
+        if len(self._worst) > 4 * WORST:
+            self._worst = nlargest(WORST, self._worst, key=lambda one: one[0])
+
+    def _follow(self, request: FetchRequest, *, in_session: bool) -> bool:
+        """Note what a fetch asks for; return False if that can't be known."""
+        listing = request.listing
+        if listing is None:
+            return False
+        rows = self._session_rows(request, listing) if in_session else self._listed_rows(listing)
+        if rows is None:
+            self._handler.drop()
+            return False
+        if not in_session:
+            self._isolation_level = request.isolation_level
+            self._ends.fill(_UNKNOWN)
+        self._offsets[rows] = listing.entries.view(listing.layout.request_fields)["offset"]
+        return not in_session or self._forget(request)
+
+    def _listed_rows(self, listing: Listing) -> Rows | None:
+        """Return the table's row of each entry of a full fetch; the table has nothing else."""
+        handler, table = self._handler, self._handler.table
+        if table is not None and table.layout is listing.layout and table.size == len(listing):
+            rows = table.locate(listing)
+            if not len(rows) or rows.min() >= 0:
+                return rows
+        if not handler.learn_listing(listing, 0) or (table := handler.table) is None:
+            return None
+        self._offsets, self._ends = (np.zeros(len(table.topic), np.int64) for _ in range(2))
+        return table.locate(listing)
+
+    def _session_rows(self, request: FetchRequest, listing: Listing) -> Rows | None:
+        """Return the table's row of each entry that a fetch of the client's session adds or alters."""
+        table = self._handler.table
+        if (
+            table is None
+            or table.layout is not listing.layout
+            or request.isolation_level != self._isolation_level
+        ):
+            return None
+        rows = table.locate(listing)
+        new = rows < 0
+        if not new.any():
+            return rows
+        if not table.add(listing, new.nonzero()[0]):
+            return None
+        more = np.full(len(table.topic) - len(self._ends), _UNKNOWN, np.int64)
+        self._offsets, self._ends = np.append(self._offsets, more), np.append(self._ends, more)
+        return table.locate(listing)
+
+    def _forget(self, request: FetchRequest) -> bool:
+        """Drop what a fetch has its session forget; return False if that could not be found."""
+        table = self._handler.table
+        try:
+            gone = {table.row(key, partition) for key, partition in _forgotten(request)} if table else set()
+        except ProtocolError:
+            self._handler.drop()
+            return False
+        if table is not None and (left := sorted(gone - {-1})):
+            table.forget(np.array(left, np.intp))
+            self._ends[left] = _UNKNOWN
+        return True
+
+    def _hungry(self, request: FetchRequest, response: CapturedResponse) -> tuple[Rows, Rows]:
+        """Return the rows that got no records although they have some, and how many offsets each lacks."""
+        table, walk, ends = self._handler.table, response.walk, self._ends
+        if table is None or table.layout is not response.layout:
+            return _NONE, _NONE
+        end, span = _ENDS[request.isolation_level != 0]
+        if walk.runs:
+            run, rows = table.located(walk.runs)
+            if rows.min() < 0:
+                self._handler.drop()
+                return _NONE, _NONE
+            ends[rows] = run.entries.view(table.layout.response_fields)[end]
+        fed = []
+        for entry in walk.entries:
+            row = table.row(entry.key, entry.partition)
+            if row < 0:
+                continue
+            ends[row] = _UNKNOWN if entry.error_code else int.from_bytes(entry.fixed[span], signed=True)
+            # One that names a replica to read from, or diverges, was not read (KIP-392, KIP-595).
+            if entry.records or entry.redirects:
+                fed.append(row)
+        if not walk.record_bytes:
+            return _NONE, _NONE
+        lacks: Rows = ends - self._offsets
+        lacks[fed] = 0
+        hungry: Rows = ((lacks > 0) & (ends >= 0)).nonzero()[0]
+        return hungry, lacks[hungry]
+
+
+_UNKNOWN: Final = -1
+"""The end of a partition that had an error, or of which nothing was said."""
+_ENDS: Final = (("high_watermark", HIGH_WATERMARK), ("last_stable_offset", LAST_STABLE_OFFSET))
+"""What a client may read up to, by whether it reads only what is committed; and where it is in an entry."""
+_NONE: Final[Rows] = np.zeros(0, np.intp)
+
+
+def _record_bytes(frame: bytes, version: int) -> int:
+    """Return the bytes of records in a response of v0 to v3.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    at = 2 * LENGTH_BYTES + (4 if version >= _THROTTLED else 0)
+    topics, at = read_count(frame, at)
+    total = 0
+    for _ in range(topics or 0):
+        _, at = read_string(frame, at)
+        partitions, at = read_count(frame, at)
+        for _ in range(partitions or 0):
+            records, at = read_count(frame, at + _RECORDS_AT)
+            total += records or 0
+            at += records or 0
+    return total
+
+
+def _forgotten(request: FetchRequest) -> list[tuple[bytes, int]]:
+    """Return the partitions that a fetch has its session forget.
+
+    Raises:
+        ProtocolError: they could not be found.
+    """
+    frame, layout, at = request.frame, request.layout, _topics_end(request)
+    read = read_compact_count if layout.flexible else read_count
+    topics, at = read(frame, at)
+    found: list[tuple[bytes, int]] = []
+    for _ in range(topics or 0):
+        if layout.topic_ids:
+            key, at = frame[at : at + UUID_BYTES], at + UUID_BYTES
+        else:
+            name, at = (read_compact_string if layout.flexible else read_string)(frame, at)
+            key = name or b""
+        count, at = read(frame, at)
+        for _ in range(count or 0):
+            partition, at = read_int32(frame, at)
+            found.append((key, partition))
+        if layout.flexible:
+            _, at = skip_tags(frame, at)
+    if at != request.tail:
+        raise Malformed("the forgotten topics do not end where they should")
+    return found
+
+
+def _topics_end(request: FetchRequest) -> int:
+    """Return where ``topics`` ends in a plain fetch, unless topics without partitions are at its end."""
+    topics, layout = request.topics, request.layout
+    if not topics.blocks:
+        return request.body + layout.request_head + len(layout.count(0))
+    if topics.element:
+        first = topics.blocks[0][0] - layout.prefix_size(topics.keys[0], topics.counts[0])
+        return first + len(topics.keys) * topics.element
+    at, count = topics.blocks[-1]
+    return at + count * layout.request_entry + layout.flexible
