@@ -117,6 +117,15 @@ def _list(text: str) -> list[str]:
     return [item for item in (part.strip() for part in text.split(",")) if item]
 
 
+def _by_client(text: str) -> dict[str, int]:
+    """Read ``BYTES`` and ``ID=BYTES`` as numbers by client id; "" stands for all others."""
+    found = {}
+    for item in _list(text):
+        client_id, _, number = item.rpartition("=")
+        found[client_id.strip()] = _whole(0)(number.strip())
+    return found
+
+
 def _bootstrap(text: str) -> tuple[Address, ...]:
     addresses = tuple(dict.fromkeys(Address.parse(item) for item in _list(text)))
     if not addresses:
@@ -293,6 +302,16 @@ class Config:
         "fetches go without a session",
         live=True,
     )
+    max_fetch_bytes: Mapping[str, int] = option(
+        metavar="BYTES[,ID=BYTES]",
+        parse=_by_client,
+        default="0",
+        help="lower max_bytes of fetches to this, so that responses have no more records than that, or one "
+        "batch; other values for client ids follow by commas (10000000,billing=50000000); fetches of v2, "
+        "which have no max_bytes, go as v3; 0: max_bytes stays as clients send it",
+        live=True,
+    )
+    """By client id; "" is for all others. 0: as clients send it."""
     max_sessions: int = option(
         metavar="N",
         parse=_whole(0),

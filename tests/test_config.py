@@ -37,6 +37,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         sessions=True,
         sessions_off_for=frozenset(),
         keep_order=False,
+        max_fetch_bytes={"": 0},
         max_sessions=500,
         max_connections=5000,
         workers=1,
@@ -100,6 +101,24 @@ def test_lists_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
     assert load(NEEDED | {"sessions_off_for": "c, d,"}, {}, str(file)).sessions_off_for == {"c", "d"}
 
 
+@pytest.mark.parametrize(
+    ("text", "ceilings"),
+    [
+        ("0", {"": 0}),
+        ("1000", {"": 1000}),
+        ("1000, a=5,b=x=0", {"": 1000, "a": 5, "b=x": 0}),
+        ("a=5", {"a": 5}),
+        ("", {}),
+    ],
+)
+def test_a_ceiling_is_for_all_or_for_client_ids(tmp_path: Path, text: str, ceilings: dict[str, int]) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text(f"max_fetch_bytes = {text.split(',')}\n")
+
+    assert load(NEEDED | {"max_fetch_bytes": text}, {}, None).max_fetch_bytes == ceilings
+    assert load(NEEDED, {}, str(file)).max_fetch_bytes == ceilings
+
+
 def test_an_endpoint_can_be_off() -> None:
     assert load(NEEDED | {"admin": "off"}, {}, None).admin is None
 
@@ -112,6 +131,7 @@ def test_an_endpoint_can_be_off() -> None:
         ("listen", "1:2:3", "--listen: '1:2:3' is ambiguous; write an IPv6 address as [1:2]:3"),
         ("sessions", "yes", "--sessions: 'yes' is not one of on, off"),
         ("max_sessions", "-1", "--max-sessions: '-1' must be an integer >= 0"),
+        ("max_fetch_bytes", "1000,a=50MB", "--max-fetch-bytes: '50MB' must be an integer >= 0"),
         ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' must be an integer >= 1"),
         ("drain_timeout", "soon", "--drain-timeout: 'soon' is not a number of seconds"),
         ("drain_timeout", "inf", "--drain-timeout: 'inf' is not a number of seconds"),

@@ -22,7 +22,7 @@ from proxy.protocol.api import (
     ApiKey,
     request_header,
 )
-from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
+from proxy.protocol.fetch_layout import MIN_VERSION
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
@@ -153,8 +153,7 @@ class ClientSide:
             self._state.request_part.need = REQUEST_START_BYTES
             return 0
         size = LENGTH_BYTES + length
-        # v0 to v3 are left alone, and so is what is not known (fetch-semantics, traps 1 and 3; case 75).
-        if api_key == _FETCH and MIN_VERSION <= version <= MAX_VERSION and size <= _MAX_FETCH_REQUEST:
+        if api_key == _FETCH and size <= _MAX_FETCH_REQUEST and self._fetches.reads(version):
             return self._fetch(data, size, version)
         return self._other(data, size, api_key, version)
 
@@ -164,7 +163,9 @@ class ClientSide:
         state = self._state
         frame = data if len(data) == size else data[:size]
         state.stage = _OPEN
-        request = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], _WALKED)
+        # Responses to v2 and v3 are not walked: they have no layout here.
+        disposition = _WALKED if version >= MIN_VERSION else _PASSED
+        request = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], disposition)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, REQUEST_START_BYTES):
             try:

@@ -4,6 +4,7 @@
 `proxy.core.savings`.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from proxy.core.broker_versions import BrokerVersions
@@ -12,6 +13,8 @@ from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
 from proxy.session.decision import Reason
 from proxy.session.handler import FetchSessionHandler
+
+_NO_CEILING: Final[Mapping[str, int]] = {}
 
 
 class SessionLimits:
@@ -22,11 +25,21 @@ class SessionLimits:
         on: whether fetches are turned into sessions at all.
         off_for: client ids whose fetches are forwarded as they come.
         keep_order: a fetch goes without a session where the session's order would decide who gets records.
+        max_fetch_bytes: the most bytes of records that fetches may ask for, by client id; "": of all others.
         slots: for each process of the gateway, how many slots it uses or asks for. The processes share this.
         own: the index of this process in `slots`. Only this process changes that item.
     """
 
-    __slots__ = ("_own", "_slots", "crowded", "keep_order", "max_sessions", "off_for", "on")
+    __slots__ = (
+        "_own",
+        "_slots",
+        "crowded",
+        "keep_order",
+        "max_fetch_bytes",
+        "max_sessions",
+        "off_for",
+        "on",
+    )
 
     def __init__(
         self,
@@ -35,6 +48,7 @@ class SessionLimits:
         on: bool = True,
         off_for: frozenset[str] = frozenset(),
         keep_order: bool = False,
+        max_fetch_bytes: Mapping[str, int] = _NO_CEILING,
         slots: "list[int] | memoryview[int] | None" = None,
         own: int = 0,
     ) -> None:
@@ -42,6 +56,7 @@ class SessionLimits:
         self.on = on
         self.off_for = off_for
         self.keep_order = keep_order
+        self.max_fetch_bytes = max_fetch_bytes
         self.crowded = False
         """The process holds as many bytes of responses as it may: fetches go without sessions, so that their
         responses stream."""
@@ -64,6 +79,11 @@ class SessionLimits:
     def allowed(self, client_id: str) -> bool:
         """Whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
+
+    def most_bytes(self, client_id: str) -> int:
+        """Return the most bytes of records that a client may ask for in a fetch; 0: any."""
+        ceilings = self.max_fetch_bytes
+        return ceilings.get(client_id, ceilings.get("", 0)) if ceilings else 0
 
     def reserve(self) -> bool:
         """Reserve a slot if one is left.
@@ -155,6 +175,11 @@ class Eligibility:
         self.features = features
         if features is not None:
             self._versions.remember(self, features)
+
+    @property
+    def said(self) -> Features | None:
+        """What the broker said last, on this connection or else to other clients; None: nothing is known."""
+        return self.features or self._versions.features
 
     def features_for(self, fetch: FetchRequest) -> Features | None:
         """Return what is known of the broker that a fetch goes to; None: it has to be asked first."""

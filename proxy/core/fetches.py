@@ -7,6 +7,7 @@ A single `Reason` against the session is enough: the fetch is then forwarded as 
 counted.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from proxy.core.broker_versions import BrokerVersions
@@ -17,13 +18,16 @@ from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.savings import Form
 from proxy.protocol import api_versions
 from proxy.protocol.api import API_VERSION, REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ApiKey
-from proxy.protocol.fetch_layout import SESSION_VERSION
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
     build_fetch_request,
+    lower_max_bytes,
+    min_bytes_at,
     parse_fetch_request,
 )
+from proxy.protocol.old_fetch import LIMITED, UNLIMITED, limit_old_fetch
 from proxy.protocol.primitives import ProtocolError, TooMany, read_string
 from proxy.session.decision import FOR_GOOD, PASSING, Decision, Full, Incremental, Reason, Rotated
 from proxy.session.handler import FetchSessionHandler
@@ -51,6 +55,7 @@ class Fetches:
         "_probed",
         "_slot",
         "_state",
+        "_turn",
         "closing",
         "decided",
         "eligibility",
@@ -77,6 +82,8 @@ class Fetches:
         """Fetches in a row for which the session saved nothing."""
         self._probed = False
         """The gateway itself has sent an ApiVersions request."""
+        self._turn = 0
+        """How many fetches of v2 and v3 got another limit."""
         self._slot = False
         """One of the slots of the process is taken."""
         self._close_frame = b""
@@ -86,10 +93,19 @@ class Fetches:
     # Requests
 
     def request(self, request: InFlightRequest, frame: bytes, body: int) -> None:
-        """Decide what becomes of a whole fetch of v4 to v18, and send what the broker is to see of it."""
+        """Decide what becomes of a whole fetch, and send what the broker is to see of it."""
         self.version = request.version
-        self._state.steady.forget_fetch()
-        fetch = self._state.steady.last_seen.request(frame)
+        steady = self._state.steady
+        steady.forget_fetch()
+        # --max-fetch-bytes: all that follows sees the limits as the broker is to see them (KIP-74).
+        most = self._limits.most_bytes(self._state.client_id)
+        if request.version < MIN_VERSION:
+            self._limit_old(request, frame, body, most)
+            return
+        limits_at = min_bytes_at(body, request.version)
+        steady.limit(limits_at, most)
+        lowered = lower_max_bytes(frame, limits_at, most) if most else frame
+        fetch = steady.last_seen.request(lowered)
         if fetch is None:
             try:
                 fetch = parse_fetch_request(frame, request.version, body)
@@ -98,7 +114,9 @@ class Fetches:
                 self.count_unread(len(frame), request.version, why)
                 self._state.send(request, frame)
                 return
-            self._state.steady.last_seen.note_request(fetch)
+            if not fetch.not_plain:
+                fetch = fetch.with_frame(lowered)
+            steady.last_seen.note_request(fetch)
         request.fetch = fetch
         client = self._state.tally.client
         client.fetch_request_bytes += len(frame)
@@ -114,10 +132,38 @@ class Fetches:
                 self._probe(frame)
             self._leave_unused(reason)
             self._state.tally.passthrough[reason] += 1
-            self._forward(request, fetch, frame)
+            self._forward(request, fetch, fetch.frame)
             # Where there is a table, bytes that pass are added up for the next session.
             if self.handler.table is None and not self.handler.session_id and not self.eligibility.starves:
-                self._state.steady.learn_fetch(fetch, reason)
+                steady.learn_fetch(fetch, reason)
+
+    def reads(self, version: int) -> bool:
+        """Whether a fetch of a version is to be kept until it is whole, and given to `request`.
+
+        v0 to v3 are left alone, and so is what is not known (fetch-semantics, traps 1 and 3; case 75). With
+        --max-fetch-bytes v2 and v3 get a lower response limit.
+        """
+        if version < MIN_VERSION:
+            return version >= UNLIMITED and any(self._limits.max_fetch_bytes.values())
+        return version <= MAX_VERSION
+
+    def _limit_old(self, request: InFlightRequest, frame: bytes, body: int, most: int) -> None:
+        """Send a fetch of v2 or v3, with a max_bytes of at most `most` (0: as it came), unread otherwise."""
+        sent = frame
+        if most and (request.version >= LIMITED or self._takes_limits(frame)):
+            with suppress(ProtocolError):
+                sent = limit_old_fetch(frame, body, most, self._turn)
+                self._turn += 1
+        self.count_unread(len(frame), request.version, Reason.NOT_READ)
+        self._state.tally.broker.fetch_request_bytes += len(sent) - len(frame)
+        self._state.send(request, sent)
+
+    def _takes_limits(self, frame: bytes) -> bool:
+        """Whether the broker is known to take v3: from 0.10.1 on. If nothing is known, ask it."""
+        features = self.eligibility.said
+        if features is None:
+            self._probe(frame)
+        return features is not None and features.fetch_max >= LIMITED
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
         """Count a fetch that is forwarded unread.

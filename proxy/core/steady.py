@@ -23,6 +23,7 @@ from proxy.core.last_seen import LastSeen
 from proxy.core.steady_session import SteadySession
 from proxy.protocol.addresses import changeable
 from proxy.protocol.api import (
+    API_KEY,
     API_KEY_AND_VERSION,
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -32,7 +33,7 @@ from proxy.protocol.api import (
     ApiKey,
     response_header,
 )
-from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_request import FetchRequest, lower_max_bytes
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Span
 from proxy.session.decision import Reason
@@ -40,6 +41,7 @@ from proxy.session.decision import Reason
 MAX_FORMS: Final = 32
 """A client uses a few kinds of requests; after so many the forms are kept anew."""
 _FETCH: Final = int(ApiKey.FETCH)
+_FETCH_KEY: Final = ApiKey.FETCH.to_bytes(2)
 _MAX_MASKED: Final = 512
 """A larger frame has many entries, and is seldom like another one."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
@@ -134,7 +136,17 @@ class FetchForm(Form):
         limits: the switch for sessions; the form is of use only while it stands as it does.
     """
 
-    __slots__ = ("_limits", "_off_for", "_on", "masked", "partitions", "reason", "request", "size")
+    __slots__ = (
+        "_limits",
+        "_max_fetch_bytes",
+        "_off_for",
+        "_on",
+        "masked",
+        "partitions",
+        "reason",
+        "request",
+        "size",
+    )
 
     def __init__(self, request: FetchRequest, reason: Reason, limits: SessionLimits) -> None:
         super().__init__(_FETCH, request.layout.version, Disposition.WALKED, b"")
@@ -144,6 +156,7 @@ class FetchForm(Form):
         entries = [(at, at + item - tags) for at in range(start, start + self.partitions * item, item)]
         self.masked = Masked(frame, [(REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop), *entries])
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
+        self._max_fetch_bytes = limits.max_fetch_bytes
         self.request = request.with_frame(b"")
         self.reason = reason
         self.size = len(frame)
@@ -151,7 +164,12 @@ class FetchForm(Form):
     def matches(self, frame: bytes) -> bool:
         """Whether a fetch is forwarded for the same reason."""
         limits = self._limits
-        return self.masked.matches(frame) and limits.on is self._on and limits.off_for is self._off_for
+        return (
+            self.masked.matches(frame)
+            and limits.on is self._on
+            and limits.off_for is self._off_for
+            and limits.max_fetch_bytes is self._max_fetch_bytes
+        )
 
     def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
         """Return such a request as the core keeps it."""
@@ -181,6 +199,8 @@ class Steady:
         "_limits",
         "_max_request_bytes",
         "_measured",
+        "_min_bytes_at",
+        "_most_bytes",
         "_on",
         "_partitions",
         "_record_bytes",
@@ -203,6 +223,7 @@ class Steady:
         self._max_request_bytes = max_request_bytes
         self._limits = limits
         self._measured = measured
+        self._min_bytes_at = self._most_bytes = 0
         self.last_seen = LastSeen()
         self._forms: dict[bytes, Form] = {}
         """By API key and version, as on the wire."""
@@ -243,17 +264,20 @@ class Steady:
         if 0 < size <= self.request_rest:
             self.request_rest -= size
             return size, data
+        asked = data
+        if self._most_bytes and data.startswith(_FETCH_KEY, API_KEY.start):
+            asked = lower_max_bytes(data, self._min_bytes_at, self._most_bytes)
         if self.session is not None and 0 < self.room > len(in_flight):
-            delta = self.session.request(data)
+            delta = self.session.request(asked)
             if delta is not None:
                 in_flight.append((data[REQUEST_CORRELATION_ID], now, self.session))
                 return size, delta
         fetch = self._fetch
-        if fetch is not None and 0 < self.room > len(in_flight) and fetch.matches(data):
+        if fetch is not None and 0 < self.room > len(in_flight) and fetch.matches(asked):
             in_flight.append((data[REQUEST_CORRELATION_ID], now, fetch))
             self._asked += 1
             self._from_client += size
-            return size, data
+            return size, asked
         at = 0
         while at < size and len(in_flight) < self.room:
             length = int.from_bytes(data[at : at + LENGTH_BYTES])
@@ -321,6 +345,15 @@ class Steady:
         return True
 
     # What the core says
+
+    def limit(self, min_bytes_at: int, most: int) -> None:
+        """Have fetches ask for so many bytes of records at most.
+
+        Args:
+            min_bytes_at: offset of min_bytes in fetches like the one that the core decides.
+            most: bytes; 0: any number.
+        """
+        self._min_bytes_at, self._most_bytes = min_bytes_at, most
 
     def learn(self, request: InFlightRequest, decisive: bytes, *, answered: bool) -> None:
         """Keep the form of a request that was forwarded as it came.

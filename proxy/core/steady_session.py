@@ -48,6 +48,7 @@ class SteadySession:
         "_handler",
         "_last_seen",
         "_limits",
+        "_max_fetch_bytes",
         "_news",
         "_off_for",
         "_on",
@@ -86,6 +87,7 @@ class SteadySession:
         self._described = not rotation.table.undescribed
         """Each row has an entry that may be used. It stays so, as long as the core takes no response."""
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
+        self._max_fetch_bytes = limits.max_fetch_bytes
         self._entry: EntryForm | None = None
         self._row = -1
         """The row of the entry that responses of the form `_entry` have."""
@@ -112,6 +114,8 @@ class SteadySession:
         if handler.state is not _ESTABLISHED or handler.rotation is not rotation:
             return None
         if limits.on is not self._on or limits.off_for is not self._off_for:
+            return None
+        if limits.max_fetch_bytes is not self._max_fetch_bytes:
             return None
         if limits.crowded or limits.keep_order or not self._last_seen.surrounds(frame):
             return None

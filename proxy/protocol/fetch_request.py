@@ -36,8 +36,12 @@ from proxy.protocol.primitives import (
 SESSIONLESS_EPOCH: Final = -1
 
 _LIMITS = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
+_MIN_BYTES_AT: Final = 4
+"""Offset of min_bytes in these limits."""
 _MAX_BYTES_AT: Final = 8
 """Offset of max_bytes in these limits."""
+_TWO_LIMITS = Struct(">ii")
+"""min_bytes and max_bytes."""
 _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
@@ -171,7 +175,7 @@ class FetchRequest:
         """Return the same fetch in another frame.
 
         Args:
-            frame: it differs only in its correlation id and in the fields of its entries.
+            frame: it differs only in its correlation id, its limits and the fields of its entries.
         """
         return FetchRequest(
             frame,
@@ -191,6 +195,37 @@ class FetchRequest:
         at = self.body + self.layout.request_session
         session = SESSION.pack(session_id, session_epoch)
         return b"".join((self.frame[:at], session, self.frame[at + SESSION.size :]))
+
+
+def min_bytes_at(body: int, version: int) -> int:
+    """Return the offset of min_bytes in a fetch of v4 to v18; max_bytes follows.
+
+    Args:
+        body: offset of its body.
+        version: its version.
+    """
+    return body + LAYOUTS[version].request_limits + _MIN_BYTES_AT
+
+
+def lower_max_bytes(frame: bytes, at: int, most: int) -> bytes:
+    """Return a fetch whose max_bytes is at most `most`; a smaller one stays as it is.
+
+    min_bytes is lowered with it. Brokers up to 2.4 would wait for all of max_wait_ms if it were more than
+    max_bytes; later ones lower it themselves (fetch-semantics 4).
+
+    Args:
+        frame: of v3 or later.
+        at: offset of min_bytes; max_bytes follows.
+        most: bytes.
+    """
+    limits = frame[at : at + _TWO_LIMITS.size]
+    if len(limits) < _TWO_LIMITS.size:
+        return frame
+    min_bytes, max_bytes = _TWO_LIMITS.unpack(limits)
+    if max_bytes <= most:
+        return frame
+    lowered = _TWO_LIMITS.pack(min(min_bytes, most), most)
+    return b"".join((frame[:at], lowered, frame[at + _TWO_LIMITS.size :]))
 
 
 def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:

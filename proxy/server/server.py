@@ -405,6 +405,7 @@ class Server(Service):
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
         self.sessions.keep_order = config.keep_order
+        self.sessions.max_fetch_bytes = config.max_fetch_bytes
         self.sessions.max_sessions = config.max_sessions
         self.budget.limit = config.max_inflight_bytes
         self.request_budget.limit = config.max_inflight_bytes // REQUESTS_PART

@@ -34,6 +34,8 @@ class Client(Requests):
     live: Live = field(kw_only=True)
     through: SansIO = field(kw_only=True)
     suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    unlimited: bool = False
+    """It asks for 50 MiB each time; --max-fetch-bytes lowers that to what it asks for directly."""
 
     def full(self, name: str) -> str:
         return f"{name}-{self.suffix}"
@@ -53,6 +55,9 @@ class Client(Requests):
         return {"topic": self.full(name)} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def send(self, request: FetchRequest) -> FetchResponse:
+        if self.unlimited and request.max_bytes:
+            self.through.sessions.max_fetch_bytes = {"": request.max_bytes}
+            request = replace(request, max_bytes=50 << 20)
         return decode_response(self.through.exchange(encode_request(request)), request.version)
 
     def same(self, *wants: Want, **options: Any) -> FetchResponse:
@@ -91,10 +96,11 @@ def small() -> Iterator[Live]:
         yield live
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=[*((version, False) for version in VERSIONS), (4, True), (11, True), (18, True)])
 def client(request: pytest.FixtureRequest, small: Live) -> Iterator[Client]:
+    version, unlimited = request.param
     through = SansIO(small.broker.host, small.broker.port)
-    yield Client(version=request.param, live=small, through=through)
+    yield Client(version=version, live=small, through=through, unlimited=unlimited)
     through.close()
 
 

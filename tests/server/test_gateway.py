@@ -309,6 +309,19 @@ def test_the_switch_turns_for_all_connections_at_once() -> None:
     run(scene())
 
 
+def test_a_ceiling_of_fetches_applies_to_all_connections_at_once() -> None:
+    async def scene() -> None:
+        async with (
+            stub_cluster() as cluster,
+            gateway(cluster.address, Gateway, max_fetch_bytes="900,a=5") as gate,
+        ):
+            assert gate.sessions.most_bytes("c") == 900
+            gate.reconfigure(replace(gate.config, max_fetch_bytes={"a": 7}))
+            assert (gate.sessions.most_bytes("a"), gate.sessions.most_bytes("c")) == (7, 0)
+
+    run(scene())
+
+
 def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
 

@@ -97,7 +97,8 @@ class _Script:
         self._steps = steps
         self._answered = answered
         options = self._byte()
-        self._limits = SessionLimits(max_sessions=options & 3, on=not options & 4)
+        ceilings = {"": 900} if options & 3 == 1 else {}
+        self._limits = SessionLimits(max_sessions=options & 3, on=not options & 4, max_fetch_bytes=ceilings)
         self._budget = RequestBudget(_BUDGET)
         self._connection = Connection(
             sessions=self._limits,
