@@ -1,0 +1,281 @@
+"""The slots for sessions toward clients: ids, shards, and who gives way to whom. Sans-IO.
+
+All times are milliseconds, of any clock that does not go back. The rules are those of Kafka 3.8 and later
+(FetchSession.scala; fetch-semantics 2.7). One thing is added. A client may list any number of partitions,
+and memory is bounded here: a shard has room for a number of partitions. If a newcomer needs more than is
+left, stale sessions give way, and no others.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+from proxy.fetch_manager.session import FetchSession
+
+SHARDS: Final = 8
+"""As in Kafka 3.8 and later."""
+IDS_PER_SHARD: Final = (2**31 - 1) // SHARDS
+DEFAULT_SLOTS: Final = 1000
+"""Kafka's default for max.incremental.fetch.session.cache.slots."""
+EVICTION_MS: Final = 120_000
+"""How long a session is safe from others. KIP-227: min.incremental.fetch.session.eviction.ms; Kafka fixes it.
+"""
+MAX_PARTITIONS: Final = 1 << 20
+"""Partitions in all sessions of a cache: some 100 MB."""
+
+NewId: TypeAlias = Callable[[int, int], int]
+"""Returns a random number between two, both included."""
+
+_BITS: Final = 31
+"""Ids and sizes fit into so many."""
+_ID: Final = (1 << _BITS) - 1
+
+
+class FetchSessionCache:
+    """The sessions of a process toward its clients.
+
+    Args:
+        new_id: chooses ids.
+        slots: sessions at most, an eighth in each shard. Fewer than 8 are none, as in Kafka.
+        eviction_ms: how long a session is safe from others.
+        max_partitions: partitions at most, an eighth in each shard.
+    """
+
+    __slots__ = ("_shards", "_turn")
+
+    def __init__(
+        self,
+        new_id: NewId,
+        *,
+        slots: int = DEFAULT_SLOTS,
+        eviction_ms: int = EVICTION_MS,
+        max_partitions: int = MAX_PARTITIONS,
+    ) -> None:
+        self._shards = [
+            FetchSessionCacheShard(
+                new_id,
+                first_id=max(1, shard * IDS_PER_SHARD),
+                last_id=(shard + 1) * IDS_PER_SHARD - 1,
+                slots=slots // SHARDS,
+                eviction_ms=eviction_ms,
+                max_partitions=max_partitions // SHARDS,
+            )
+            for shard in range(SHARDS)
+        ]
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    def __iter__(self) -> Iterator[FetchSession]:
+        for shard in self._shards:
+            yield from shard
+
+    def __repr__(self) -> str:
+        return f"<FetchSessionCache sessions={len(self)} partitions={self.partitions}>"
+
+    @property
+    def partitions(self) -> int:
+        """NumIncrementalFetchPartitionsCached: as of the last touch of each session."""
+        return sum(shard.partitions for shard in self._shards)
+
+    @property
+    def evictions(self) -> dict[bool, int]:
+        """How many sessions gave way to others so far, by whether they were privileged."""
+        return {
+            privileged: sum(shard.evictions[privileged] for shard in self._shards)
+            for privileged in (False, True)
+        }
+
+    def shard_of(self, session_id: int) -> int:
+        """Return the number of the shard that an id belongs to, -1 if no shard has such ids.
+
+        Brokers throw for those, on whatever they are used (fetch-semantics 2.2); here they are unknown ids.
+        """
+        return session_id // IDS_PER_SHARD if 0 < session_id < SHARDS * IDS_PER_SHARD else -1
+
+    def get(self, session_id: int) -> FetchSession | None:
+        """Return the session of that id, None if there is none."""
+        shard = self.shard_of(session_id)
+        return self._shards[shard].get(session_id) if shard >= 0 else None
+
+    def touch(self, session: FetchSession, now_ms: int) -> None:
+        """Note that a session is used; one that was removed stays so."""
+        self._shards[self.shard_of(session.session_id)].touch(session, now_ms)
+
+    def remove(self, session: FetchSession) -> None:
+        """Give up a session; nothing happens if it has gone."""
+        self._shards[self.shard_of(session.session_id)].remove(session)
+
+    def room_for(self, session: FetchSession) -> bool:
+        """Return whether a session's shard has room for the partitions that the session has now."""
+        return self._shards[self.shard_of(session.session_id)].room_for(session)
+
+    def create(self, session: FetchSession, now_ms: int) -> int:
+        """Give a new session a slot of the shard whose turn it is; return its id, or 0 if it gets none."""
+        shard = self._shards[self._turn % SHARDS]
+        self._turn += 1
+        return shard.create(session, now_ms)
+
+
+class FetchSessionCacheShard:
+    """One shard: some slots, and the ids of a range.
+
+    Who is used least recently, and who is worth least, stands first in a sorted list of integers: bits of the
+    id below those of the time, or below those of privilege and size. So ties go to the smaller id, as in
+    Kafka, and a touch moves some KB at most.
+    """
+
+    __slots__ = (
+        "_by_use",
+        "_evictable_by_all",
+        "_evictable_by_privileged",
+        "_eviction_ms",
+        "_first_id",
+        "_last_id",
+        "_max_partitions",
+        "_new_id",
+        "_sessions",
+        "_slots",
+        "evictions",
+        "partitions",
+    )
+
+    def __init__(
+        self,
+        new_id: NewId,
+        *,
+        first_id: int,
+        last_id: int,
+        slots: int,
+        eviction_ms: int,
+        max_partitions: int,
+    ) -> None:
+        self._new_id = new_id
+        self._first_id = first_id
+        self._last_id = last_id
+        self._slots = slots
+        self._eviction_ms = eviction_ms
+        self._max_partitions = max_partitions
+        self._sessions: dict[int, FetchSession] = {}
+        self._by_use: list[int] = []
+        self._evictable_by_privileged: list[int] = []
+        self._evictable_by_all: list[int] = []
+        self.partitions = 0
+        """Partitions of all sessions, as of the last touch of each."""
+        self.evictions = {False: 0, True: 0}
+        """How many sessions gave way to others, by whether they were privileged."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[FetchSession]:
+        return iter(self._sessions.values())
+
+    def get(self, session_id: int) -> FetchSession | None:
+        """Return the session of that id, None if there is none."""
+        return self._sessions.get(session_id)
+
+    def room_for(self, session: FetchSession) -> bool:
+        """Return whether there is room for the partitions that a session of this shard has now."""
+        return self.partitions - session.cached_size + len(session.partitions) <= self._max_partitions
+
+    def create(self, session: FetchSession, now_ms: int) -> int:
+        """Give a new session a slot, an id and its first touch; return the id, or 0 if it gets no slot."""
+        size = len(session.partitions)
+        if not self._make_room(now_ms, privileged=session.privileged, size=size):
+            return 0
+        session_id = self._new_id(self._first_id, self._last_id)
+        while session_id in self._sessions:
+            session_id = self._new_id(self._first_id, self._last_id)
+        session.session_id = session_id
+        session.created_ms = session.last_used_ms = now_ms
+        self._sessions[session_id] = session
+        insort(self._by_use, _use(session))
+        self.touch(session, now_ms)
+        return session_id
+
+    def touch(self, session: FetchSession, now_ms: int) -> None:
+        """Note that a session is used, and its size and age as they are now."""
+        if self._sessions.get(session.session_id) is not session:
+            return
+        aged = now_ms - session.created_ms > self._eviction_ms
+        size = len(session.partitions)
+        if size != session.cached_size or aged != session.aged:
+            self._leave_pools(session)
+            self.partitions += size - max(session.cached_size, 0)
+            session.cached_size, session.aged = size, aged
+            if aged or not session.privileged:
+                insort(self._evictable_by_privileged, _worth(session))
+            if aged:
+                insort(self._evictable_by_all, _worth(session))
+        if now_ms != session.last_used_ms:
+            _discard(self._by_use, _use(session))
+            session.last_used_ms = now_ms
+            insort(self._by_use, _use(session))
+
+    def remove(self, session: FetchSession) -> None:
+        """Give up a session; nothing happens if it has gone."""
+        if self._sessions.get(session.session_id) is not session:
+            return
+        del self._sessions[session.session_id]
+        _discard(self._by_use, _use(session))
+        self._leave_pools(session)
+        self.partitions -= session.cached_size
+
+    def _make_room(self, now_ms: int, *, privileged: bool, size: int) -> bool:
+        """Have a free slot, and room for a newcomer's partitions; return whether it can be had."""
+        if size > self._max_partitions:
+            return False
+        # For partitions only stale sessions give way: one large newcomer would end hundreds of others.
+        while self.partitions + size > self._max_partitions and (stale := self._stale(now_ms)) is not None:
+            self._evict(stale)
+        if self.partitions + size > self._max_partitions:
+            return False
+        if len(self._sessions) < self._slots:
+            return True
+        victim = self._stale(now_ms) or self._smaller(privileged=privileged, size=size)
+        if victim is None:
+            return False
+        self._evict(victim)
+        return True
+
+    def _stale(self, now_ms: int) -> FetchSession | None:
+        """Return the least recently used session if it was not used for long. Anyone may have its slot."""
+        if not self._by_use:
+            return None
+        oldest = self._sessions[self._by_use[0] & _ID]
+        return oldest if now_ms - oldest.last_used_ms > self._eviction_ms else None
+
+    def _smaller(self, *, privileged: bool, size: int) -> FetchSession | None:
+        """Return the session that is worth least of those that such a newcomer may evict, None if none is."""
+        pool = self._evictable_by_privileged if privileged else self._evictable_by_all
+        # Ids are above 0: within one class of privilege the newcomer must be larger.
+        if not pool or (privileged << _BITS | size) << _BITS < pool[0]:
+            return None
+        return self._sessions[pool[0] & _ID]
+
+    def _evict(self, victim: FetchSession) -> None:
+        self.remove(victim)
+        self.evictions[victim.privileged] += 1
+
+    def _leave_pools(self, session: FetchSession) -> None:
+        if session.cached_size >= 0:
+            worth = _worth(session)
+            _discard(self._evictable_by_privileged, worth)
+            _discard(self._evictable_by_all, worth)
+
+
+def _use(session: FetchSession) -> int:
+    return session.last_used_ms << _BITS | session.session_id
+
+
+def _worth(session: FetchSession) -> int:
+    return (session.privileged << _BITS | session.cached_size) << _BITS | session.session_id
+
+
+def _discard(ordered: list[int], value: int) -> None:
+    """Remove a value from a sorted list, if it is there."""
+    at = bisect_left(ordered, value)
+    if at < len(ordered) and ordered[at] == value:
+        del ordered[at]

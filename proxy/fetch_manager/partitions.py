@@ -1,0 +1,276 @@
+"""What a session toward a client holds of its partitions: columns in the session's order. Sans-IO.
+
+A broker keeps an insertion-ordered hash set of cached partitions (fetch-semantics 2.1). Here a partition is a
+row of a few numpy arrays, some 61 bytes, and no Python object. Rows stand in the session's order, so that a
+full fetch is a copy, and so that a response in that order is compared column by column. A row is found by
+its code, topic number and partition number in one integer, in an index that is sorted.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from proxy.protocol.fetch_layout import LAYOUTS, Entries, FetchLayout, Rows
+from proxy.protocol.fetch_request import Listing
+
+Codes: TypeAlias = npt.NDArray[np.int64]
+"""Topic number and partition number of each row, in one integer."""
+Partitions: TypeAlias = npt.NDArray[np.uint32]
+"""Partition numbers. Unsigned: a negative one is a number that no topic has."""
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+NOT_TOLD: Final = -1
+"""High watermark and log start offset of a partition before the client was told any (fetch-semantics 2.3)."""
+NO_ROW: Final = -1
+_TOPIC_SHIFT: Final = 32
+_SPARE_TOPICS: Final = 64
+"""Topics without partitions that may be remembered, in addition to twice the partitions."""
+_NO_VALUE: Final = {"epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+"""What a request means that has no such field (FetchRequest.json)."""
+
+
+class SessionPartitions:
+    """The partitions of a session.
+
+    Args:
+        layout: that of the first request.
+    """
+
+    __slots__ = (
+        "_codes",
+        "_index",
+        "_keys",
+        "_numbers",
+        "high_watermarks",
+        "layout",
+        "log_starts",
+        "requests",
+    )
+
+    def __init__(self, layout: FetchLayout) -> None:
+        self.layout = layout
+        """That of `requests`. It is the one with the most fields of all requests so far."""
+        self._numbers: dict[bytes, int] = {}
+        """Topic key -> topic number."""
+        self._keys: list[bytes] = []
+        self._codes: Codes = np.zeros(0, np.int64)
+        self._index: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+        """Row numbers in the order of their codes."""
+        self.requests: Entries = np.zeros(0, layout.request_item)
+        """The request half of each row: its entry as on the wire."""
+        self.high_watermarks: Offsets = np.zeros(0, np.int64)
+        """The response half of each row: the high watermark last told to the client."""
+        self.log_starts: Offsets = np.zeros(0, np.int64)
+        """The same for the log start offset."""
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __repr__(self) -> str:
+        return f"<SessionPartitions partitions={len(self)} topics={len(self._keys)} v{self.layout.version}>"
+
+    # The request half
+
+    def update(self, listing: Listing) -> None:
+        """Apply the entries of a request (fetch-semantics 2.3).
+
+        Partitions that are not known are appended in their order, and were told nothing yet. Known ones
+        get other values and keep their place. Of a partition that is listed twice the first place and the
+        last values count.
+        """
+        if not listing.keys:
+            return
+        entries = self._as_stored(listing)
+        codes = self._codes_of(listing, entries)
+        places, latest = _once_each(codes)
+        if places is not None:
+            codes, entries = codes[places], entries[latest]
+        rows = self._find(codes)
+        known = rows >= 0
+        if known.all():
+            self.requests[rows] = entries
+            return
+        self.requests[rows[known]] = entries[known]
+        self._append(codes[~known], entries[~known])
+
+    def forget(self, forgotten: Sequence[tuple[bytes, Partitions]]) -> None:
+        """Remove partitions; those that are not known are no error (fetch-semantics 2.3)."""
+        rows = [self.rows(key, partitions) for key, partitions in forgotten if key in self._numbers]
+        gone = np.concatenate(rows) if rows else np.zeros(0, np.intp)
+        gone = gone[gone >= 0]
+        if len(gone):
+            keep = np.ones(len(self), np.bool_)
+            keep[gone] = False
+            self.arrange(keep.nonzero()[0])
+            self._drop_topics()
+
+    def elements(self) -> list[tuple[bytes, int, int]]:
+        """Return the topic elements of a full fetch: key, first row, the row after the last."""
+        if not len(self):
+            return []
+        if len(self._keys) == 1:
+            return [(self._keys[0], 0, len(self))]
+        topics = self._codes >> _TOPIC_SHIFT
+        starts = [0, *((topics[1:] != topics[:-1]).nonzero()[0] + 1).tolist()]
+        ends = [*starts[1:], len(self)]
+        numbers = topics[starts].tolist()
+        return [(self._keys[topic], *span) for topic, *span in zip(numbers, starts, ends, strict=True)]
+
+    def entries(self, layout: FetchLayout) -> memoryview:
+        """Return the entries of all rows as a request of another version has them."""
+        entries = _converted(self.requests, self.layout, layout)
+        return entries.view(np.uint8).data
+
+    # The response half
+
+    def rows(self, key: bytes, partitions: Partitions, at: int = 0) -> Rows:
+        """Return the row of each partition of a topic, -1 where there is none.
+
+        Args:
+            key: the topic.
+            partitions: the partition numbers.
+            at: the row of the first one, if they stand in the session's order; a guess.
+        """
+        number = self._numbers.get(key, -1)
+        codes = partitions.astype(np.int64)
+        codes += number << _TOPIC_SHIFT
+        end = at + len(codes)
+        if np.array_equal(self._codes[at:end], codes):
+            return np.arange(at, end)
+        return self._find(codes)
+
+    def row(self, key: bytes, partition: int, at: int) -> int:
+        """Return the row of one partition, -1 if there is none.
+
+        Args:
+            key: the topic.
+            partition: its partition number.
+            at: its row, if it stands where it is expected; a guess.
+        """
+        number = self._numbers.get(key, -1)
+        code = number << _TOPIC_SHIFT | partition & 0xFFFF_FFFF
+        if at < len(self._codes) and self._codes[at] == code:
+            return at
+        return int(self._find(np.array([code]))[0])
+
+    def move_to_end(self, rows: Sequence[int]) -> None:
+        """Move rows to the end, in their order: their partitions had records (fetch-semantics 2.5)."""
+        size, rows = len(self), list(dict.fromkeys(rows))
+        # Who had records last stands there already: the most frequent case.
+        if rows != list(range(size - len(rows), size)):
+            stay = np.ones(size, np.bool_)
+            stay[rows] = False
+            self.arrange(np.concatenate([stay.nonzero()[0], np.array(rows, np.intp)]))
+
+    def arrange(self, order: Rows) -> None:
+        """Keep the rows that `order` names, in that order."""
+        places = np.full(len(self), NO_ROW, np.int32)
+        places[order] = np.arange(len(order), dtype=np.int32)
+        index = places[self._index]
+        self._index = index if len(order) == len(self) else index[index >= 0]
+        self._codes = self._codes.take(order)
+        self.requests = self.requests.take(order)
+        self.high_watermarks = self.high_watermarks.take(order)
+        self.log_starts = self.log_starts.take(order)
+
+    # Within
+
+    def _codes_of(self, listing: Listing, entries: Entries) -> Codes:
+        """Return the code of each entry. Topics that are not known get a number."""
+        numbers = self._numbers
+        for key in listing.keys:
+            if key not in numbers:
+                numbers[key] = len(self._keys)
+                self._keys.append(key)
+        codes = entries.view(_FIELDS[self.layout.request_entry])["partition"].astype(np.int64)
+        topics = np.array([numbers[key] for key in listing.keys], np.int64)
+        codes += np.repeat(topics << _TOPIC_SHIFT, listing.counts)
+        return codes
+
+    def _as_stored(self, listing: Listing) -> Entries:
+        """Return a request's entries with the fields that are stored, which may become more."""
+        if listing.layout.request_entry > self.layout.request_entry:
+            self.requests = _converted(self.requests, self.layout, listing.layout)
+            self.layout = listing.layout
+        return _converted(listing.entries, listing.layout, self.layout)
+
+    def _find(self, codes: Codes) -> Rows:
+        """Return the row of each code, -1 where there is none."""
+        if not len(self):
+            return np.full(len(codes), NO_ROW, np.intp)
+        index = self._index
+        places = np.searchsorted(self._codes, codes, sorter=index)
+        rows: Rows = index.take(places, mode="clip").astype(np.intp)
+        rows[self._codes[rows] != codes] = NO_ROW
+        return rows
+
+    def _append(self, codes: Codes, entries: Entries) -> None:
+        order = codes.argsort()
+        places = np.searchsorted(self._codes, codes[order], sorter=self._index)
+        self._index = np.insert(self._index, places, (order + len(self)).astype(np.int32))
+        told = np.full(len(codes), NOT_TOLD, np.int64)
+        self._codes = np.concatenate((self._codes, codes))
+        self.requests = np.concatenate((self.requests, entries))
+        self.high_watermarks = np.concatenate((self.high_watermarks, told))
+        self.log_starts = np.concatenate((self.log_starts, told))
+
+    def _drop_topics(self) -> None:
+        """Forget topics without partitions, once there are many."""
+        if len(self._keys) <= _SPARE_TOPICS + 2 * len(self):
+            return
+        topics = self._codes >> _TOPIC_SHIFT
+        # They stay in order, and so does the index.
+        used, numbers = np.unique(topics, return_inverse=True)
+        self._keys = [self._keys[topic] for topic in used.tolist()]
+        self._numbers = {key: number for number, key in enumerate(self._keys)}
+        self._codes = numbers.astype(np.int64) << _TOPIC_SHIFT | self._codes & 0xFFFF_FFFF
+
+
+def _once_each(codes: Codes) -> tuple[Rows | None, Rows]:
+    """Return, for codes that occur more than once, the first and the last place of each; None if none does.
+
+    Both are in the order of the first places.
+    """
+    order = codes.argsort(kind="stable")
+    ordered = codes[order]
+    starts = np.ones(len(codes), np.bool_)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    if starts.all():
+        return None, order
+    ends = np.append(starts[1:], True)
+    first, last = order[starts], order[ends]
+    by_place = first.argsort()
+    return first[by_place], last[by_place]
+
+
+def _fields(layout: FetchLayout) -> "np.dtype[Any]":
+    """Return the fields of a request's entry (fetch-semantics 1.3 and 1.5)."""
+    version = layout.version
+    kinds = [("partition", ">u4")]
+    kinds += [("epoch", ">i4")] if version >= 9 else []
+    kinds += [("fetch_offset", ">i8")]
+    kinds += [("last_fetched_epoch", ">i4")] if version >= 12 else []
+    kinds += [("log_start_offset", ">i8")] if version >= 5 else []
+    kinds += [("max_bytes", ">i4")]
+    kinds += [("tags", "u1")] if version >= 12 else []
+    return np.dtype(kinds)
+
+
+_FIELDS: Final = {layout.request_entry: _fields(layout) for layout in LAYOUTS.values()}
+"""By the size of an entry: the fields of those versions are the same."""
+
+
+def _converted(entries: Entries, layout: FetchLayout, wanted: FetchLayout) -> Entries:
+    """Return entries of one layout as another has them."""
+    if layout.request_entry == wanted.request_entry:
+        return entries
+    old, fields = entries.view(_FIELDS[layout.request_entry]), _FIELDS[wanted.request_entry]
+    new = np.zeros(len(entries), fields)
+    for name in fields.names or ():
+        if name in (old.dtype.names or ()):
+            new[name] = old[name]
+        elif name in _NO_VALUE:
+            new[name] = _NO_VALUE[name]
+    return new.view(wanted.request_item)

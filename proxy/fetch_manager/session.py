@@ -1,0 +1,65 @@
+"""A session toward a client (KIP-227; fetch-semantics 2.1)."""
+
+from typing import Final
+
+from proxy.fetch_manager.partitions import SessionPartitions
+from proxy.protocol.fetch_request import SESSIONLESS_EPOCH
+
+INITIAL_EPOCH: Final = 0
+"""The epoch of a full fetch that asks for a session."""
+FIRST_EPOCH: Final = 1
+MAX_EPOCH: Final = 2**31 - 1
+
+
+class FetchSession:
+    """One session.
+
+    Args:
+        partitions: what it holds.
+        uses_ids: the request that made it named topics by id (v13 and later).
+        privileged: a follower made it.
+        broker: which broker it is a session with, in any form that identifies one. A client numbers its
+            sessions by broker; here one cache has those of all.
+    """
+
+    __slots__ = (
+        "aged",
+        "broker",
+        "cached_size",
+        "created_ms",
+        "epoch",
+        "last_used_ms",
+        "partitions",
+        "privileged",
+        "session_id",
+        "uses_ids",
+    )
+
+    def __init__(
+        self, partitions: SessionPartitions, *, uses_ids: bool, privileged: bool = False, broker: str = ""
+    ) -> None:
+        self.partitions = partitions
+        self.uses_ids = uses_ids
+        self.privileged = privileged
+        self.broker = broker
+        self.session_id = 0
+        """0 until it has a slot."""
+        self.epoch = FIRST_EPOCH
+        """The epoch that its next fetch must have."""
+        self.created_ms = 0
+        self.last_used_ms = 0
+        self.cached_size = -1
+        """The number of partitions at the last touch, -1 before the first."""
+        self.aged = False
+        """It was not safe from others any more at the last touch."""
+
+    def __repr__(self) -> str:
+        size = len(self.partitions)
+        return f"<FetchSession {self.session_id} epoch={self.epoch} partitions={size}>"
+
+
+def next_epoch(epoch: int) -> int:
+    """Return the epoch that follows (FetchMetadata.nextEpoch; fetch-semantics 2.2)."""
+    if epoch < 0:
+        return SESSIONLESS_EPOCH
+    return FIRST_EPOCH if epoch == MAX_EPOCH else epoch + 1

@@ -1,0 +1,394 @@
+"""The slots for sessions toward clients. Ages are milliseconds."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.fetch_manager.cache import IDS_PER_SHARD, SHARDS, FetchSessionCache, FetchSessionCacheShard
+from proxy.fetch_manager.partitions import SessionPartitions
+from proxy.fetch_manager.session import FetchSession
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import Listing
+from tests.examples import examples
+from tests.model.sessions import CachedPartition
+from tests.model.sessions import FetchSession as ModelSession
+from tests.model.sessions import FetchSessionCache as ModelCache
+from tests.model.wire import FetchPartition
+
+LAYOUT = LAYOUTS[12]
+
+
+def parts(count: int) -> SessionPartitions:
+    """So many partitions of one topic."""
+    partitions = SessionPartitions(LAYOUT)
+    entries = np.zeros(count, LAYOUT.request_item)
+    entries.view(LAYOUT.request_fields)["partition"] = np.arange(count)
+    partitions.update(Listing(LAYOUT, [b"t"], [count], entries))
+    return partitions
+
+
+def newcomer(size: int, *, privileged: bool = False) -> FetchSession:
+    return FetchSession(parts(size), uses_ids=False, privileged=privileged)
+
+
+def one_shard(
+    slots: int, *, eviction_ms: int = 120_000, max_partitions: int = 1 << 20
+) -> FetchSessionCacheShard:
+    ids = random.Random(7)
+    return FetchSessionCacheShard(
+        ids.randint,
+        first_id=1,
+        last_id=IDS_PER_SHARD - 1,
+        slots=slots,
+        eviction_ms=eviction_ms,
+        max_partitions=max_partitions,
+    )
+
+
+Slots = FetchSessionCacheShard | FetchSessionCache
+
+
+def make(cache: Slots, size: int, now: int, *, privileged: bool = False) -> FetchSession:
+    session = newcomer(size, privileged=privileged)
+    assert cache.create(session, now) == session.session_id > 0
+    assert cache.get(session.session_id) is session
+    return session
+
+
+def refused(cache: Slots, size: int, now: int, *, privileged: bool = False) -> bool:
+    before = list(cache)
+    session = newcomer(size, privileged=privileged)
+    if cache.create(session, now):
+        return False
+    assert list(cache) == before
+    assert session.session_id == 0
+    return True
+
+
+def alive(cache: Slots, *sessions: FetchSession) -> bool:
+    return {session.session_id for session in cache} == {session.session_id for session in sessions}
+
+
+def test_ids_are_positive_unique_and_their_shards_own() -> None:
+    """Case 1."""
+    cache = FetchSessionCache(random.Random(1).randint, slots=80_000)
+
+    ids = [cache.create(newcomer(1), 0) for _ in range(10_000)]
+
+    assert len(set(ids)) == len(cache) == 10_000
+    for turn, session_id in enumerate(ids):
+        shard = turn % SHARDS
+        assert max(1, shard * 268_435_455) <= session_id < (shard + 1) * 268_435_455
+
+
+def test_an_id_in_use_is_not_given_again() -> None:
+    """Case 1: none is repeated among those alive."""
+    ids = iter([5, 5, 5, 6])
+    shard = FetchSessionCacheShard(
+        lambda _first, _last: next(ids),
+        first_id=1,
+        last_id=9,
+        slots=2,
+        eviction_ms=1,
+        max_partitions=9,
+    )
+
+    assert [shard.create(newcomer(1), 0), shard.create(newcomer(1), 0)] == [5, 6]
+
+
+def test_a_full_cache_refuses() -> None:
+    """Case 2."""
+    cache = one_shard(3, eviction_ms=100)
+    sessions = [make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)]
+
+    assert refused(cache, 40, 30)
+    assert refused(cache, 5, 40)
+    assert alive(cache, *sessions)
+
+
+def test_the_least_recently_used_goes_when_stale() -> None:
+    """Case 3."""
+    cache = one_shard(3, eviction_ms=100)
+    first, _, third = make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)
+    cache.touch(first, 200)
+
+    fourth = make(cache, 11, 210)
+
+    # The third is stale as well, and was used after the second.
+    assert alive(cache, first, third, fourth)
+
+
+def test_the_smallest_aged_goes_and_privilege_counts() -> None:
+    """Case 4."""
+    cache = one_shard(3, eviction_ms=100)
+    first, third = make(cache, 10, 0), make(cache, 30, 20)
+    fourth = make(cache, 11, 210)
+    cache.touch(first, 400)
+    cache.touch(third, 390)
+    cache.touch(fourth, 400)
+
+    fifth = make(cache, 50, 410)
+
+    assert alive(cache, third, fourth, fifth)
+    assert refused(cache, 5, 410)
+    sixth = make(cache, 5, 410, privileged=True)
+    assert alive(cache, third, fifth, sixth)
+    assert cache.evictions == {False: 2, True: 0}
+
+
+def test_an_equal_size_never_evicts() -> None:
+    """Case 5."""
+    cache = one_shard(1)
+    old = make(cache, 10, 0)
+    cache.touch(old, 120_001)
+
+    assert refused(cache, 10, 120_001)
+    assert alive(cache, make(cache, 11, 120_001))
+
+
+def test_staleness_is_strict() -> None:
+    """Case 6."""
+    cache = one_shard(1)
+    make(cache, 10, 0)
+
+    assert refused(cache, 10, 120_000)
+    assert alive(cache, make(cache, 10, 120_001))
+
+
+def test_a_privileged_newcomer_beats_any_consumer() -> None:
+    """Case 7."""
+    cache = one_shard(1)
+    make(cache, 100, 0)
+
+    follower = make(cache, 1, 1, privileged=True)
+
+    assert alive(cache, follower)
+    assert refused(cache, 200, 2, privileged=True)
+
+
+def test_a_consumer_never_evicts_a_follower_in_use() -> None:
+    """Case 8."""
+    cache = one_shard(1)
+    follower = make(cache, 1, 0, privileged=True)
+    cache.touch(follower, 120_001)
+
+    assert refused(cache, 100, 240_001)
+    make(cache, 100, 240_002)
+    assert cache.evictions == {False: 0, True: 1}
+
+
+def test_anyone_evicts_a_stale_follower() -> None:
+    """Case 9."""
+    cache = one_shard(1)
+    make(cache, 10, 0, privileged=True)
+
+    assert alive(cache, make(cache, 1, 120_001))
+
+
+def test_a_session_in_use_is_not_the_victim() -> None:
+    """Case 10."""
+    cache = one_shard(2)
+    used, _ = make(cache, 2, 0), make(cache, 2, 0)
+    cache.touch(used, 120_001)
+
+    assert alive(cache, used, make(cache, 1, 120_001))
+
+
+def test_partitions_are_counted_as_last_touched() -> None:
+    """Case 11."""
+    cache = one_shard(2)
+    make(cache, 2, 0)
+    four = make(cache, 4, 0)
+    assert cache.partitions == 6
+    cache.touch(four, 120_001)
+
+    five = make(cache, 5, 120_001)
+    assert cache.partitions == 9
+    cache.remove(five)
+    cache.remove(five)
+    assert cache.partitions == 4
+
+    four.partitions.forget([(b"t", np.array([3], np.uint32))])
+    assert (four.cached_size, cache.partitions) == (4, 4)
+    cache.touch(four, 120_002)
+    assert (four.cached_size, cache.partitions) == (3, 3)
+
+
+@pytest.mark.parametrize("slots", [0, 7])
+def test_without_a_slot_for_each_shard_there_is_no_session(slots: int) -> None:
+    """Case 12."""
+    cache = FetchSessionCache(random.Random(1).randint, slots=slots)
+
+    assert [cache.create(newcomer(1), now) for now in range(0, 1_000_000, 60_000)] == [0] * 17
+
+
+def test_shards_and_their_turns() -> None:
+    """Case 13."""
+    cache = FetchSessionCache(random.Random(3).randint, slots=800)
+
+    assert [cache.shard_of(n * 268_435_455 - 1) for n in (1, 2, 8)] == [0, 1, 7]
+    assert [cache.shard_of(n * 268_435_455) for n in (1, 2, 7)] == [1, 2, 7]
+    for outside in (8 * 268_435_455, 2**31 - 1, 0, -1, -(2**31)):
+        assert cache.shard_of(outside) == -1
+        assert cache.get(outside) is None
+    ids = [cache.create(newcomer(1), 0) for _ in range(16)]
+    assert [cache.shard_of(session_id) for session_id in ids] == [*range(8), *range(8)]
+
+
+def test_what_is_removed_or_evicted_is_not_touched() -> None:
+    """Section 2.5: a session may go while its fetch is parked."""
+    cache = one_shard(1)
+    gone = make(cache, 1, 0)
+    cache.remove(gone)
+    cache.touch(gone, 5)
+    left = make(cache, 2, 6)
+    gone.session_id = left.session_id
+    cache.touch(gone, 7)
+    cache.remove(gone)
+
+    assert (alive(cache, left), cache.partitions, left.last_used_ms) == (True, 2, 6)
+
+
+def test_the_figures_of_all_shards() -> None:
+    cache = FetchSessionCache(random.Random(3).randint, slots=8)
+    for _ in range(8):
+        make(cache, 2, 0)
+    for _ in range(8):
+        make(cache, 1, 200_000)
+
+    assert (len(cache), cache.partitions, cache.evictions) == (8, 8, {False: 8, True: 0})
+    assert repr(cache) == "<FetchSessionCache sessions=8 partitions=8>"
+
+
+def test_for_partitions_only_stale_sessions_give_way() -> None:
+    """Memory is bounded: more partitions than there is room for need stale sessions, not a slot."""
+    cache = one_shard(10, max_partitions=10)
+    first, second = make(cache, 4, 0), make(cache, 4, 10)
+
+    assert refused(cache, 11, 500_000)
+    assert refused(cache, 3, 20)
+    cache.touch(second, 120_005)
+    # The first is stale now.
+    third = make(cache, 6, 120_006)
+    assert alive(cache, second, third)
+    assert refused(cache, 7, 120_006)
+    assert first.session_id > 0
+
+
+def test_a_session_may_grow_while_there_is_room() -> None:
+    cache = one_shard(10, max_partitions=10)
+    make(cache, 4, 0)
+    grows = make(cache, 4, 0)
+
+    grows.partitions.update(_listing(6))
+    assert cache.room_for(grows)
+    grows.partitions.update(_listing(7))
+    assert not cache.room_for(grows)
+
+
+def _listing(count: int) -> Listing:
+    entries = np.zeros(count, LAYOUT.request_item)
+    entries.view(LAYOUT.request_fields)["partition"] = np.arange(count)
+    return Listing(LAYOUT, [b"t"], [count], entries)
+
+
+# The same as the model's, step by step.
+
+
+@dataclass
+class Both:
+    """Our cache and the model's, with the same ids."""
+
+    ours: FetchSessionCache
+    model: ModelCache
+    pairs: dict[int, tuple[FetchSession, ModelSession]]
+
+    def check(self) -> None:
+        for session_id in set(self.pairs) - set(self.model.sessions):
+            del self.pairs[session_id]
+        assert {session.session_id for session in self.ours} == set(self.model.sessions)
+        assert self.ours.partitions == self.model.total_partitions
+        assert sum(self.ours.evictions.values()) == sum(shard.evictions for shard in self.model.shards)
+
+
+def both(slots: int, seed: int) -> Both:
+    return Both(
+        FetchSessionCache(random.Random(seed).randint, slots=slots),
+        ModelCache(slots=slots, sharded=True, seed=seed),
+        {},
+    )
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "create", "create", "touch", "resize", "remove"]),
+        st.integers(0, 40),
+        st.booleans(),
+        st.sampled_from([0, 1, 1, 59_999, 60_000, 60_001, 120_000, 120_001]),
+    ),
+    max_size=60,
+)
+
+
+@given(slots=st.sampled_from([8, 16, 24]), seed=st.integers(0, 9), steps=STEPS)
+@examples(300)
+def test_any_history_ends_as_the_models(
+    slots: int, seed: int, steps: list[tuple[str, int, bool, int]]
+) -> None:
+    """Cases 2 to 13 in any order: the model is held against live brokers."""
+    pair = both(slots, seed)
+    now = 0
+    for kind, number, flag, passes in steps:
+        now += passes
+        if kind == "create":
+            _create(pair, number % 5, now, privileged=flag and number % 3 == 0)
+        elif pair.pairs:
+            session_id = list(pair.pairs)[number % len(pair.pairs)]
+            _change(pair, session_id, kind, number, now)
+        pair.check()
+
+
+def _create(pair: Both, size: int, now: int, *, privileged: bool) -> None:
+    session = newcomer(size, privileged=privileged)
+    cached = [
+        CachedPartition("t", bytes(16), FetchPartition(partition=i, fetch_offset=0)) for i in range(size)
+    ]
+    session_id = pair.ours.create(session, now)
+    assert session_id == pair.model.create(now, cached, privileged=privileged)
+    if session_id:
+        pair.pairs[session_id] = session, pair.model.sessions[session_id]
+
+
+def _change(pair: Both, session_id: int, kind: str, number: int, now: int) -> None:
+    session, modelled = pair.pairs[session_id]
+    if kind == "remove":
+        pair.ours.remove(session)
+        pair.model.remove(modelled)
+        del pair.pairs[session_id]
+    elif kind == "touch":
+        pair.ours.touch(session, now)
+        pair.model.touch(modelled, now)
+    else:
+        size = number % 6
+        session.partitions = parts(size)
+        modelled.partitions.clear()
+        for index in range(size):
+            cached = CachedPartition("t", bytes(16), FetchPartition(partition=index, fetch_offset=0))
+            modelled.partitions[cached.key] = cached
+
+
+def test_turns_go_on_for_ever() -> None:
+    """Case 13: round-robin."""
+    cache = FetchSessionCache(random.Random(3).randint, slots=8)
+    turns: Iterator[int] = itertools.cycle(range(SHARDS))
+
+    for _ in range(100):
+        made = make(cache, 1, 0)
+        assert cache.shard_of(made.session_id) == next(turns)
+        cache.remove(made)

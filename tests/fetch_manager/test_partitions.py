@@ -1,0 +1,198 @@
+"""The partitions of a session toward a client, in columns."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.fetch_manager.partitions import SessionPartitions
+from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
+from proxy.protocol.fetch_request import FetchRequest, Listing, parse_fetch_request
+from tests.examples import examples
+from tests.model.wire import FetchPartition, FetchTopic, encode_request
+from tests.model.wire import FetchRequest as ModelRequest
+
+Wanted = tuple[str, int, int]
+"""Topic, partition, fetch offset."""
+
+
+def listing(wanted: Sequence[Wanted], version: int = 12, epoch: int = -1) -> Listing:
+    """What a request lists, an element for each partition."""
+    topics = tuple(
+        FetchTopic(
+            topic=topic,
+            topic_id=topic.encode().ljust(16),
+            partitions=(FetchPartition(partition=index, fetch_offset=offset, current_leader_epoch=epoch),),
+        )
+        for topic, index, offset in wanted
+    )
+    frame = encode_request(ModelRequest(version=version, client_id="", topics=topics))
+    request: FetchRequest = parse_fetch_request(
+        len(frame).to_bytes(4) + frame, version, 15 if version >= 12 else 14
+    )
+    assert request.listing is not None
+    return request.listing
+
+
+def keys(version: int, topic: str) -> bytes:
+    return topic.encode().ljust(16) if version >= 13 else topic.encode()
+
+
+def content(partitions: SessionPartitions, layout: FetchLayout) -> list[Wanted]:
+    """Topic, partition, fetch offset of all rows, read off the elements of a full fetch."""
+    data = np.frombuffer(partitions.entries(layout), layout.request_item).view(layout.request_fields)
+    return [
+        (key.decode().rstrip(), int(row["partition"]), int(row["offset"]))
+        for key, start, end in partitions.elements()
+        for row in data[start:end]
+    ]
+
+
+def holding(*wanted: Wanted, version: int = 12) -> SessionPartitions:
+    partitions = SessionPartitions(LAYOUTS[version])
+    partitions.update(listing(wanted, version))
+    return partitions
+
+
+def test_rows_stand_in_the_order_of_the_first_request() -> None:
+    held = holding(("b", 3, 1), ("a", 7, 2), ("b", 1, 3))
+
+    assert content(held, LAYOUTS[12]) == [("b", 3, 1), ("a", 7, 2), ("b", 1, 3)]
+    assert [(key, end - start) for key, start, end in held.elements()] == [(b"b", 1), (b"a", 1), (b"b", 1)]
+    assert repr(held) == "<SessionPartitions partitions=3 topics=2 v12>"
+
+
+def test_nothing_is_held_of_an_empty_request() -> None:
+    held = holding()
+
+    assert (len(held), held.elements(), bytes(held.entries(LAYOUTS[12]))) == (0, [], b"")
+    assert held.row(b"a", 0, 0) == -1
+    held.forget([(b"a", np.array([0], np.uint32))])
+    held.move_to_end([])
+
+
+def test_listed_twice_first_place_last_values() -> None:
+    """Section 2.3."""
+    held = holding(("a", 0, 1), ("b", 0, 2), ("a", 0, 3))
+
+    assert content(held, LAYOUTS[12]) == [("a", 0, 3), ("b", 0, 2)]
+
+
+def test_a_delta_changes_known_ones_in_place_and_appends_new_ones() -> None:
+    """Section 2.3."""
+    held = holding(("a", 0, 0), ("a", 1, 0))
+    held.high_watermarks[:] = 5
+
+    held.update(listing([("b", 2, 9), ("a", 1, 8), ("b", 0, 7), ("b", 2, 6)]))
+
+    assert content(held, LAYOUTS[12]) == [("a", 0, 0), ("a", 1, 8), ("b", 2, 6), ("b", 0, 7)]
+    assert held.high_watermarks.tolist() == [5, 5, -1, -1]
+    assert held.log_starts.tolist() == [-1, -1, -1, -1]
+
+
+def test_what_is_forgotten_leaves_the_others_in_their_order() -> None:
+    """Section 2.3: what is not held is forgotten silently."""
+    held = holding(("a", 0, 0), ("b", 1, 1), ("a", 2, 2))
+
+    held.forget([(b"a", np.array([0, 5, 0], np.uint32)), (b"c", np.array([1], np.uint32))])
+
+    assert content(held, LAYOUTS[12]) == [("b", 1, 1), ("a", 2, 2)]
+    assert [held.row(b"a", index, 0) for index in (0, 2)] == [-1, 1]
+
+
+def test_who_had_records_goes_to_the_end() -> None:
+    """Section 2.5: in the order of the response."""
+    held = holding(*(("a", index, index) for index in range(6)))
+
+    held.move_to_end([3, 1])
+    assert [index for _, index, _ in content(held, LAYOUTS[12])] == [0, 2, 4, 5, 3, 1]
+    held.move_to_end([4, 5])
+    assert [index for _, index, _ in content(held, LAYOUTS[12])] == [0, 2, 4, 5, 3, 1]
+    held.move_to_end([5, 5])
+    assert [held.row(b"a", index, 0) for index in range(6)] == [0, 5, 1, 4, 2, 3]
+
+
+def test_rows_are_found_in_any_order() -> None:
+    held = holding(("a", 5, 0), ("a", 3, 0), ("b", 3, 0))
+
+    assert held.rows(b"a", np.array([5, 3], ">u4")).tolist() == [0, 1]
+    assert held.rows(b"a", np.array([3, 9, 5], ">u4")).tolist() == [1, -1, 0]
+    assert held.rows(b"b", np.array([3], ">u4"), 2).tolist() == [2]
+    assert held.rows(b"c", np.array([3, 2**32 - 1], ">u4")).tolist() == [-1, -1]
+    assert [held.row(b"b", 3, guess) for guess in (0, 2, 99)] == [2, 2, 2]
+    assert held.row(b"a", -1, 0) == -1
+
+
+def test_partition_numbers_may_be_any() -> None:
+    held = holding(("a", 2**31 - 1, 1), ("a", -1, 2), ("a", 0, 3), ("b", -(2**31), 4))
+
+    assert [held.row(b"a", index, 0) for index in (2**31 - 1, -1, 0)] == [0, 1, 2]
+    assert held.row(b"b", -(2**31), 0) == 3
+
+
+@pytest.mark.parametrize(("narrow", "wide"), [(7, 9), (7, 12), (11, 12), (9, 12)])
+def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> None:
+    """Case 20: versions may change within a session; what a version lacks stays as it was."""
+    held = SessionPartitions(LAYOUTS[narrow])
+    held.update(listing([("a", 0, 4), ("a", 1, 5)], narrow))
+    held.update(listing([("a", 1, 6)], wide, epoch=3))
+
+    for version in (narrow, wide):
+        first, second = listing([("a", 0, 4)], version), listing([("a", 1, 6)], version, epoch=3)
+        expected = first.entries.tobytes() + second.entries.tobytes()
+        assert bytes(held.entries(LAYOUTS[version])) == expected
+    held.update(listing([("a", 0, 9)], narrow))
+    assert held.layout.request_entry == LAYOUTS[wide].request_entry
+    assert content(held, LAYOUTS[wide]) == [("a", 0, 9), ("a", 1, 6)]
+
+
+def test_topics_that_were_forgotten_are_not_kept_for_ever() -> None:
+    """A hostile client adds and forgets topics without end."""
+    held = holding(("stays", 0, 0), ("stays too", 1, 1))
+    for number in range(500):
+        held.update(listing([(f"t{number}", 1, 1)]))
+        held.forget([(f"t{number}".encode(), np.array([1], np.uint32))])
+
+    assert "topics=" in repr(held)
+    assert int(repr(held).split("topics=")[1].split()[0]) < 80
+    assert content(held, LAYOUTS[12]) == [("stays", 0, 0), ("stays too", 1, 1)]
+    assert [held.row(b"stays", 0, 1), held.row(b"stays too", 1, 0), held.row(b"t3", 1, 0)] == [0, 1, -1]
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+WANTED = st.tuples(NAMES, st.integers(0, 4), st.integers(0, 99))
+STEP = st.one_of(
+    st.tuples(st.just("update"), st.lists(WANTED, max_size=6)),
+    st.tuples(st.just("forget"), st.lists(st.tuples(NAMES, st.integers(0, 4)), max_size=4)),
+    st.tuples(st.just("move"), st.lists(st.integers(0, 14), max_size=4)),
+)
+
+
+@given(version=st.sampled_from([7, 9, 12, 16]), steps=st.lists(STEP, max_size=12))
+@examples(300)
+def test_any_history_is_that_of_an_insertion_ordered_map(
+    version: int, steps: list[tuple[str, list[tuple[str, int, int] | tuple[str, int] | int]]]
+) -> None:
+    held, plain = SessionPartitions(LAYOUTS[version]), dict[tuple[str, int], int]()
+    for kind, what in steps:
+        if kind == "update":
+            wanted = [item for item in what if isinstance(item, tuple) and len(item) == 3]
+            held.update(listing(wanted, version))
+            plain.update({(topic, index): offset for topic, index, offset in wanted})
+        elif kind == "forget":
+            gone = [item for item in what if isinstance(item, tuple) and len(item) == 2]
+            held.forget([(keys(version, topic), np.array([index], np.uint32)) for topic, index in gone])
+            for item in gone:
+                plain.pop(item, None)
+        else:
+            rows = [row for row in dict.fromkeys(what) if isinstance(row, int) and row < len(plain)]
+            moved = [list(plain)[row] for row in rows]
+            held.move_to_end(rows)
+            for key in moved:
+                plain[key] = plain.pop(key)
+        expected = [(*key, offset) for key, offset in plain.items()]
+        assert content(held, LAYOUTS[version]) == expected
+        for row, (topic, index, _) in enumerate(expected):
+            assert held.row(keys(version, topic), index, 0) == row
