@@ -97,12 +97,11 @@ class SessionPartitions:
 
     def forget(self, forgotten: Sequence[tuple[bytes, Partitions]]) -> None:
         """Remove partitions; those that are not known are no error (fetch-semantics 2.3)."""
-        rows = [self.rows(key, partitions) for key, partitions in forgotten if key in self._numbers]
-        gone = np.concatenate(rows) if rows else np.zeros(0, np.intp)
-        gone = gone[gone >= 0]
-        if len(gone):
-            keep = np.ones(len(self), np.bool_)
-            keep[gone] = False
+        keep = np.ones(len(self), np.bool_)
+        for key, partitions in forgotten:
+            rows = self.rows(key, partitions)
+            keep[rows if isinstance(rows, slice) else rows[rows >= 0]] = False
+        if not keep.all():
             self.arrange(keep.nonzero()[0])
             self._drop_topics()
 
@@ -125,8 +124,10 @@ class SessionPartitions:
 
     # The response half
 
-    def rows(self, key: bytes, partitions: Partitions, at: int = 0) -> Rows:
+    def rows(self, key: bytes, partitions: Partitions, at: int = 0) -> Rows | slice:
         """Return the row of each partition of a topic, -1 where there is none.
+
+        Rows that stand in the session's order, where they are expected, are a slice.
 
         Args:
             key: the topic.
@@ -138,7 +139,7 @@ class SessionPartitions:
         codes += number << _TOPIC_SHIFT
         end = at + len(codes)
         if np.array_equal(self._codes[at:end], codes):
-            return np.arange(at, end)
+            return slice(at, end)
         return self._find(codes)
 
     def row(self, key: bytes, partition: int, at: int) -> int:

@@ -117,10 +117,14 @@ def test_who_had_records_goes_to_the_end() -> None:
 def test_rows_are_found_in_any_order() -> None:
     held = holding(("a", 5, 0), ("a", 3, 0), ("b", 3, 0))
 
-    assert held.rows(b"a", np.array([5, 3], ">u4")).tolist() == [0, 1]
-    assert held.rows(b"a", np.array([3, 9, 5], ">u4")).tolist() == [1, -1, 0]
-    assert held.rows(b"b", np.array([3], ">u4"), 2).tolist() == [2]
-    assert held.rows(b"c", np.array([3, 2**32 - 1], ">u4")).tolist() == [-1, -1]
+    def rows(topic: bytes, *partitions: int, at: int = 0) -> list[int]:
+        found = held.rows(topic, np.array(partitions, ">u4"), at)
+        return list(range(found.start, found.stop)) if isinstance(found, slice) else found.tolist()
+
+    assert rows(b"a", 5, 3) == [0, 1]
+    assert rows(b"a", 3, 9, 5) == [1, -1, 0]
+    assert rows(b"b", 3, at=2) == [2]
+    assert rows(b"c", 3, 2**32 - 1) == [-1, -1]
     assert [held.row(b"b", 3, guess) for guess in (0, 2, 99)] == [2, 2, 2]
     assert held.row(b"a", -1, 0) == -1
 

@@ -1,0 +1,463 @@
+"""What becomes of one fetch of a client for which the gateway is the session server. Sans-IO.
+
+A context has either the response at once, or the full fetch that goes on toward the broker. Then it makes the
+client's response of the full one as that comes in. Names are those of FetchSession.scala; the rules are those
+of fetch-semantics 2.5 and 2.8.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from proxy.fetch_manager.cache import FetchSessionCache
+from proxy.fetch_manager.partitions import SessionPartitions
+from proxy.fetch_manager.session import FetchSession, next_epoch
+from proxy.fetch_manager.walk import OrderedWalk
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode
+from proxy.protocol.fetch_layout import (
+    HIGH_WATERMARK,
+    LAYOUTS,
+    LOG_START_OFFSET,
+    SESSION_VERSION,
+    FetchLayout,
+    Rows,
+)
+from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_response import EmptyRun, PartitionResponse
+from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
+from proxy.protocol.received import Received
+
+STREAM_FROM: Final = 1 << 20
+"""With so many bytes of records, a response to an incremental fetch is forwarded as it comes, with all its
+entries: beside the records the others cost little, and memory is spared."""
+COPIED: Final = 1 << 13
+"""Pieces below so many bytes are joined."""
+
+_HEAD: Final = Struct(">ihi")  # throttle_time_ms, error_code, session_id
+_NARROW_HEAD: Final = Struct(">iii")  # length, correlation_id, throttle_time_ms
+_WIDE_HEAD: Final = Struct(">iiihi")  # the same, error_code, session_id
+_OFFSETS: Final = Struct(">qqq")  # high_watermark, last_stable_offset, log_start_offset
+_SESSION_ID_BYTES: Final = 4
+
+
+def empty_response(
+    layout: FetchLayout,
+    correlation_id: bytes,
+    *,
+    session_id: int = 0,
+    error: int = 0,
+    throttle_time_ms: int = 0,
+) -> bytes:
+    """Return a response without entries (v7 and later)."""
+    tags = NO_TAGS if layout.flexible else b""
+    head = _HEAD.pack(throttle_time_ms, error, session_id)
+    content = b"".join((correlation_id, tags, head, layout.count(0), tags))
+    return len(content).to_bytes(LENGTH_BYTES) + content
+
+
+class SessionErrorContext:
+    """A fetch in a session that does not exist or does not fit: 70, 71 or 106 (fetch-semantics 2.2)."""
+
+    __slots__ = ("error", "response")
+
+    def __init__(self, fetch: FetchRequest, error: ErrorCode) -> None:
+        self.error = error
+        self.response = empty_response(fetch.layout, fetch.frame[REQUEST_CORRELATION_ID], error=error)
+
+    def __repr__(self) -> str:
+        return f"<SessionErrorContext {self.error.name}>"
+
+
+class SessionClosedContext:
+    """A fetch that only closes its session: it lists nothing (fetch-semantics, trap 42)."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, fetch: FetchRequest) -> None:
+        self.response = empty_response(fetch.layout, fetch.frame[REQUEST_CORRELATION_ID])
+
+    def __repr__(self) -> str:
+        return "<SessionClosedContext>"
+
+
+class SessionlessFetchContext:
+    """A fetch without a session.
+
+    Args:
+        request: what goes on toward the broker.
+        version: that of `request`.
+    """
+
+    __slots__ = ("_head", "request")
+
+    def __init__(self, request: bytes, version: int) -> None:
+        self.request = request
+        self._head = b"" if version < SESSION_VERSION else None
+        """The first bytes of a response whose head becomes longer."""
+
+    def __repr__(self) -> str:
+        return "<SessionlessFetchContext>"
+
+    def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
+        """Take the next bytes of the response; return those of the client's response.
+
+        Args:
+            piece: they are as they come, from the length on.
+            _now_ms: the time in milliseconds.
+            last: the response is whole.
+        """
+        if self._head is None:
+            return [piece]
+        head = self._head + bytes(piece)
+        if len(head) < _NARROW_HEAD.size:
+            self._head = head
+            return [head] if last else []
+        self._head = None
+        return [_widened(head, 0), head[_NARROW_HEAD.size :]]
+
+
+class _Walked:
+    """A response that is read as it comes."""
+
+    __slots__ = ("_fetch", "_held", "_understood", "_walk", "request")
+
+    def __init__(self, fetch: FetchRequest, request: bytes, version: int) -> None:
+        self.request = request
+        """What goes on toward the broker."""
+        self._fetch = fetch
+        self._walk = OrderedWalk(LAYOUTS[version], fetch.isolation_level)
+        self._understood = True
+        self._held: Received | None = Received()
+        """The response so far, while nothing of it has left for the client."""
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of the response that are kept."""
+        return self._held.size if self._held is not None else 0
+
+    def _read(self, piece: Buffer) -> None:
+        if self._held is not None:
+            if isinstance(piece, bytes):
+                self._held.append(piece)
+            else:
+                self._held.keep(piece)
+        if self._understood and not self._walk.skip_records(len(piece)):
+            try:
+                self._walk.feed(bytes(piece))
+            except ProtocolError:
+                self._understood = False
+
+    def _released(self, session_id: int) -> list[Buffer]:
+        """Return the response so far, with another session id. It is not kept any longer."""
+        held, walk = self._held, self._walk
+        if held is None:
+            return []
+        self._held = None
+        at = walk.session_id_at
+        if not walk.head_known:  # it is not a fetch response that could be read
+            return [*held.span(0, held.size)]
+        if not at:
+            head, rest = _widened(b"".join(held.span(0, _NARROW_HEAD.size)), session_id), _NARROW_HEAD.size
+        else:
+            head = b"".join([*held.span(0, at), session_id.to_bytes(_SESSION_ID_BYTES, signed=True)])
+            rest = at + _SESSION_ID_BYTES
+        return [head, *held.span(rest, held.size)]
+
+    def _complete(self) -> bool:
+        return self._understood and self._walk.done
+
+
+class FullFetchContext(_Walked):
+    """A full fetch that asks for a session (epoch 0).
+
+    The session is made when the response begins, so that the response passes as it comes, and gets its
+    order and what the client was told when it is whole. If it turns out then not to list what was asked
+    for, the session goes: the client's next fetch gets 70, and it begins again.
+    """
+
+    __slots__ = ("_broker", "_cache", "_session")
+
+    def __init__(
+        self, fetch: FetchRequest, request: bytes, version: int, cache: FetchSessionCache, broker: str
+    ) -> None:
+        super().__init__(fetch, request, version)
+        self._cache = cache
+        self._broker = broker
+        self._session: FetchSession | None = None
+
+    def __repr__(self) -> str:
+        return f"<FullFetchContext {self._session!r}>"
+
+    def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
+        """As `SessionlessFetchContext.receive`."""
+        self._read(piece)
+        if self._held is None:
+            pieces = [piece]
+        elif self._walk.partitions or self._walk.done or not self._understood or last:
+            pieces = self._released(self._session_id(now_ms))
+        else:
+            return []
+        if last and self._session is not None and not self._settle(self._session.partitions):
+            self._cache.remove(self._session)
+        return pieces
+
+    def _session_id(self, now_ms: int) -> int:
+        """Make the session, if there is to be one; return the session id of the response."""
+        walk, fetch = self._walk, self._fetch
+        if not self._understood or not walk.head_known:
+            return 0
+        if walk.error_code:
+            # The broker copies the id of the request (fetch-semantics 2.9, trap 12).
+            return fetch.session_id
+        # A throttled response is empty, and makes no session (fetch-semantics 2.8). So is one of a server
+        # that does not say all that it was asked for.
+        if not walk.partitions and (fetch.partitions or walk.throttle_time_ms):
+            return 0
+        partitions = SessionPartitions(fetch.layout)
+        partitions.update(fetch.topics.listing(fetch.frame))
+        session = FetchSession(partitions, uses_ids=fetch.layout.topic_ids, broker=self._broker)
+        if self._cache.create(session, now_ms):
+            self._session = session
+        return session.session_id
+
+    def _settle(self, partitions: SessionPartitions) -> bool:
+        """Note what the client was told, in the order in which it was; return whether it was told of all."""
+        if not self._complete():
+            return False
+        rows: list[Rows] = [np.zeros(0, np.intp)]
+        high_watermarks, log_starts = partitions.high_watermarks, partitions.log_starts
+        for place, item in self._walk.in_order():
+            if type(item) is PartitionResponse:
+                row = partitions.row(item.key, item.partition, place)
+                rows.append(np.array([row], np.intp))
+                if row >= 0:
+                    high_watermarks[row], _, log_starts[row] = _OFFSETS.unpack_from(
+                        item.fixed, HIGH_WATERMARK.start
+                    )
+            elif type(item) is EmptyRun:
+                fields = item.entries.view(_FIELDS[item.entries.itemsize])
+                found = partitions.rows(item.key, fields["partition"], place)
+                rows.append(np.arange(found.start, found.stop) if isinstance(found, slice) else found)
+                high_watermarks[found] = fields["high_watermark"]
+                log_starts[found] = fields["log_start_offset"]
+        order = np.concatenate(rows)
+        if len(order) != len(partitions) or (len(order) and order.min() < 0):
+            return False
+        if len(np.unique(order)) != len(order):
+            return False
+        partitions.arrange(order)
+        return True
+
+
+class IncrementalFetchContext(_Walked):
+    """A fetch in a session.
+
+    Args:
+        fetch: the client's. It has been applied to the session, whose epoch has advanced.
+        session: it may be evicted before the response comes; the response is the same then.
+        request: the full fetch.
+        version: that of `request`.
+        cache: where the session is removed from, if the response can't be read.
+    """
+
+    __slots__ = ("_cache", "_forwards", "_session")
+
+    def __init__(
+        self,
+        fetch: FetchRequest,
+        session: FetchSession,
+        request: bytes,
+        version: int,
+        cache: FetchSessionCache,
+    ) -> None:
+        super().__init__(fetch, request, version)
+        self._session = session
+        self._cache = cache
+        self._forwards = False
+
+    def __repr__(self) -> str:
+        return f"<IncrementalFetchContext {self._session!r}>"
+
+    def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
+        """As `SessionlessFetchContext.receive`."""
+        self._read(piece)
+        if self._held is None:
+            if last:
+                self._changes()
+            return [piece]
+        walk = self._walk
+        if (
+            self._understood
+            and not self._overtaken
+            and not walk.error_code
+            and walk.record_bytes >= STREAM_FROM
+        ):
+            pieces = self._released(self._session.session_id)
+            if last:
+                self._changes()
+            return pieces
+        return self._respond() if last else []
+
+    @property
+    def _overtaken(self) -> bool:
+        """Whether the session has gone on since the fetch came (fetch-semantics 2.5, case 42)."""
+        return self._session.epoch != next_epoch(self._fetch.session_epoch)
+
+    def _respond(self) -> list[Buffer]:
+        """Return the client's response to a full response that is whole."""
+        walk, session = self._walk, self._session
+        if not self._complete():
+            # Nobody knows what the client was told. It begins again (fetch-semantics 3.2).
+            self._cache.remove(session)
+            return [self._empty(ErrorCode.UNKNOWN_SERVER_ERROR, self._fetch.session_id)]
+        if walk.error_code:
+            return [self._empty(walk.error_code, self._fetch.session_id)]
+        if self._overtaken:
+            return [self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)]
+        if walk.tagged:  # nobody knows what these say: all goes on
+            self._changes()
+            return self._released(session.session_id)
+        return self._changed(self._changes())
+
+    def _empty(self, error: int, session_id: int) -> bytes:
+        return empty_response(
+            self._fetch.layout,
+            self._fetch.frame[REQUEST_CORRELATION_ID],
+            session_id=session_id,
+            error=error,
+            throttle_time_ms=self._walk.throttle_time_ms,
+        )
+
+    def _changes(self) -> "list[_Element]":
+        """Return what the client is told, and note it (fetch-semantics 2.5)."""
+        if not self._complete():
+            self._cache.remove(self._session)
+            return []
+        partitions = self._session.partitions
+        elements: list[_Element] = []
+        served: list[int] = []
+        for place, item in self._walk.in_order():
+            sent: Sequence[Buffer]
+            if type(item) is EmptyRun:
+                count, sent = _changed_in_run(partitions, item, place)
+            elif type(item) is PartitionResponse:
+                row = partitions.row(item.key, item.partition, place)
+                if row < 0 or not _is_changed(partitions, item, row):
+                    continue
+                # Who had records is served last the next time (KIP-227, KAFKA-12330).
+                if item.records:
+                    served.append(row)
+                count, sent = 1, item.sent(self._held) if self._held is not None else ()
+            if not count:
+                continue
+            # Neighbours of one topic share an element (case 36).
+            if elements and elements[-1][0] == item.key:
+                key, before, pieces = elements[-1]
+                elements[-1] = (key, before + count, [*pieces, *sent])
+            else:
+                elements.append((item.key, count, [*sent]))
+        partitions.move_to_end(served)
+        return elements
+
+    def _changed(self, elements: "list[_Element]") -> list[Buffer]:
+        """Return the response that has these elements."""
+        held, walk, layout = self._held, self._walk, self._fetch.layout
+        if held is None:
+            raise RuntimeError("the response has left")
+        end = NO_TAGS if layout.flexible else b""
+        head = _HEAD.pack(walk.throttle_time_ms, 0, self._session.session_id)
+        parts: list[Buffer] = [
+            self._fetch.frame[REQUEST_CORRELATION_ID] + end + head + layout.count(len(elements))
+        ]
+        for key, count, pieces in elements:
+            parts.append(layout.prefix(key, count))
+            parts += pieces
+            parts.append(end)
+        # KIP-951: node_endpoints stay, also with entries left out (fetch-semantics, trap 44).
+        parts += held.span(walk.tags_at, held.size) if layout.flexible else []
+        self._held = None
+        return _joined(parts)
+
+
+_Element: TypeAlias = tuple[bytes, int, list[Buffer]]
+"""A topic element of a response: key, number of entries, entries as the broker sent them."""
+
+FetchContext: TypeAlias = FullFetchContext | SessionlessFetchContext | IncrementalFetchContext
+"""A fetch that goes on toward the broker."""
+FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
+"""A fetch to which the response is known."""
+
+
+def _changed_in_run(partitions: SessionPartitions, run: EmptyRun, place: int) -> tuple[int, list[Buffer]]:
+    """Return how many entries of a run the client is told, and these."""
+    fields = run.entries.view(_FIELDS[run.entries.itemsize])
+    rows = partitions.rows(run.key, fields["partition"], place)
+    high_watermarks, log_starts = fields["high_watermark"], fields["log_start_offset"]
+    changed = partitions.high_watermarks[rows] != high_watermarks
+    changed |= partitions.log_starts[rows] != log_starts
+    if not isinstance(rows, slice):
+        changed &= rows >= 0
+        # Never one that is not in the session (fetch-semantics, trap 24).
+        known = rows >= 0
+        partitions.high_watermarks[rows[known]] = high_watermarks[known]
+        partitions.log_starts[rows[known]] = log_starts[known]
+    elif changed.any():
+        partitions.high_watermarks[rows] = high_watermarks
+        partitions.log_starts[rows] = log_starts
+    count = int(np.count_nonzero(changed))
+    return count, [run.entries[changed].tobytes()] if count else []
+
+
+def _is_changed(partitions: SessionPartitions, entry: PartitionResponse, row: int) -> bool:
+    """Return whether the client is told of an entry, and note what it was told."""
+    high_watermark, _, log_start = _OFFSETS.unpack_from(entry.fixed, HIGH_WATERMARK.start)
+    changed = bool(entry.records or entry.error_code or entry.redirects)
+    if high_watermark != partitions.high_watermarks[row] or log_start != partitions.log_starts[row]:
+        partitions.log_starts[row] = log_start
+        changed = True
+    # An error is told each time, and once more when it has gone (cases 24 and 25).
+    partitions.high_watermarks[row] = -1 if entry.error_code else high_watermark
+    return changed
+
+
+def _widened(head: bytes, session_id: int) -> bytes:
+    """Return the head of a response of v5 or v6 as v7 has it."""
+    length, correlation_id, throttle = _NARROW_HEAD.unpack_from(head)
+    more = _WIDE_HEAD.size - _NARROW_HEAD.size
+    return _WIDE_HEAD.pack(length + more, correlation_id, throttle, 0, session_id)
+
+
+def _joined(parts: list[Buffer]) -> list[Buffer]:
+    """Return a frame of these parts, the small ones joined."""
+    size = sum(map(len, parts))
+    pieces: list[Buffer] = []
+    small: list[Buffer] = [size.to_bytes(LENGTH_BYTES)]
+    for part in parts:
+        if len(part) < COPIED:
+            small.append(part)
+        else:
+            pieces += (b"".join(small), part)
+            small = []
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
+
+def _fields(layout: FetchLayout) -> "np.dtype[Any]":
+    """Return the fields of a response's entry that a session compares."""
+    return np.dtype(
+        {
+            "names": ["partition", "high_watermark", "log_start_offset"],
+            "formats": [">u4", ">i8", ">i8"],
+            "offsets": [0, HIGH_WATERMARK.start, LOG_START_OFFSET.start],
+            "itemsize": layout.response_entry,
+        }
+    )
+
+
+_FIELDS: Final = {
+    layout.response_entry: _fields(layout) for layout in LAYOUTS.values() if layout.version >= 5
+}
+"""By the size of an entry."""

@@ -1,0 +1,112 @@
+"""The session server for clients: which context a fetch has (fetch-semantics 2.2 and 2.3). Sans-IO."""
+
+from typing import Final
+
+from proxy.fetch_manager.cache import FetchSessionCache
+from proxy.fetch_manager.contexts import (
+    FetchContext,
+    FinalContext,
+    FullFetchContext,
+    IncrementalFetchContext,
+    SessionClosedContext,
+    SessionErrorContext,
+    SessionlessFetchContext,
+)
+from proxy.fetch_manager.requests import forgotten, full_fetch, sessionless
+from proxy.fetch_manager.session import INITIAL_EPOCH, FetchSession, next_epoch
+from proxy.protocol.api import ErrorCode
+from proxy.protocol.fetch_request import MAX_PARTITIONS, SESSIONLESS_EPOCH, FetchRequest
+
+_NOT_A_CONSUMER: Final = "not a consumer"
+_IGNORED: Final = "forgets without a session"
+"""A broker ignores what a full fetch forgets (fetch-semantics 2.3)."""
+
+
+class FetchManager:
+    """Gives sessions to clients. One serves all connections of a process, since sessions outlive them.
+
+    Args:
+        cache: where the sessions are.
+    """
+
+    __slots__ = ("cache",)
+
+    def __init__(self, cache: FetchSessionCache) -> None:
+        self.cache = cache
+
+    def __repr__(self) -> str:
+        return f"<FetchManager {self.cache!r}>"
+
+    def context(
+        self, fetch: FetchRequest, now_ms: int, *, broker: str = "", version: int = 0
+    ) -> FetchContext | FinalContext | None:
+        """Take a client's fetch, v7 and later. What it says of its session is done at once.
+
+        Args:
+            fetch: the fetch.
+            now_ms: the time in milliseconds.
+            broker: the broker that it is for. Ids of sessions with other brokers are not known to it.
+            version: the version in which it goes on; 0: its own. Only a fetch of v7 may go on as v5 or v6.
+
+        Returns:
+            None for a follower's fetch: it has to be forwarded as it is (fetch-semantics, trap 2).
+
+        Raises:
+            ProtocolError: it is not as its version says.
+        """
+        if fetch.not_plain == _NOT_A_CONSUMER:
+            return None
+        version = version or fetch.layout.version
+        session = self.cache.get(fetch.session_id)
+        if session is not None and session.broker != broker:
+            session = None
+        if fetch.session_epoch in (INITIAL_EPOCH, SESSIONLESS_EPOCH):
+            return self._full(fetch, session, broker, version)
+        if session is None:
+            return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != fetch.session_epoch:
+            return SessionErrorContext(fetch, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_ids != fetch.layout.topic_ids:
+            return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        return self._incremental(fetch, session, now_ms, version)
+
+    def _full(
+        self, fetch: FetchRequest, session: FetchSession | None, broker: str, version: int
+    ) -> FetchContext | FinalContext:
+        """Begin a full fetch. It ends the session that it names, if there is one."""
+        if session is not None:
+            self.cache.remove(session)
+        if fetch.session_epoch == INITIAL_EPOCH and fetch.not_plain in ("", _IGNORED):
+            return FullFetchContext(fetch, sessionless(fetch, version), version, self.cache, broker)
+        if fetch.session_id and not fetch.partitions:
+            # It only closes a session (fetch-semantics, trap 42).
+            return SessionClosedContext(fetch)
+        return SessionlessFetchContext(sessionless(fetch, version), version)
+
+    def _incremental(
+        self, fetch: FetchRequest, session: FetchSession, now_ms: int, version: int
+    ) -> FetchContext | FinalContext:
+        """Apply a fetch to its session."""
+        if fetch.not_plain:
+            return self._lost(fetch, session)
+        partitions = session.partitions
+        if fetch.partitions:
+            partitions.update(fetch.topics.listing(fetch.frame))
+        partitions.forget(forgotten(fetch))
+        if not len(partitions):
+            # It is told once what it has added and forgotten in this fetch (cases 38 and 40).
+            self.cache.remove(session)
+            if not fetch.partitions:
+                return SessionClosedContext(fetch)
+            return SessionlessFetchContext(sessionless(fetch, version), version)
+        if len(partitions) > MAX_PARTITIONS or not self.cache.room_for(session):
+            return self._lost(fetch, session)
+        self.cache.touch(session, now_ms)
+        session.epoch = next_epoch(session.epoch)
+        request = full_fetch(fetch, partitions, version)
+        return IncrementalFetchContext(fetch, session, request, version, self.cache)
+
+    def _lost(self, fetch: FetchRequest, session: FetchSession) -> SessionErrorContext:
+        """End a session that can't be served any longer, as if it was evicted: its client begins again."""
+        self.cache.remove(session)
+        return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

@@ -1,0 +1,175 @@
+"""Scripts of fetches that go to two servers, whose responses must be the same to the byte.
+
+What differs by its nature is left out: session ids are compared by the order in which they were made, and
+throttle times by whether there is one.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
+
+from tests.fetch_manager.serving import Finish
+from tests.model.asker import Requests, Want
+from tests.model.wire import FetchRequest, FetchResponse, decode_response, encode_request
+
+
+class World(Protocol):
+    """What lies behind both servers. Topics have short names."""
+
+    def create(self, name: str, partitions: int) -> bytes:
+        """Create a topic and return its id."""
+
+    def delete(self, name: str) -> None:
+        """Delete a topic."""
+
+    def full(self, name: str) -> str:
+        """Return the whole name of a topic; the short one stands before its first dash."""
+
+    def produce(self, name: str, partition: int, size: int = 10) -> None:
+        """Append a batch with one record of that size."""
+
+    def hold(self, name: str, partition: int) -> AbstractContextManager[None]:
+        """Append a record in a transaction, which is committed at the end of the context."""
+
+    def delete_records(self, name: str, partition: int, before: int) -> None:
+        """Move the log start offset."""
+
+    def throttled(self, name: str, partition: int) -> AbstractContextManager[None]:
+        """While in the context, every fetch of that partition's records is over the client's quota."""
+
+
+@dataclass
+class Server:
+    """One of the two."""
+
+    begin: Callable[[bytes], Finish]
+    client_id: str
+    ids: list[int] = field(default_factory=list)
+    """Session ids in the order in which they were made."""
+
+    def session_id(self, session: "Session | int") -> int:
+        """The id of a session here. An integer is an id by itself."""
+        return session if isinstance(session, int) else self.ids[session.number - 1]
+
+
+class DifferenceError(AssertionError):
+    """The two servers did not respond alike."""
+
+
+@dataclass
+class Script(Requests):
+    """Sends fetches to both.
+
+    Args:
+        world: what lies behind them.
+        expected: the server that is right.
+        ours: the other.
+    """
+
+    world: World = field(kw_only=True)
+    expected: Server = field(kw_only=True)
+    ours: Server = field(kw_only=True)
+    sent: int = 0
+    """How many requests have gone."""
+
+    def at(self, version: int) -> Self:
+        """Go on with another version."""
+        self.version = version
+        return self
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create a topic in the world."""
+        self.ids[name] = self.world.create(name, partitions)
+
+    def key(self, name: str) -> dict[str, Any]:
+        return {"topic": self.world.full(name)} if self.version <= 12 else {"topic_id": self.ids[name]}
+
+    def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
+        """Send a fetch to both; the response has the number of its session for an id."""
+        return self.begin(*wants, **options)()
+
+    def begin(
+        self, *wants: Want, session: "tuple[Session | int, int]" = (0, -1), **options: Any
+    ) -> Callable[[], FetchResponse]:
+        """Send a fetch to both, and do not wait for the responses."""
+        request = self.request(*wants, session=(0, session[1]), **options)
+        self.sent += 1
+        waiting = [
+            server.begin(
+                encode_request(
+                    replace(request, session_id=server.session_id(session[0]), client_id=server.client_id)
+                )
+            )
+            for server in (self.expected, self.ours)
+        ]
+        return lambda: self._compared(request, [finish() for finish in waiting])
+
+    def session(self, *wants: Want, **options: Any) -> "Session":
+        """Make a session on both."""
+        return Session(self, *wants, **options)
+
+    def names(self, response: FetchResponse) -> list[tuple[str, int]]:
+        """The partitions of a response, in its order, by the names of the latest topics."""
+        return [
+            (topic.topic.split("-")[0] or self._name(topic.topic_id), data.partition_index)
+            for topic in response.topics
+            for data in topic.partitions
+        ]
+
+    def _name(self, topic_id: bytes) -> str:
+        return next((name for name, known in self.ids.items() if known == topic_id), "?")
+
+    def _compared(self, request: FetchRequest, responses: list[bytes]) -> FetchResponse:
+        alike = [
+            self._alike(request, server, response)
+            for server, response in zip((self.expected, self.ours), responses, strict=True)
+        ]
+        if alike[0] != alike[1]:
+            first, second = (decode_response(each, self.version) for each in alike)
+            raise DifferenceError(f"\n{request}\n{first}\n{second}")
+        return decode_response(alike[1], request.version)
+
+    @staticmethod
+    def _alike(request: FetchRequest, server: Server, response: bytes) -> bytes:
+        """A response with its session's number, and a throttle time of 0 or 1."""
+        at = 5 if request.version >= 12 else 4
+        throttle = int.from_bytes(response[at : at + 4], "big")
+        session_id = int.from_bytes(response[at + 6 : at + 10], "big", signed=True)
+        if session_id and session_id not in server.ids and request.session_epoch == 0:
+            server.ids.append(session_id)
+        number = server.ids.index(session_id) + 1 if session_id in server.ids else session_id
+        return b"".join(
+            (
+                response[:at],
+                min(throttle, 1).to_bytes(4, "big"),
+                response[at + 4 : at + 6],
+                number.to_bytes(4, "big", signed=True),
+                response[at + 10 :],
+            )
+        )
+
+
+class Session:
+    """A session under way: each call is the next incremental fetch."""
+
+    def __init__(self, script: Script, *wants: Want, of: "Session | int" = 0, **options: Any) -> None:
+        self.script = script
+        self.options = options
+        self.first = script.fetch(*wants, session=(of, 0), **options)
+        self.number = self.first.session_id
+        self.epoch = 0
+        assert self.number > 0
+
+    def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
+        self.epoch += 1
+        return self.script.fetch(*wants, session=(self, self.epoch), **(self.options | options))
+
+    def names(self, *wants: Want, **options: Any) -> list[tuple[str, int]]:
+        """Which partitions the next response lists."""
+        return self.script.names(self.fetch(*wants, **options))
+
+
+def summary(response: FetchResponse) -> tuple[int, int, int]:
+    """(error, session, entries)."""
+    return response.error_code, response.session_id, sum(len(topic.partitions) for topic in response.topics)

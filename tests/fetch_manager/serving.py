@@ -1,0 +1,83 @@
+"""Our session server as a broker: request frames in, response frames out, another broker behind it."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from proxy.fetch_manager.cache import FetchSessionCache
+from proxy.fetch_manager.contexts import SessionClosedContext, SessionErrorContext
+from proxy.fetch_manager.manager import FetchManager
+from proxy.protocol.api import LENGTH_BYTES, request_header
+from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
+from tests.model.gate import cut, framed, unframed
+
+Finish: TypeAlias = Callable[[], bytes]
+"""Waits for the response to a request that has gone."""
+
+
+def parsed(message: bytes) -> FetchRequest:
+    """A request without its length, as the core parses it."""
+    frame = framed(message)
+    _, version, _, _, body = request_header(frame, LENGTH_BYTES)
+    return parse_fetch_request(frame, version, body)
+
+
+def seconds(now: float) -> int:
+    """Seconds in milliseconds."""
+    return round(now * 1000)
+
+
+@dataclass
+class Serving:
+    """The session server. No frame has its length.
+
+    Args:
+        begin: sends a full fetch to the broker.
+        slots: of its cache.
+        seed: of its ids.
+        broker_max: the broker's highest version of Fetch.
+        chance: cuts responses into pieces.
+    """
+
+    begin: Callable[[bytes], Finish]
+    slots: int = 1000
+    seed: int = 0
+    broker_max: int = 18
+    chance: random.Random | None = None
+    now: float = 0.0
+    asked: list[bytes] = field(default_factory=list)
+    """What went to the broker."""
+
+    def __post_init__(self) -> None:
+        self.cache = FetchSessionCache(random.Random(self.seed).randint, slots=self.slots)
+        self.manager = FetchManager(self.cache)
+
+    def exchange(self, message: bytes) -> bytes:
+        """One request and its response."""
+        return self.arrive(message)()
+
+    def arrive(self, message: bytes) -> Finish:
+        """A request that arrives; its response comes when it is waited for."""
+        fetch = parsed(message)
+        version = min(fetch.layout.version, self.broker_max)
+        context = self.manager.context(fetch, seconds(self.now), version=version)
+        if isinstance(context, SessionErrorContext | SessionClosedContext):
+            (response,) = unframed(context.response)
+            return lambda: response
+        if context is None:
+            return self.begin(message)
+        (request,) = unframed(context.request)
+        self.asked.append(request)
+        assert int.from_bytes(request[2:4], "big") == version
+        finish, receive = self.begin(request), context.receive
+
+        def finished() -> bytes:
+            pieces = list(cut(framed(finish()), self.chance))
+            out = b""
+            for number, piece in enumerate(pieces, 1):
+                out += b"".join(receive(piece, seconds(self.now), last=number == len(pieces)))
+            (whole,) = unframed(out)
+            return whole
+
+        return finished

@@ -1,0 +1,98 @@
+"""Conformance cases 14 to 49: our session server against the model of a broker that has one.
+
+Behind ours is a broker without slots. Both brokers have the same topics. The same scripts go to a live broker
+in `tests/integration/test_session_server_live.py`.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.fetch_manager.cases import CASES, Case
+from tests.fetch_manager.script import Script, Server
+from tests.fetch_manager.serving import Finish, Serving
+from tests.model.broker import ModelBroker
+from tests.model.wire import decode_request, encode_response
+
+
+class Modelled:
+    """Two model brokers with the same topics: one with sessions, one without."""
+
+    def __init__(self, release: str = "4.3") -> None:
+        self.native = ModelBroker(release=release)
+        self.bare = ModelBroker(
+            release=release, slots=0, topics=self.native.topics, denied=self.native.denied
+        )
+
+    def create(self, name: str, partitions: int) -> bytes:
+        return self.native.create_topic(name, partitions).topic_id
+
+    def delete(self, name: str) -> None:
+        self.native.delete_topic(name)
+
+    def full(self, name: str) -> str:
+        return name
+
+    def produce(self, name: str, partition: int, size: int = 10) -> None:
+        self.native.partition(name, partition).append(bytes(size))
+
+    @contextmanager
+    def hold(self, name: str, partition: int) -> Iterator[None]:
+        self.native.partition(name, partition).append(b"open", producer=9)
+        yield
+        self.native.partition(name, partition).end_transaction(9, commit=True)
+
+    def delete_records(self, name: str, partition: int, before: int) -> None:
+        self.native.partition(name, partition).delete_records(before)
+
+    @contextmanager
+    def throttled(self, name: str, partition: int) -> Iterator[None]:
+        self.produce(name, partition, 1000)
+        self.native.throttle_ms = self.bare.throttle_ms = 40
+        yield
+        self.native.throttle_ms = self.bare.throttle_ms = 0
+
+
+def parked(broker: ModelBroker, message: bytes) -> Finish:
+    """A request that has arrived at a model broker: it reads when it is waited for."""
+    pending = broker.arrive(decode_request(message), 0.0)
+    return lambda: encode_response(broker.response(pending, 0.0))
+
+
+def script(version: int, *, broker_max: int = 18, chance: random.Random | None = None) -> Script:
+    """Two topics, as the cases expect them."""
+    world = Modelled()
+    ours = Serving(lambda message: parked(world.bare, message), broker_max=broker_max, chance=chance)
+    made = Script(
+        version=version,
+        world=world,
+        expected=Server(lambda message: parked(world.native, message), "native"),
+        ours=Server(ours.arrive, "ours"),
+    )
+    made.create("foo", 3)
+    made.create("bar", 2)
+    return made
+
+
+RUNS = [(case, version) for case, versions in CASES.items() for version in versions]
+
+
+@pytest.mark.parametrize(("case", "version"), RUNS, ids=lambda it: getattr(it, "__name__", str(it)))
+def test_responses_are_those_of_a_broker_with_sessions(case: Case, version: int) -> None:
+    """Cases 14 to 27, 30 to 43, and 45 to 48."""
+    case(script(version))
+
+
+@pytest.mark.parametrize(("case", "version"), RUNS, ids=lambda it: getattr(it, "__name__", str(it)))
+def test_pieces_may_have_any_size(case: Case, version: int) -> None:
+    case(script(version, chance=random.Random(version)))
+
+
+@pytest.mark.parametrize("broker_max", [5, 6])
+@pytest.mark.parametrize("case", [case for case, version in RUNS if version == 7])
+def test_a_broker_without_sessions_gets_what_it_knows(case: Case, broker_max: int) -> None:
+    """Trap 4: v7 toward the client, v5 or v6 toward the broker."""
+    if case.__name__ not in ("names_and_ids_do_not_mix", "versions_may_change_within_names_or_ids"):
+        case(script(7, broker_max=broker_max))
