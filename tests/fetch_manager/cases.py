@@ -282,6 +282,7 @@ def closed_while_parked(script: Script) -> None:
     made = script.session(("foo", 0))
 
     finish = script.begin(session=(made, 1), max_wait_ms=20_000)
+    script.world.parked()
     assert summary(script.fetch(session=(made, -1))) == (0, 0, 0)
     script.world.produce("foo", 0)
     response = finish()
@@ -294,6 +295,7 @@ def overtaken_while_parked(script: Script) -> None:
     made = script.session(("foo", 0))
 
     finish = script.begin(session=(made, 1), max_wait_ms=20_000)
+    script.world.parked()
     assert summary(script.fetch(session=(made, 2))) == (0, made.number, 0)
     script.world.produce("foo", 0)
     assert summary(finish()) == (71, made.number, 0)

@@ -35,6 +35,9 @@ class World(Protocol):
     def delete_records(self, name: str, partition: int, before: int) -> None:
         """Move the log start offset."""
 
+    def parked(self) -> None:
+        """Wait until the servers have what was sent to them."""
+
     def throttled(self, name: str, partition: int) -> AbstractContextManager[None]:
         """While in the context, every fetch of that partition's records is over the client's quota."""
 

@@ -1,7 +1,7 @@
 """Conformance cases 14 to 49: our session server against the model of a broker that has one.
 
 Behind ours is a broker without slots. Both brokers have the same topics. The same scripts go to a live broker
-in `tests/integration/test_session_server_live.py`.
+in `tests/integration/test_fetch_manager_live.py`.
 """
 
 import random
@@ -46,6 +46,9 @@ class Modelled:
 
     def delete_records(self, name: str, partition: int, before: int) -> None:
         self.native.partition(name, partition).delete_records(before)
+
+    def parked(self) -> None:
+        """Nothing to wait for."""
 
     @contextmanager
     def throttled(self, name: str, partition: int) -> Iterator[None]:

@@ -1,0 +1,127 @@
+"""Conformance cases 14 to 48: our session server over a live broker against that broker's own sessions.
+
+Our server asks the broker for full fetches without a session. The same script goes to both, and the responses
+are equal to the byte but for session ids and throttle times. So the broker keeps our server honest.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.fetch_manager.cases import CASES, Case
+from tests.fetch_manager.script import Script, Server
+from tests.fetch_manager.serving import Finish, Serving
+from tests.integration.mirror import LIVE_PROPERTIES, Live
+from tools.kafka import Broker
+from tools.kafka.raw import RawConnection, frame
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+RATE = 50_000
+"""Bytes a second. A broker looks at ten seconds: a batch of 520 kB is just too much and waits for 0.4 s."""
+_ARRIVES = 0.2
+"""Seconds within which a broker has taken what was sent on another connection."""
+
+
+@dataclass
+class Connections:
+    """Connections to a broker. A request goes on one that waits for nothing."""
+
+    broker: Broker
+    idle: list[RawConnection] = field(default_factory=list)
+
+    def begin(self, message: bytes) -> Finish:
+        connection = self.idle.pop() if self.idle else RawConnection(self.broker.host, self.broker.port)
+        connection.socket.sendall(frame(message))
+
+        def finish() -> bytes:
+            response = connection.receive()
+            self.idle.append(connection)
+            return response
+
+        return finish
+
+    def close(self) -> None:
+        for connection in self.idle:
+            connection.close()
+
+
+@dataclass
+class LiveWorld:
+    """A live broker's topics, new ones for each script."""
+
+    live: Live
+    clients: tuple[str, ...]
+    suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+
+    def full(self, name: str) -> str:
+        return f"{name}-{self.suffix}"
+
+    def create(self, name: str, partitions: int) -> bytes:
+        self.live.create_topic(self.full(name), partitions)
+        return self.live.topic_id(self.full(name))
+
+    def delete(self, name: str) -> None:
+        self.live.delete_topic(self.full(name))
+
+    def produce(self, name: str, partition: int, size: int = 10) -> None:
+        self.live.producer.produce(self.full(name), partition, [bytes(size)])
+
+    @contextmanager
+    def hold(self, name: str, partition: int) -> Iterator[None]:
+        producer, topic = self.live.producer, self.full(name)
+        transaction = producer.begin(topic)
+        producer.join(transaction, topic, partition)
+        producer.produce(topic, partition, [b"open"], transaction)
+        yield
+        self.live.end_transaction(transaction, topic, partition, commit=True)
+
+    def delete_records(self, name: str, partition: int, before: int) -> None:
+        self.live.admin.delete_records(self.full(name), {partition: before})
+
+    def parked(self) -> None:
+        time.sleep(_ARRIVES)
+
+    @contextmanager
+    def throttled(self, name: str, partition: int) -> Iterator[None]:
+        for client in self.clients:
+            self.live.admin.set_quota(client, {"consumer_byte_rate": RATE})
+        self.produce(name, partition, 520_000)
+        yield
+        for client in self.clients:
+            self.live.admin.set_quota(client, {"consumer_byte_rate": None})
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with Broker(properties=LIVE_PROPERTIES) as broker, Live(broker) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize(
+    ("case", "version"),
+    [(case, version) for case, versions in CASES.items() for version in versions],
+    ids=lambda it: getattr(it, "__name__", str(it)),
+)
+def test_responses_are_those_of_the_brokers_own_sessions(live: Live, case: Case, version: int) -> None:
+    """Cases 14 to 27, 30 to 43, and 45 to 48."""
+    connections = Connections(live.broker)
+    ours = Serving(connections.begin)
+    marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
+    script = Script(
+        version=version,
+        world=LiveWorld(live, tuple(marks)),
+        expected=Server(connections.begin, marks[0]),
+        ours=Server(ours.arrive, marks[1]),
+    )
+    script.create("foo", 3)
+    script.create("bar", 2)
+
+    case(script)
+
+    connections.close()
+    assert ours.asked
