@@ -19,12 +19,8 @@ NOT_SHOWN: Final = {
 }
 """Case -> why no test shows it."""
 
-TOWARD_CLIENTS: Final = "about sessions that the gateway gives to clients, which do not exist yet"
 NOT_TESTED: Final = {
     "15": "the broker counts it; there is nothing to do",
-    "39": TOWARD_CLIENTS,
-    "40": TOWARD_CLIENTS,
-    "41": TOWARD_CLIENTS,
     "45": "a cost that the benchmarks measure, no behaviour",
 }
 """Trap -> why no test shows it."""
