@@ -15,7 +15,7 @@ from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.partitions import SessionPartitions
 from proxy.fetch_manager.session import FetchSession, next_epoch
 from proxy.fetch_manager.walk import OrderedWalk
-from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, RESPONSE_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import (
     HIGH_WATERMARK,
     LAYOUTS,
@@ -138,11 +138,17 @@ class _Walked:
         return self._held.size if self._held is not None else 0
 
     def _read(self, piece: Buffer) -> None:
+        self._keep(piece)
+        self._walk_on(piece)
+
+    def _keep(self, piece: Buffer) -> None:
         if self._held is not None:
             if isinstance(piece, bytes):
                 self._held.append(piece)
             else:
                 self._held.keep(piece)
+
+    def _walk_on(self, piece: Buffer) -> None:
         if self._understood and not self._walk.skip_records(len(piece)):
             try:
                 self._walk.feed(bytes(piece))
@@ -262,7 +268,7 @@ class IncrementalFetchContext(_Walked):
         cache: where the session is removed from, if the response can't be read.
     """
 
-    __slots__ = ("_cache", "_forwards", "_session")
+    __slots__ = ("_cache", "_repeats", "_session")
 
     def __init__(
         self,
@@ -275,13 +281,21 @@ class IncrementalFetchContext(_Walked):
         super().__init__(fetch, request, version)
         self._session = session
         self._cache = cache
-        self._forwards = False
+        self._repeats = bool(session.silent)
+        """The response so far is that which had nothing to tell."""
 
     def __repr__(self) -> str:
         return f"<IncrementalFetchContext {self._session!r}>"
 
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
         """As `SessionlessFetchContext.receive`."""
+        if self._repeats and self._held is not None:
+            if self._is_repeated(piece, last=last):
+                self._keep(piece)
+                return [self._unchanged()] if last else []
+            self._repeats = False
+            for kept in self._held.span(0, self._held.size):
+                self._walk_on(kept)
         self._read(piece)
         if self._held is None:
             if last:
@@ -299,6 +313,23 @@ class IncrementalFetchContext(_Walked):
                 self._changes()
             return pieces
         return self._respond() if last else []
+
+    def _is_repeated(self, piece: Buffer, *, last: bool) -> bool:
+        """Return whether the response goes on as the one that had nothing to tell."""
+        silent, at = self._session.silent, self.buffered
+        if at:
+            at -= RESPONSE_START_BYTES
+        elif len(piece) < RESPONSE_START_BYTES:
+            return False
+        else:
+            piece = piece[RESPONSE_START_BYTES:]
+        return silent.startswith(bytes(piece), at) and (not last or at + len(piece) == len(silent))
+
+    def _unchanged(self) -> bytes:
+        """Return the response without changes."""
+        if self._overtaken:
+            return self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id)
+        return self._empty(ErrorCode.NONE, self._session.session_id)
 
     @property
     def _overtaken(self) -> bool:
@@ -319,7 +350,11 @@ class IncrementalFetchContext(_Walked):
         if walk.tagged:  # nobody knows what these say: all goes on
             self._changes()
             return self._released(session.session_id)
-        return self._changed(self._changes())
+        elements = self._changes()
+        if not (elements or walk.throttle_time_ms or walk.tags) and self._held is not None:
+            session.silent = b"".join(self._held.span(RESPONSE_START_BYTES, self._held.size))
+            return [self._unchanged()]
+        return self._changed(elements)
 
     def _empty(self, error: int, session_id: int) -> bytes:
         return empty_response(
@@ -332,6 +367,7 @@ class IncrementalFetchContext(_Walked):
 
     def _changes(self) -> "list[_Element]":
         """Return what the client is told, and note it (fetch-semantics 2.5)."""
+        self._session.silent = b""
         if not self._complete():
             self._cache.remove(self._session)
             return []

@@ -92,7 +92,10 @@ class FetchManager:
         partitions = session.partitions
         if fetch.partitions:
             partitions.update(fetch.topics.listing(fetch.frame))
-        partitions.forget(forgotten(fetch))
+            session.silent = b""
+        if gone := forgotten(fetch):
+            partitions.forget(gone)
+            session.silent = b""
         if not len(partitions):
             # It is told once what it has added and forgotten in this fetch (cases 38 and 40).
             self.cache.remove(session)

@@ -32,6 +32,7 @@ class FetchSession:
         "partitions",
         "privileged",
         "session_id",
+        "silent",
         "uses_ids",
     )
 
@@ -50,6 +51,9 @@ class FetchSession:
         self.last_used_ms = 0
         self.cached_size = -1
         """The number of partitions at the last touch, -1 before the first."""
+        self.silent = b""
+        """The last full response, behind its correlation id, if it had nothing to tell the client; b"" if it
+        had, or if the partitions were changed since. The same again has nothing to tell either."""
         self.aged = False
         """It was not safe from others any more at the last touch."""
 

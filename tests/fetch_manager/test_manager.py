@@ -471,6 +471,72 @@ def test_endpoints_of_leaders_stay() -> None:
     assert (told.tags, entries(told)) == (tags, [moved])
 
 
+# Responses that had nothing to tell
+
+
+def test_the_same_response_again_has_nothing_to_tell_either() -> None:
+    """Case 21, by a comparison of bytes."""
+    client = Client()
+    made = client.session(*FOO)
+    for epoch in range(1, 4):
+        assert summary(client.fetch(session=(made, epoch))) == (0, made, 0)
+        assert client.held(made).silent
+
+    client.broker.partition("foo", 1).append(b"data")
+    assert client.names(client.fetch(session=(made, 4))) == [("foo", 1)]
+    assert not client.held(made).silent
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 9, 40, 1000])
+def test_a_response_that_begins_like_one_that_had_nothing_to_tell(size: int) -> None:
+    client = Client()
+    made = client.session(*FOO)
+    client.fetch(session=(made, 1))
+    client.broker.partition("foo", 2).append(b"data")
+
+    context = context_of(client, client.request(session=(made, 2)))
+    whole = framed(client._asked(unframed(context.request)[0]))
+    out = b""
+    for at in range(0, len(whole), size):
+        out += b"".join(context.receive(whole[at : at + size], 0, last=at + size >= len(whole)))
+    assert client.names(decode_response(unframed(out)[0], 12)) == [("foo", 2)]
+
+
+def test_what_was_told_before_an_added_partition_is_not_repeated() -> None:
+    """Section 2.3: forgotten and added again, and told again, also if the response in between is empty."""
+    client = Client()
+    made = client.session(*FOO)
+    client.fetch(session=(made, 1))
+    assert client.held(made).silent
+
+    client.broker.throttle_ms = 30
+    client.fetch(session=(made, 2), forget=[("foo", 2)])
+    client.broker.throttle_ms = 0
+    assert client.names(client.fetch(("foo", 2), session=(made, 3))) == [("foo", 2)]
+
+
+def test_an_overtaken_fetch_with_nothing_to_tell() -> None:
+    """Case 42."""
+    client = Client()
+    made = client.session(*FOO)
+    client.fetch(session=(made, 1))
+    finish = client.server.arrive(encode_request(client.request(session=(made, 2))))
+    assert summary(client.fetch(session=(made, 3))) == (0, made, 0)
+
+    assert summary(decode_response(finish(), 12)) == (71, made, 0)
+
+
+def test_a_throttle_time_with_entries_is_not_a_response_with_nothing_to_tell() -> None:
+    """Section 6.3: 1.1 sends all, and late."""
+    client = Client(7, "1.1.1")
+    made = client.session(*FOO)
+    client.broker.throttle_ms = 30
+
+    for epoch in (1, 2):
+        told = client.fetch(session=(made, epoch))
+        assert (told.throttle_time_ms, summary(told)) == (30, (0, made, 0))
+
+
 # Large responses
 
 
