@@ -7,25 +7,22 @@ of fetch-semantics 2.5 and 2.8.
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from proxy.fetch_manager.cache import FetchSessionCache
-from proxy.fetch_manager.partitions import SessionPartitions
+from proxy.fetch_manager.partitions import NOT_TOLD, SessionPartitions
 from proxy.fetch_manager.session import FetchSession, next_epoch
-from proxy.fetch_manager.walk import OrderedWalk
+from proxy.fetch_manager.walk import OrderedWalk, ResponseColumns
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, RESPONSE_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import (
-    HIGH_WATERMARK,
     LAYOUTS,
-    LOG_START_OFFSET,
     SESSION_VERSION,
     FetchLayout,
     Rows,
 )
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import EmptyRun, PartitionResponse
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
 from proxy.protocol.received import Received
 
@@ -38,7 +35,6 @@ COPIED: Final = 1 << 13
 _HEAD: Final = Struct(">ihi")  # throttle_time_ms, error_code, session_id
 _NARROW_HEAD: Final = Struct(">iii")  # length, correlation_id, throttle_time_ms
 _WIDE_HEAD: Final = Struct(">iiihi")  # the same, error_code, session_id
-_OFFSETS: Final = Struct(">qqq")  # high_watermark, last_stable_offset, log_start_offset
 _SESSION_ID_BYTES: Final = 4
 
 
@@ -232,28 +228,13 @@ class FullFetchContext(_Walked):
         """Note what the client was told, in the order in which it was; return whether it was told of all."""
         if not self._complete():
             return False
-        rows: list[Rows] = [np.zeros(0, np.intp)]
-        high_watermarks, log_starts = partitions.high_watermarks, partitions.log_starts
-        for place, item in self._walk.in_order():
-            if type(item) is PartitionResponse:
-                row = partitions.row(item.key, item.partition, place)
-                rows.append(np.array([row], np.intp))
-                if row >= 0:
-                    high_watermarks[row], _, log_starts[row] = _OFFSETS.unpack_from(
-                        item.fixed, HIGH_WATERMARK.start
-                    )
-            elif type(item) is EmptyRun:
-                fields = item.entries.view(_FIELDS[item.entries.itemsize])
-                found = partitions.rows(item.key, fields["partition"], place)
-                rows.append(np.arange(found.start, found.stop) if isinstance(found, slice) else found)
-                high_watermarks[found] = fields["high_watermark"]
-                log_starts[found] = fields["log_start_offset"]
-        order = np.concatenate(rows)
-        if len(order) != len(partitions) or (len(order) and order.min() < 0):
-            return False
-        if len(np.unique(order)) != len(order):
+        told = ResponseColumns(self._walk)
+        order = partitions.rows(told.topics, told.partitions)
+        if len(order) != len(partitions) or (order < 0).any() or len(np.unique(order)) != len(order):
             return False
         partitions.arrange(order)
+        partitions.high_watermarks[:] = told.high_watermarks
+        partitions.log_starts[:] = told.log_starts
         return True
 
 
@@ -372,29 +353,57 @@ class IncrementalFetchContext(_Walked):
             self._cache.remove(self._session)
             return []
         partitions = self._session.partitions
-        elements: list[_Element] = []
+        if not len(partitions):  # closed by a later fetch
+            return []
+        told = ResponseColumns(self._walk)
+        rows = partitions.rows(told.topics, told.partitions)
+        # Never one that is not in the session (fetch-semantics, trap 24).
+        known = rows >= 0
+        changed = partitions.high_watermarks.take(rows, mode="clip") != told.high_watermarks
+        changed |= partitions.log_starts.take(rows, mode="clip") != told.log_starts
         served: list[int] = []
-        for place, item in self._walk.in_order():
+        errors: list[int] = []
+        for place, entry in zip(told.entry_places.tolist(), told.entries, strict=True):
+            if entry.records or entry.error_code or entry.redirects:
+                changed[place] = True
+                if entry.error_code:
+                    errors.append(place)
+                if entry.records:
+                    served.append(place)
+        changed &= known
+        partitions.high_watermarks[rows[known]] = told.high_watermarks[known]
+        partitions.log_starts[rows[known]] = told.log_starts[known]
+        # An error is told each time, and once more when it has gone (cases 24 and 25).
+        partitions.high_watermarks[rows[[place for place in errors if known[place]]]] = NOT_TOLD
+        elements = self._elements(told, changed.nonzero()[0]) if changed.any() else []
+        # Who had records is served last the next time (KIP-227, KAFKA-12330).
+        partitions.move_to_end(rows[[place for place in served if known[place]]].tolist())
+        return elements
+
+    def _elements(self, told: ResponseColumns, places: Rows) -> "list[_Element]":
+        """Return the topic elements that have the entries at some places of the response."""
+        elements: list[_Element] = []
+        topics = np.repeat(np.arange(len(told.topics)), [count for _, count in told.topics])[places]
+        before = np.searchsorted(told.entry_places, places)
+        is_entry = np.isin(places, told.entry_places)
+        # Entries of a run that stand side by side are one piece.
+        joined = (np.diff(places) == 1) & (np.diff(topics) == 0) & ~is_entry[1:] & ~is_entry[:-1]
+        starts = [0, *((~joined).nonzero()[0] + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
+            key = told.topics[topics[start]][0]
             sent: Sequence[Buffer]
-            if type(item) is EmptyRun:
-                count, sent = _changed_in_run(partitions, item, place)
-            elif type(item) is PartitionResponse:
-                row = partitions.row(item.key, item.partition, place)
-                if row < 0 or not _is_changed(partitions, item, row):
-                    continue
-                # Who had records is served last the next time (KIP-227, KAFKA-12330).
-                if item.records:
-                    served.append(row)
-                count, sent = 1, item.sent(self._held) if self._held is not None else ()
-            if not count:
-                continue
-            # Neighbours of one topic share an element (case 36).
-            if elements and elements[-1][0] == item.key:
-                key, before, pieces = elements[-1]
-                elements[-1] = (key, before + count, [*pieces, *sent])
+            if is_entry[start]:
+                sent = told.entries[before[start]].sent(self._held) if self._held is not None else ()
             else:
-                elements.append((item.key, count, [*sent]))
-        partitions.move_to_end(served)
+                at = places[start] - before[start]
+                sent = (told.items[at : at + end - start].tobytes(),)
+            # Neighbours of one topic share an element (case 36).
+            if elements and elements[-1][0] == key:
+                _, count, pieces = elements[-1]
+                pieces += sent
+                elements[-1] = (key, count + end - start, pieces)
+            else:
+                elements.append((key, end - start, [*sent]))
         return elements
 
     def _changed(self, elements: "list[_Element]") -> list[Buffer]:
@@ -426,38 +435,6 @@ FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
 """A fetch to which the response is known."""
 
 
-def _changed_in_run(partitions: SessionPartitions, run: EmptyRun, place: int) -> tuple[int, list[Buffer]]:
-    """Return how many entries of a run the client is told, and these."""
-    fields = run.entries.view(_FIELDS[run.entries.itemsize])
-    rows = partitions.rows(run.key, fields["partition"], place)
-    high_watermarks, log_starts = fields["high_watermark"], fields["log_start_offset"]
-    changed = partitions.high_watermarks[rows] != high_watermarks
-    changed |= partitions.log_starts[rows] != log_starts
-    if not isinstance(rows, slice):
-        changed &= rows >= 0
-        # Never one that is not in the session (fetch-semantics, trap 24).
-        known = rows >= 0
-        partitions.high_watermarks[rows[known]] = high_watermarks[known]
-        partitions.log_starts[rows[known]] = log_starts[known]
-    elif changed.any():
-        partitions.high_watermarks[rows] = high_watermarks
-        partitions.log_starts[rows] = log_starts
-    count = int(np.count_nonzero(changed))
-    return count, [run.entries[changed].tobytes()] if count else []
-
-
-def _is_changed(partitions: SessionPartitions, entry: PartitionResponse, row: int) -> bool:
-    """Return whether the client is told of an entry, and note what it was told."""
-    high_watermark, _, log_start = _OFFSETS.unpack_from(entry.fixed, HIGH_WATERMARK.start)
-    changed = bool(entry.records or entry.error_code or entry.redirects)
-    if high_watermark != partitions.high_watermarks[row] or log_start != partitions.log_starts[row]:
-        partitions.log_starts[row] = log_start
-        changed = True
-    # An error is told each time, and once more when it has gone (cases 24 and 25).
-    partitions.high_watermarks[row] = -1 if entry.error_code else high_watermark
-    return changed
-
-
 def _widened(head: bytes, session_id: int) -> bytes:
     """Return the head of a response of v5 or v6 as v7 has it."""
     length, correlation_id, throttle = _NARROW_HEAD.unpack_from(head)
@@ -479,21 +456,3 @@ def _joined(parts: list[Buffer]) -> list[Buffer]:
     if small:
         pieces.append(b"".join(small))
     return pieces
-
-
-def _fields(layout: FetchLayout) -> "np.dtype[Any]":
-    """Return the fields of a response's entry that a session compares."""
-    return np.dtype(
-        {
-            "names": ["partition", "high_watermark", "log_start_offset"],
-            "formats": [">u4", ">i8", ">i8"],
-            "offsets": [0, HIGH_WATERMARK.start, LOG_START_OFFSET.start],
-            "itemsize": layout.response_entry,
-        }
-    )
-
-
-_FIELDS: Final = {
-    layout.response_entry: _fields(layout) for layout in LAYOUTS.values() if layout.version >= 5
-}
-"""By the size of an entry."""

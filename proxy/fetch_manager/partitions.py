@@ -99,8 +99,8 @@ class SessionPartitions:
         """Remove partitions; those that are not known are no error (fetch-semantics 2.3)."""
         keep = np.ones(len(self), np.bool_)
         for key, partitions in forgotten:
-            rows = self.rows(key, partitions)
-            keep[rows if isinstance(rows, slice) else rows[rows >= 0]] = False
+            rows = self.rows([(key, len(partitions))], partitions)
+            keep[rows[rows >= 0]] = False
         if not keep.all():
             self.arrange(keep.nonzero()[0])
             self._drop_topics()
@@ -124,37 +124,25 @@ class SessionPartitions:
 
     # The response half
 
-    def rows(self, key: bytes, partitions: Partitions, at: int = 0) -> Rows | slice:
-        """Return the row of each partition of a topic, -1 where there is none.
-
-        Rows that stand in the session's order, where they are expected, are a slice.
+    def rows(self, topics: Sequence[tuple[bytes, int]], partitions: Partitions) -> Rows:
+        """Return the row of each partition of a response, -1 where there is none.
 
         Args:
-            key: the topic.
-            partitions: the partition numbers.
-            at: the row of the first one, if they stand in the session's order; a guess.
+            topics: topic keys, and how many of the partitions each has.
+            partitions: partition numbers. It is fast if they stand in the session's order.
         """
-        number = self._numbers.get(key, -1)
+        get = self._numbers.get
+        numbers = np.array([get(key, -1) for key, _ in topics], np.int64) << _TOPIC_SHIFT
         codes = partitions.astype(np.int64)
-        codes += number << _TOPIC_SHIFT
-        end = at + len(codes)
-        if np.array_equal(self._codes[at:end], codes):
-            return slice(at, end)
-        return self._find(codes)
-
-    def row(self, key: bytes, partition: int, at: int) -> int:
-        """Return the row of one partition, -1 if there is none.
-
-        Args:
-            key: the topic.
-            partition: its partition number.
-            at: its row, if it stands where it is expected; a guess.
-        """
-        number = self._numbers.get(key, -1)
-        code = number << _TOPIC_SHIFT | partition & 0xFFFF_FFFF
-        if at < len(self._codes) and self._codes[at] == code:
-            return at
-        return int(self._find(np.array([code]))[0])
+        codes += np.repeat(numbers, [count for _, count in topics])
+        if not len(self):
+            return np.full(len(codes), NO_ROW, np.intp)
+        rows: Rows = np.arange(len(codes))
+        ordered = self._codes.take(rows, mode="clip") == codes
+        if not ordered.all():
+            strayed = (~ordered).nonzero()[0]
+            rows[strayed] = self._find(codes[strayed])
+        return rows
 
     def move_to_end(self, rows: Sequence[int]) -> None:
         """Move rows to the end, in their order: their partitions had records (fetch-semantics 2.5)."""

@@ -1,41 +1,99 @@
-"""A full fetch response, read for the session that a client has. Sans-IO."""
+"""A full fetch response in columns, for the session that a client has. Sans-IO."""
 
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final
 
-from proxy.protocol.fetch_layout import FetchLayout
-from proxy.protocol.fetch_response import EmptyRun, FetchResponseWalk, PartitionResponse
+import numpy as np
+import numpy.typing as npt
 
-Placed: TypeAlias = tuple[int, EmptyRun | PartitionResponse]
-"""The place of an entry, or of the first entry of a run, in the response."""
+from proxy.fetch_manager.partitions import Offsets, Partitions
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, LAYOUTS, LOG_START_OFFSET, Entries, FetchLayout, Rows
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
+
+_OFFSETS: Final = Struct(">qqq")  # high_watermark, last_stable_offset, log_start_offset
+_UNSIGNED: Final = 0xFFFF_FFFF
 
 
 class OrderedWalk(FetchResponseWalk):
-    """A walk that knows the order of runs and entries: it is that of the session afterwards."""
+    """A walk that knows where runs stand among the entries: their order is that of the session."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("run_places",)
 
     def __init__(self, layout: FetchLayout, isolation_level: int) -> None:
         super().__init__(layout, isolation_level, keep=True)
-        self._places: list[int] = []
-        """The place of the first entry of each run."""
-
-    def in_order(self) -> Iterator[Placed]:
-        """Yield what the response has so far, in its order."""
-        entries, place = iter(self.entries), 0
-        for run, first in zip(self.runs, self._places, strict=True):
-            while place < first:
-                yield place, next(entries)
-                place += 1
-            yield place, run
-            place += len(run.entries)
-        for entry in entries:
-            yield place, entry
-            place += 1
+        self.run_places: list[int] = []
+        """The place in the response of the first entry of each run."""
 
     def _run(self, buffer: bytes, at: int) -> int:
         place = self.partitions
         end = super()._run(buffer, at)
         if end:
-            self._places.append(place)
+            self.run_places.append(place)
         return end
+
+
+class ResponseColumns:
+    """What a whole response says of its partitions, in its order.
+
+    Args:
+        walk: it is done.
+    """
+
+    __slots__ = ("entries", "entry_places", "high_watermarks", "items", "log_starts", "partitions", "topics")
+
+    def __init__(self, walk: OrderedWalk) -> None:
+        self.topics = [(key, count) for key, count in walk.elements if count > 0]
+        """Topic keys, and how many of the entries each has."""
+        self.entries: Sequence[PartitionResponse] = walk.entries
+        """The entries that are not in runs."""
+        self.entry_places: Rows = np.zeros(0, np.intp)
+        """The places of these in the response."""
+        runs = [run.entries for run in walk.runs]
+        self.items: Entries = runs[0] if len(runs) == 1 else np.concatenate(runs) if runs else _NO_ITEMS
+        """The entries that are in runs."""
+        fields = self.items.view(_FIELDS[self.items.itemsize])
+        self.partitions: Partitions = fields["partition"]
+        self.high_watermarks: Offsets = fields["high_watermark"]
+        self.log_starts: Offsets = fields["log_start_offset"]
+        if walk.entries:
+            self._insert(walk)
+
+    def _insert(self, walk: OrderedWalk) -> None:
+        """Put what the entries say between what the runs say."""
+        in_run = np.zeros(walk.partitions, np.bool_)
+        for run, place in zip(walk.runs, walk.run_places, strict=True):
+            in_run[place : place + len(run.entries)] = True
+        self.entry_places = (~in_run).nonzero()[0]
+        offsets = [_OFFSETS.unpack_from(entry.fixed, HIGH_WATERMARK.start) for entry in walk.entries]
+        self.partitions = _mixed(
+            in_run, self.partitions, [entry.partition & _UNSIGNED for entry in walk.entries]
+        )
+        self.high_watermarks = _mixed(in_run, self.high_watermarks, [offset for offset, _, _ in offsets])
+        self.log_starts = _mixed(in_run, self.log_starts, [offset for _, _, offset in offsets])
+
+
+def _mixed(in_run: npt.NDArray[np.bool_], runs: npt.NDArray[Any], entries: Sequence[int]) -> npt.NDArray[Any]:
+    column = np.empty(len(in_run), np.int64)
+    column[in_run] = runs
+    column[~in_run] = entries
+    return column
+
+
+def _fields(layout: FetchLayout) -> "np.dtype[Any]":
+    """Return the fields of a response's entry that a session compares."""
+    return np.dtype(
+        {
+            "names": ["partition", "high_watermark", "log_start_offset"],
+            "formats": [">u4", ">i8", ">i8"],
+            "offsets": [0, HIGH_WATERMARK.start, LOG_START_OFFSET.start],
+            "itemsize": layout.response_entry,
+        }
+    )
+
+
+_FIELDS: Final = {
+    layout.response_entry: _fields(layout) for layout in LAYOUTS.values() if layout.version >= 5
+}
+"""By the size of an entry."""
+_NO_ITEMS: Final[Entries] = np.zeros(0, LAYOUTS[7].response_item)

@@ -142,6 +142,25 @@ def test_evicted_while_parked() -> None:
     assert summary(client.fetch(session=(made, 2))) == (70, 0, 0)
 
 
+def test_emptied_while_parked() -> None:
+    """Case 38 by another connection, while a fetch waits."""
+    client = Client()
+    made = client.session(*FOO)
+    finish = client.server.arrive(encode_request(client.request(session=(made, 1))))
+    client.held(made).epoch = 1
+    assert summary(client.fetch(session=(made, 1), forget=FOO)) == (0, 0, 0)
+    client.broker.partition("foo").append(b"data")
+    assert summary(decode_response(finish(), 12))[0] == 71
+
+    made = client.session(*FOO)
+    finish = client.server.arrive(encode_request(client.request(session=(made, 1))))
+    held = client.held(made)
+    held.epoch = 1
+    client.fetch(session=(made, 1), forget=FOO)
+    held.epoch = 2
+    assert summary(decode_response(finish(), 12)) == (0, made, 0)
+
+
 # What differs on purpose
 
 
