@@ -24,6 +24,7 @@ from tools.bench import (
     micro,
     operations,
     replay,
+    sessions,
     subscribe,
     tls,
     transparent,
@@ -36,6 +37,7 @@ from tools.bench.stage import Stage
 
 PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "micro": micro.run,
+    "sessions": sessions.run,
     "bytes": wire.run,
     "subscribe": subscribe.run,
     "law6": law6.run,

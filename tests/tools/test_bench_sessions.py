@@ -1,0 +1,29 @@
+"""The benchmark of sessions toward clients measures what it says."""
+
+import pytest
+
+from tools.bench.frames import fetch_request, fetch_response
+from tools.bench.sessions import Server, eviction, listed, partition_bytes, unchanged
+
+pytestmark = pytest.mark.slow
+
+
+def test_an_unchanged_fetch_is_incremental_and_empty() -> None:
+    server, topics = Server(), listed(2, 3)
+    response = fetch_response(1, topics)
+    session_id = server.session(fetch_request(1, topics, session=(0, 0)), response)
+
+    assert session_id > 0
+    told = server.exchange(fetch_request(1, [], session=(session_id, 1)), response, 1)
+    assert told == fetch_response(1, [], session_id=session_id)
+    assert unchanged(topics, 3) > 0
+
+
+def test_what_is_not_forwarded_is_not_measured() -> None:
+    with pytest.raises(RuntimeError, match="SessionErrorContext"):
+        Server().exchange(fetch_request(1, [], session=(5, 1)), b"", 0)
+
+
+def test_memory_and_evictions_are_measured_with_full_slots() -> None:
+    assert 61 < partition_bytes(16) < 400
+    assert eviction(16) < 1

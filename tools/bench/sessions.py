@@ -1,0 +1,179 @@
+"""Sessions toward clients: one unchanged incremental fetch, many sessions in memory, an eviction.
+
+The stage is measured alone, as bytes in and bytes out: a client's incremental fetch becomes a full one, and
+the full response an incremental one. Beside it stands the CPU of a real broker for such a fetch in a session
+of its own; that has the sockets and the read of each partition in it.
+"""
+
+import random
+import time
+import tracemalloc
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from proxy.fetch_manager.cache import SHARDS, FetchSessionCache
+from proxy.fetch_manager.contexts import FullFetchContext, IncrementalFetchContext
+from proxy.fetch_manager.manager import FetchManager
+from proxy.protocol.api import LENGTH_BYTES, request_header
+from proxy.protocol.fetch_request import parse_fetch_request
+from tools.bench.figures import DIRECT, GATEWAY, Row, Table
+from tools.bench.frames import VERSION, Key, Topics, fetch_request, fetch_response
+from tools.bench.stage import Stage
+from tools.kafka.admin import Admin
+from tools.kafka.raw import RawConnection
+
+SHAPES: Final = ((1, 100, 40.0), (1, 1_000, 60.0), (1, 10_000, 400.0), (100, 100, None))
+"""Topics, partitions of each, limit in microseconds."""
+SESSIONS, PARTITIONS = 10_000, 100
+"""Sessions in memory, and partitions of each."""
+QUICK_SESSIONS: Final = 1_000
+BYTES_LIMIT, EVICTION_LIMIT = 150.0, 50.0
+"""Most bytes of a partition, most microseconds."""
+_SESSION_ID: Final = slice(15, 19)
+_AGED_MS: Final = 130_000
+_SERVED: Final = (100, 1_000)
+"""Partitions in the broker's own sessions."""
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure the stage, then a broker's own sessions."""
+    stage.report("sessions: incremental fetches toward clients ...")
+    rounds = 50 if stage.quick else 500
+    rows = []
+    for topics, partitions, limit in SHAPES:
+        values = {GATEWAY: unchanged(listed(topics, partitions), rounds) * 1e6}
+        if topics == 1 and partitions in _SERVED:
+            values[DIRECT] = _by_a_broker(stage, partitions, rounds) * 1e6
+        name = (
+            f"{partitions:,} partitions" if topics == 1 else f"{topics:,} topics of {partitions:,} partitions"
+        )
+        rows.append(Row(name=f"unchanged fetch of {name}", unit="µs", values=values, limit=limit))
+    sessions = QUICK_SESSIONS if stage.quick else SESSIONS
+    stage.report(f"sessions: {sessions:,} in memory ...")
+    rows += [
+        Row(
+            name="a partition in a session",
+            unit="bytes",
+            values={GATEWAY: partition_bytes(sessions)},
+            limit=BYTES_LIMIT,
+        ),
+        Row(name="an eviction", unit="µs", values={GATEWAY: eviction(sessions) * 1e6}, limit=EVICTION_LIMIT),
+    ]
+    notes = [
+        f"Medians, Fetch v{VERSION}. Direct: a broker's CPU for such a fetch, with sockets and reads in it.",
+        f"Bytes: {sessions:,} idle sessions of {PARTITIONS} partitions, by tracemalloc.",
+        f"Eviction: a newcomer of {PARTITIONS + 1} partitions, when all slots are taken.",
+    ]
+    return [Table(part="sessions", title="Sessions toward clients", rows=rows, notes=notes)]
+
+
+def listed(topics: int, partitions: int) -> Topics:
+    """Return what a client fetches."""
+    chance = random.Random(topics)  # noqa: S311 - not a secret
+    return [(chance.randbytes(16), range(partitions)) for _ in range(topics)]
+
+
+class Server:
+    """A session server without a network."""
+
+    def __init__(self, slots: int = SHARDS) -> None:
+        self.cache = FetchSessionCache(random.Random(0).randint, slots=slots)  # noqa: S311 - not a secret
+        self._manager = FetchManager(self.cache)
+
+    def exchange(self, request: bytes, response: bytes, now_ms: int) -> bytes:
+        """Take a client's fetch and the broker's full response; return the client's response.
+
+        Raises:
+            RuntimeError: it was not forwarded.
+        """
+        _, version, _, _, body = request_header(request, LENGTH_BYTES)
+        context = self._manager.context(parse_fetch_request(request, version, body), now_ms)
+        if not isinstance(context, FullFetchContext | IncrementalFetchContext):
+            raise RuntimeError(f"{context!r} is not what is measured")  # noqa: TRY004 - not an argument
+        return b"".join(context.receive(response, now_ms, last=True))
+
+    def session(self, request: bytes, response: bytes, now_ms: int = 0) -> int:
+        """Make a session; return its id, 0 if there was no slot."""
+        return int.from_bytes(self.exchange(request, response, now_ms)[_SESSION_ID])
+
+
+def unchanged(topics: Topics, rounds: int) -> float:
+    """Return the seconds that an unchanged fetch and its response take, as a median."""
+    server = Server()
+    response = fetch_response(1, topics)
+    session_id = server.session(fetch_request(1, topics, session=(0, 0)), response)
+    server.exchange(fetch_request(1, [], session=(session_id, 1)), response, 1)
+    took = []
+    for epoch in range(2, rounds + 2):
+        request = fetch_request(1, [], session=(session_id, epoch))
+        began = time.perf_counter()
+        server.exchange(request, response, epoch)
+        took.append(time.perf_counter() - began)
+    return median(took)
+
+
+def partition_bytes(sessions: int) -> float:
+    """Return the bytes that a partition takes when there are so many sessions, each used once."""
+    topics = listed(1, PARTITIONS)
+    request, response = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
+    server = Server(sessions)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(sessions):
+            session_id = server.session(request, response)
+            server.exchange(fetch_request(1, [], session=(session_id, 1)), response, 1)
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    return (after - before) / sessions / PARTITIONS
+
+
+def eviction(sessions: int) -> float:
+    """Return by how many seconds a full fetch takes longer that evicts another session, as a median."""
+    topics, larger = listed(1, PARTITIONS), listed(1, PARTITIONS + 1)
+    small = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
+    large = fetch_request(1, larger, session=(0, 0)), fetch_response(1, larger)
+    free, full = Server(2 * sessions), Server(sessions)
+    for server in (free, full):
+        made = [server.session(*small) for _ in range(sessions)]
+        for session_id in made:  # in use, and no longer safe from larger ones
+            server.exchange(fetch_request(1, [], session=(session_id, 1)), small[1], _AGED_MS)
+    rounds = min(sessions, 1000)
+    took: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        for each, server in zip(took, (free, full), strict=True):
+            began = time.perf_counter()
+            server.session(*large, _AGED_MS)
+            each.append(time.perf_counter() - began)
+    if (full.cache.evictions[False], free.cache.evictions[False]) != (rounds, 0):
+        raise RuntimeError("not each newcomer evicted another session")
+    return median(took[1]) - median(took[0])
+
+
+def _by_a_broker(stage: Stage, partitions: int, rounds: int) -> float:
+    """Return the CPU seconds of a real broker for an unchanged fetch in a session of its own."""
+    with stage.topic(partitions, name="native") as topic, Admin(stage.broker.address) as admin:
+        topics = [(admin.topic_id(topic).bytes, range(partitions))]
+        with RawConnection(stage.broker.host, stage.broker.port) as connection:
+            offsets: dict[Key, int] = {(topics[0][0], partition): 0 for partition in range(partitions)}
+            first = fetch_request(1, topics, session=(0, 0), offsets=offsets, wait_ms=0)
+            session_id = int.from_bytes(_call(connection, first)[_SESSION_ID.start - LENGTH_BYTES :][:4])
+            warm = 10 * rounds  # its code is compiled meanwhile
+            _fetched(connection, session_id, range(1, warm + 1))
+            before = stage.broker_meter.cpu
+            _fetched(connection, session_id, range(warm + 1, warm + rounds + 1))
+            return (stage.broker_meter.cpu - before) / rounds
+
+
+def _fetched(connection: RawConnection, session_id: int, epochs: Sequence[int]) -> None:
+    for epoch in epochs:
+        response = _call(connection, fetch_request(1, [], session=(session_id, epoch), wait_ms=0))
+        if int.from_bytes(response[9:11]):
+            raise RuntimeError("the broker did not go on with its session")
+
+
+def _call(connection: RawConnection, request: bytes) -> bytes:
+    connection.socket.sendall(request)
+    return connection.receive()
