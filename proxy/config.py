@@ -320,6 +320,28 @@ class Config:
         "(max.incremental.fetch.session.cache.slots)",
         live=True,
     )
+    client_sessions: str = option(
+        metavar="auto|on|off",
+        parse=_one_of("auto", "on", "off"),
+        default="auto",
+        help="fetch sessions for clients that ask for one (Java, franz-go, kafka-python); auto: they get the "
+        "broker's own, and one of the gateway's where the broker gives none (Kafka before 1.1, no slot left, "
+        "services without sessions); on: always one of the gateway's; off: the broker's or none",
+    )
+    max_incremental_fetch_session_cache_slots: int = option(
+        metavar="N",
+        parse=_whole(0),
+        default="1000",
+        help="how many sessions the gateway keeps for clients, in each worker, like a broker's option of "
+        "this name; fewer than 8 are none",
+    )
+    min_incremental_fetch_session_eviction_ms: int = option(
+        metavar="MS",
+        parse=_whole(0),
+        default="120000",
+        help="how many milliseconds such a session is safe from larger ones, and may be idle, before its "
+        "slot goes to another client that wants it; brokers have 120000 fixed",
+    )
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),

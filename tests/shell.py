@@ -280,7 +280,9 @@ class WireGateway(Gateway):
 
     closing = b""
 
-    def make_core(self, _reached_at: str, _measured: Measured, _versions: BrokerVersions) -> Connection:
+    def make_core(
+        self, _reached_at: str, _measured: Measured, _versions: BrokerVersions, _broker: str
+    ) -> Connection:
         return cast("Connection", Wire(closing=self.closing))
 
     def open(self) -> None:

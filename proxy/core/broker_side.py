@@ -7,6 +7,7 @@ client's requests.
 
 from typing import Final
 
+from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState, Stream
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.in_flight import Disposition, InFlightRequest
@@ -25,14 +26,22 @@ class BrokerSide:
         state: that of the connection.
         fetches: makes the responses to fetches.
         rewriting: puts addresses or version ranges into responses.
+        sessions: makes the responses of the sessions that the client has with the gateway.
     """
 
-    __slots__ = ("_fetches", "_rewriting", "_state", "awaiting")
+    __slots__ = ("_fetches", "_rewriting", "_sessions", "_state", "awaiting")
 
-    def __init__(self, state: ConnectionState, fetches: FetchResponses, rewriting: Rewriting) -> None:
+    def __init__(
+        self,
+        state: ConnectionState,
+        fetches: FetchResponses,
+        rewriting: Rewriting,
+        sessions: ClientSessions,
+    ) -> None:
         self._state = state
         self._fetches = fetches
         self._rewriting = rewriting
+        self._sessions = sessions
         self.awaiting = 0
         """Whole responses that wait for the listeners of brokers that they name."""
 
@@ -110,6 +119,8 @@ class BrokerSide:
         pieces: list[Buffer]
         if disposition in _FETCHED:
             pieces = self._fetches.receive(request, chunk, last=last)
+            if request.served is not None and request.resend is None:
+                pieces = self._sessions.receive(request, pieces, last=last)
         elif disposition is _PASSED:
             pieces = [chunk]
             if request.api_key == _FETCH:
@@ -158,6 +169,8 @@ class BrokerSide:
             return
         if request.attempts:
             responses.resending -= 1
+        if request.served is not None:
+            self._sessions.ended(request)
         if waited := responses.ended(request):
             state.to_client += waited
 

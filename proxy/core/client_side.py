@@ -7,6 +7,7 @@ forwarded as it comes: only its length and its header are read. What the client 
 from contextlib import suppress
 from typing import Final
 
+from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetches import Fetches
@@ -22,7 +23,7 @@ from proxy.protocol.api import (
     ApiKey,
     request_header,
 )
-from proxy.protocol.fetch_layout import MIN_VERSION
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
@@ -45,6 +46,7 @@ class ClientSide:
         state: that of the connection.
         fetches: decides the fetches.
         rewriting: says which responses have to be rewritten.
+        sessions: serves the sessions that the client has with the gateway.
         max_request_bytes: the longest frame taken from the client.
     """
 
@@ -54,17 +56,25 @@ class ClientSide:
         "_header_version",
         "_max_request_bytes",
         "_rewriting",
+        "_sessions",
         "_state",
         "software_name",
         "software_version",
     )
 
     def __init__(
-        self, state: ConnectionState, fetches: Fetches, rewriting: Rewriting, *, max_request_bytes: int
+        self,
+        state: ConnectionState,
+        fetches: Fetches,
+        rewriting: Rewriting,
+        sessions: ClientSessions,
+        *,
+        max_request_bytes: int,
     ) -> None:
         self._state = state
         self._fetches = fetches
         self._rewriting = rewriting
+        self._sessions = sessions
         self._max_request_bytes = max_request_bytes
         self._header = b""
         """The header of the last fetch, behind its correlation id."""
@@ -86,16 +96,30 @@ class ClientSide:
         part = state.request_part
         if part.data:
             part.data += data
-            if len(part.data) < part.need:
+            if part.held or len(part.data) < part.need:
                 return
             data = part.drain()
+        self._read(data)
+
+    def go_on(self) -> None:
+        """Process what has waited for the response to a fetch, once that has come."""
+        part = self._state.request_part
+        if part.held and not self._sessions.waits and self._state.stage is not _CLOSING:
+            self._read(part.drain())
+
+    def _read(self, data: bytes) -> None:
+        state = self._state
         size = len(data)
         framed = size >= REQUEST_START_BYTES and state.stream is _FRAMES
         if framed and size == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES]):
-            self._frame(data)  # as nearly every read: one frame
+            if not self._frame(data):  # as nearly every read: one frame
+                state.request_part.data += data
             return
         at = 0
         while at < size and state.fault is None:
+            if state.request_part.held:
+                state.request_part.data += data[at:]
+                return
             at += self._piece(data, at)
 
     def _piece(self, data: bytes, at: int) -> int:
@@ -177,8 +201,20 @@ class ClientSide:
                 return size
             self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
             state.client_id = state.client_id or printable(client_id)
-        state.responses.owed.append(request)
         body = REQUEST_START_BYTES + len(self._header)
+        if version >= SESSION_VERSION and self._sessions.on:
+            if self._sessions.waits:
+                state.request_part.held = True
+                return 0
+            if (served := self._sessions.request(frame, version, body)) is not None:
+                sent, full = served
+                if full:
+                    self._fetches.request(sent, full, body)
+                return size
+            if self._sessions.lacks_sessions(version):
+                state.fail("client", "a fetch that can't be read, for a broker without sessions")
+                return size
+        state.responses.owed.append(request)
         self._fetches.request(request, frame, body)
         return size
 
@@ -216,6 +252,9 @@ class ClientSide:
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
                 self._refuse(data[REQUEST_CORRELATION_ID])
                 return size
+        elif api_key == ApiKey.FETCH and self._sessions.lacks_sessions(version):
+            state.fail("client", "a fetch that is too large to be read, for a broker without sessions")
+            return len(data)
         elif api_key == ApiKey.FETCH:
             self._fetches.count_unread(size, version, Reason.NOT_READ)
         request = InFlightRequest(

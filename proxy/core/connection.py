@@ -11,6 +11,7 @@ from typing import Final
 from proxy.core.broker_side import BrokerSide
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
+from proxy.core.client_sessions import ClientSessions
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.eligibility import SessionLimits
@@ -21,6 +22,7 @@ from proxy.core.histograms import Measured
 from proxy.core.in_flight import Disposition
 from proxy.core.responses import Rewriting
 from proxy.core.steady import Steady
+from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import Buffer
@@ -56,6 +58,8 @@ class Connection:
         measured: what connections to this broker share; None: it is measured for nobody.
         versions: what this broker said of itself to other clients; None: nothing.
         steady: false in tests: the core sees all bytes, also those that would pass by the steady path.
+        manager: gives the clients of the process sessions; None: they get none from the gateway.
+        broker: identifies the broker among those of all connections, as sessions are with one broker.
     """
 
     __slots__ = (
@@ -83,6 +87,8 @@ class Connection:
         request_budget: RequestBudget | None = None,
         versions: BrokerVersions | None = None,
         steady: bool = True,
+        manager: FetchManager | None = None,
+        broker: str = "",
     ) -> None:
         measured = measured or Measured()
         self.steady = Steady(sessions, measured, max_request_bytes=max_request_bytes, on=steady)
@@ -95,12 +101,13 @@ class Connection:
         """Bytes that are due and were not taken yet."""
         self._versions = versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
+        served = ClientSessions(state, manager, fetches.eligibility, broker)
         rewriting = Rewriting(
-            resolve, opening, fetches.eligibility, state.events, state.refuse_response, self.steady
+            resolve, opening, fetches.eligibility, state.events, state.refuse_response, self.steady, served
         )
-        self._client_side = ClientSide(state, fetches, rewriting, max_request_bytes=max_request_bytes)
+        self._client_side = ClientSide(state, fetches, rewriting, served, max_request_bytes=max_request_bytes)
         responses = FetchResponses(state, fetches, sessions, resolve)
-        self._broker_side = BrokerSide(state, responses, rewriting)
+        self._broker_side = BrokerSide(state, responses, rewriting, served)
 
     def __repr__(self) -> str:
         return (
@@ -142,6 +149,8 @@ class Connection:
         if state.stage is _CLOSING:
             return False
         # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
+        if state.request_part.held:
+            return False
         return state.forwarding_left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
 
     @property
@@ -274,6 +283,7 @@ class Connection:
         """Take bytes from the broker that did not pass by the steady path."""
         self._catch_up()
         self._broker_side.receive(data, now)
+        self._client_side.go_on()
         self._settle()
 
     def close_session(self, now: float) -> None:
@@ -371,7 +381,7 @@ class Connection:
     def _passing(self) -> int:
         """Return how many bytes of the current response pass whatever they are; never the last one."""
         request, owed = self._responses.expected[0], self._responses.owed
-        if not owed or owed[0] is not request or request.chunks:
+        if not owed or owed[0] is not request or request.chunks or request.served is not None:
             return 0
         if request.disposition is _PASSED:
             return self._state.response_left - 1

@@ -44,7 +44,7 @@ class RequestPart:
         budget: room for fetches until they are whole, for all connections of the process; None: any.
     """
 
-    __slots__ = ("_budget", "_reserved", "data", "need")
+    __slots__ = ("_budget", "_reserved", "data", "held", "need")
 
     def __init__(self, budget: RequestBudget | None) -> None:
         self._budget = budget
@@ -53,6 +53,8 @@ class RequestPart:
         self.data = bytearray()
         self.need = 0
         """With so many bytes it is looked at again."""
+        self.held = False
+        """It is a fetch that waits for the response to another one, whatever there is of it."""
 
     def reserve(self, size: int) -> bool:
         """Need so many bytes; return False if the budget has no room for them."""
@@ -67,6 +69,7 @@ class RequestPart:
         """Hand over what was kept."""
         data = bytes(self.data)
         self.data.clear()
+        self.held = False
         if self._reserved and self._budget is not None:
             self._budget.release(self._reserved)
             self._reserved = 0

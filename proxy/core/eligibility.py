@@ -177,8 +177,8 @@ class Eligibility:
             self._versions.remember(self, features)
 
     @property
-    def said(self) -> Features | None:
-        """What the broker said last, on this connection or else to other clients; None: nothing is known."""
+    def known(self) -> Features | None:
+        """What the broker said here, or else to other clients; None: nothing."""
         return self.features or self._versions.features
 
     def features_for(self, fetch: FetchRequest) -> Features | None:

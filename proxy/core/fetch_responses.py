@@ -102,7 +102,8 @@ class FetchResponses:
             if self._eligibility.starves and request.disposition is _WALKED:
                 self._note_starving(request)
             self._fetches.end_of_response(request)
-        self._tally.client.fetch_response_bytes += sum(map(len, pieces))
+        if request.served is None:
+            self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
 
     def _walk(self, request: InFlightRequest) -> FetchResponseWalk:
@@ -122,7 +123,8 @@ class FetchResponses:
         partitions = self._steady.last_seen.response(frame, request.version)
         if partitions < 0:
             return False
-        self._tally.client.partitions_answered += partitions
+        if not request.is_incremental:
+            self._tally.client.partitions_answered += partitions
         self._tally.broker.partitions_answered += partitions
         if self._handler.table is not None:
             self._eligibility.savings.passed(request.sent + request.received, 0)
@@ -152,7 +154,8 @@ class FetchResponses:
                 self._leave_tags()
         else:
             self._handler.renew(walk.session_id)
-        self._count_partitions(walk, 0 if request.resend is not None else walk.partitions)
+        unseen = request.resend is not None or request.is_incremental
+        self._count_partitions(walk, 0 if unseen else walk.partitions)
 
     # Responses of the session
 
@@ -216,7 +219,7 @@ class FetchResponses:
         if not full and not self._fetches.unused:  # where it is not 0, what is saved has to set it to 0
             self._arm(request, walk, result)
         request.drop_chunks()
-        self._count_partitions(walk, partitions)
+        self._count_partitions(walk, 0 if request.is_incremental else partitions)
         return pieces
 
     def _judge(self, walk: FetchResponseWalk) -> SessionResult:
@@ -369,7 +372,8 @@ class FetchResponses:
 
         Args:
             walk: the response.
-            partitions: how many the client gets; 0 if the fetch is sent again.
+            partitions: how many the client gets; 0 if the fetch is sent again, or if they are counted
+                elsewhere.
         """
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions

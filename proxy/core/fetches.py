@@ -118,10 +118,11 @@ class Fetches:
                 fetch = fetch.with_frame(lowered)
             steady.last_seen.note_request(fetch)
         request.fetch = fetch
-        client = self._state.tally.client
-        client.fetch_request_bytes += len(frame)
-        client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
-        client.partitions_requested += fetch.partitions
+        if request.served is None:  # otherwise it is not what the client sent, which was counted
+            client = self._state.tally.client
+            client.fetch_request_bytes += len(frame)
+            client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
+            client.partitions_requested += fetch.partitions
         if self.eligibility.observe(fetch):
             self.handler.adopt(self.eligibility.given)
         decision = self._decide(request, fetch)
@@ -134,7 +135,12 @@ class Fetches:
             self._state.tally.passthrough[reason] += 1
             self._forward(request, fetch, fetch.frame)
             # Where there is a table, bytes that pass are added up for the next session.
-            if self.handler.table is None and not self.handler.session_id and not self.eligibility.starves:
+            if (
+                request.served is None
+                and self.handler.table is None
+                and not self.handler.session_id
+                and not self.eligibility.starves
+            ):
                 steady.learn_fetch(fetch, reason)
 
     def reads(self, version: int) -> bool:
@@ -160,7 +166,7 @@ class Fetches:
 
     def _takes_limits(self, frame: bytes) -> bool:
         """Whether the broker is known to take v3: from 0.10.1 on. If nothing is known, ask it."""
-        features = self.eligibility.said
+        features = self.eligibility.known
         if features is None:
             self._probe(frame)
         return features is not None and features.fetch_max >= LIMITED

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 
+from proxy.fetch_manager.contexts import FetchContext, IncrementalFetchContext
 from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
@@ -58,6 +59,7 @@ class InFlightRequest:
         "sent",
         "sent_at",
         "sent_partitions",
+        "served",
         "session_id",
         "through_session",
         "understood",
@@ -110,6 +112,8 @@ class InFlightRequest:
         """How many partitions that frame lists; -1: that was not looked for."""
         self.attempts = 0
         """How often it was sent again."""
+        self.served: FetchContext | None = None
+        """Makes the response to a client that has its session with the gateway, of the full response."""
         self.resend: Callable[[], None] | None = None
         """Sends the fetch once more. It is called when the current response, which the client does not get,
         has ended."""
@@ -120,6 +124,11 @@ class InFlightRequest:
         if self._listing is None and self.fetch is not None and self.fetch.listing is not None:
             self._listing = raise_listing(self.fetch.listing)
         return self._listing
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the client gets an incremental response of its session with the gateway."""
+        return isinstance(self.served, IncrementalFetchContext)
 
     def drop_chunks(self) -> None:
         """Keep no more of the frame."""

@@ -8,6 +8,7 @@ first: the top-level fields and, at v16 and later, the body's tags, which have b
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from proxy.core.client_sessions import ClientSessions
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import BrokersAwaited, Event, Refusal
 from proxy.core.in_flight import Disposition, InFlightRequest
@@ -43,9 +44,10 @@ class Rewriting:
         events: where it is reported that a response waits.
         refuse: ends the connection if addresses can't be rewritten.
         steady: is told which responses name nobody.
+        sessions: says whether clients may have sessions with the gateway.
     """
 
-    __slots__ = ("_eligibility", "_events", "_opening", "_refuse", "_resolve", "_steady")
+    __slots__ = ("_eligibility", "_events", "_opening", "_refuse", "_resolve", "_sessions", "_steady")
 
     def __init__(
         self,
@@ -55,7 +57,9 @@ class Rewriting:
         events: list[Event],
         refuse: Refuse,
         steady: Steady,
+        sessions: ClientSessions,
     ) -> None:
+        self._sessions = sessions
         self._resolve = resolve
         self._opening = opening
         self._steady = steady
@@ -106,8 +110,11 @@ class Rewriting:
         if request.api_key == ApiKey.API_VERSIONS:
             frame = b"".join(request.chunks)
             request.drop_chunks()
-            pieces, features = clamped(frame, request.version, rewrites=self._resolve is not None)
+            pieces, features = clamped(
+                frame, request.version, rewrites=self._resolve is not None, serves=self._sessions.on
+            )
             self._eligibility.know(features)
+            self._sessions.offered()
             return pieces
         return self.rewritten(request, waits=True)
 
@@ -153,7 +160,7 @@ def _name(request: InFlightRequest) -> str:
 
 
 def clamped(
-    frame: bytes, version: int, *, rewrites: bool = True
+    frame: bytes, version: int, *, rewrites: bool = True, serves: bool = False
 ) -> tuple[list[Buffer], api_versions.Features | None]:
     """Return an ApiVersions response with the gateway's limits, and what it tells of the broker.
 
@@ -161,9 +168,12 @@ def clamped(
         frame: the whole frame.
         version: that of the request.
         rewrites: whether addresses are rewritten in responses to the same client.
+        serves: whether that client may have sessions with the gateway.
     """
     try:
-        body, features = api_versions.clamp(frame[RESPONSE_START_BYTES:], version, rewrites=rewrites)
+        body, features = api_versions.clamp(
+            frame[RESPONSE_START_BYTES:], version, rewrites=rewrites, serves=serves
+        )
     except ProtocolError:
         return [frame], None
     return [_head(frame, RESPONSE_START_BYTES, body), body], features

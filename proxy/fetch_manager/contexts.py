@@ -117,7 +117,7 @@ class SessionlessFetchContext:
 class _Walked:
     """A response that is read as it comes."""
 
-    __slots__ = ("_fetch", "_held", "_understood", "_walk", "request")
+    __slots__ = ("_fetch", "_held", "_understood", "_walk", "partitions", "record_bytes", "request")
 
     def __init__(self, fetch: FetchRequest, request: bytes, version: int) -> None:
         self.request = request
@@ -127,6 +127,10 @@ class _Walked:
         self._understood = True
         self._held: Received | None = Received()
         """The response so far, while nothing of it has left for the client."""
+        self.partitions = 0
+        """How many partitions the client is told of, once the response is whole."""
+        self.record_bytes = 0
+        """The size of the records that it gets."""
 
     @property
     def buffered(self) -> int:
@@ -192,6 +196,11 @@ class FullFetchContext(_Walked):
     def __repr__(self) -> str:
         return f"<FullFetchContext {self._session!r}>"
 
+    @property
+    def session(self) -> FetchSession | None:
+        """The session that was made, None without one."""
+        return self._session
+
     def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
         """As `SessionlessFetchContext.receive`."""
         self._read(piece)
@@ -213,6 +222,8 @@ class FullFetchContext(_Walked):
         if walk.error_code:
             # The broker copies the id of the request (fetch-semantics 2.9, trap 12).
             return fetch.session_id
+        if walk.session_id > 0:  # the broker's own: nothing is to be done for this client
+            return walk.session_id
         # A throttled response is empty, and makes no session (fetch-semantics 2.8). So is one of a server
         # that does not say all that it was asked for.
         if not walk.partitions and (fetch.partitions or walk.throttle_time_ms):
@@ -273,14 +284,14 @@ class IncrementalFetchContext(_Walked):
         if self._repeats and self._held is not None:
             if self._is_repeated(piece, last=last):
                 self._keep(piece)
-                return [self._unchanged()] if last else []
+                return self._finished([self._unchanged()]) if last else []
             self._repeats = False
             for kept in self._held.span(0, self._held.size):
                 self._walk_on(kept)
         self._read(piece)
         if self._held is None:
             if last:
-                self._changes()
+                self._note_forwarded()
             return [piece]
         walk = self._walk
         if (
@@ -291,9 +302,14 @@ class IncrementalFetchContext(_Walked):
         ):
             pieces = self._released(self._session.session_id)
             if last:
-                self._changes()
+                self._note_forwarded()
             return pieces
-        return self._respond() if last else []
+        return self._finished(self._respond()) if last else []
+
+    def _finished(self, pieces: list[Buffer]) -> list[Buffer]:
+        """Keep nothing of the response any longer."""
+        self._held = None
+        return pieces
 
     def _is_repeated(self, piece: Buffer, *, last: bool) -> bool:
         """Return whether the response goes on as the one that had nothing to tell."""
@@ -329,13 +345,18 @@ class IncrementalFetchContext(_Walked):
         if self._overtaken:
             return [self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)]
         if walk.tagged:  # nobody knows what these say: all goes on
-            self._changes()
+            self._note_forwarded()
             return self._released(session.session_id)
         elements = self._changes()
         if not (elements or walk.throttle_time_ms or walk.tags) and self._held is not None:
             session.silent = b"".join(self._held.span(RESPONSE_START_BYTES, self._held.size))
             return [self._unchanged()]
         return self._changed(elements)
+
+    def _note_forwarded(self) -> None:
+        """Note what the client was told by a response that has left with all its entries."""
+        self._changes()
+        self.partitions, self.record_bytes = self._walk.partitions, self._walk.record_bytes
 
     def _empty(self, error: int, session_id: int) -> bytes:
         return empty_response(
@@ -411,6 +432,7 @@ class IncrementalFetchContext(_Walked):
         held, walk, layout = self._held, self._walk, self._fetch.layout
         if held is None:
             raise RuntimeError("the response has left")
+        self.partitions, self.record_bytes = sum(count for _, count, _ in elements), walk.record_bytes
         end = NO_TAGS if layout.flexible else b""
         head = _HEAD.pack(walk.throttle_time_ms, 0, self._session.session_id)
         parts: list[Buffer] = [
@@ -422,7 +444,6 @@ class IncrementalFetchContext(_Walked):
             parts.append(end)
         # KIP-951: node_endpoints stay, also with entries left out (fetch-semantics, trap 44).
         parts += held.span(walk.tags_at, held.size) if layout.flexible else []
-        self._held = None
         return _joined(parts)
 
 

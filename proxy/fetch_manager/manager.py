@@ -15,6 +15,7 @@ from proxy.fetch_manager.contexts import (
 from proxy.fetch_manager.requests import forgotten, full_fetch, sessionless
 from proxy.fetch_manager.session import INITIAL_EPOCH, FetchSession, next_epoch
 from proxy.protocol.api import ErrorCode
+from proxy.protocol.fetch_layout import SESSION_VERSION
 from proxy.protocol.fetch_request import MAX_PARTITIONS, SESSIONLESS_EPOCH, FetchRequest
 
 _NOT_A_CONSUMER: Final = "not a consumer"
@@ -27,15 +28,29 @@ class FetchManager:
 
     Args:
         cache: where the sessions are.
+        asks_broker: a client gets the broker's own session, and one of these only if the broker gives none.
     """
 
-    __slots__ = ("cache",)
+    __slots__ = ("_asks_broker", "cache", "raised")
 
-    def __init__(self, cache: FetchSessionCache) -> None:
+    def __init__(self, cache: FetchSessionCache, *, asks_broker: bool = False) -> None:
         self.cache = cache
+        self._asks_broker = asks_broker
+        self.raised = False
+        """A client was offered v7 for a broker that stops before it."""
 
     def __repr__(self) -> str:
         return f"<FetchManager {self.cache!r}>"
+
+    def serves(self, session_id: int, epoch: int, broker: str) -> bool:
+        """Return whether a fetch is this server's business. If not, it passes: the broker may know it.
+
+        Args:
+            session_id: the fetch's.
+            epoch: the fetch's.
+            broker: the broker that it is for.
+        """
+        return not self._asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
 
     def context(
         self, fetch: FetchRequest, now_ms: int, *, broker: str = "", version: int = 0
@@ -49,7 +64,8 @@ class FetchManager:
             version: the version in which it goes on; 0: its own. Only a fetch of v7 may go on as v5 or v6.
 
         Returns:
-            None for a follower's fetch: it has to be forwarded as it is (fetch-semantics, trap 2).
+            None if it has to be forwarded as it is: a follower's fetch (fetch-semantics, trap 2), or one with
+            tags whose session is the broker's to give.
 
         Raises:
             ProtocolError: it is not as its version says.
@@ -57,9 +73,7 @@ class FetchManager:
         if fetch.not_plain == _NOT_A_CONSUMER:
             return None
         version = version or fetch.layout.version
-        session = self.cache.get(fetch.session_id)
-        if session is not None and session.broker != broker:
-            session = None
+        session = self._find(fetch.session_id, broker)
         if fetch.session_epoch in (INITIAL_EPOCH, SESSIONLESS_EPOCH):
             return self._full(fetch, session, broker, version)
         if session is None:
@@ -70,14 +84,26 @@ class FetchManager:
             return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._incremental(fetch, session, now_ms, version)
 
+    def _find(self, session_id: int, broker: str) -> FetchSession | None:
+        session = self.cache.get(session_id)
+        return session if session is not None and session.broker == broker else None
+
     def _full(
         self, fetch: FetchRequest, session: FetchSession | None, broker: str, version: int
-    ) -> FetchContext | FinalContext:
+    ) -> FetchContext | FinalContext | None:
         """Begin a full fetch. It ends the session that it names, if there is one."""
         if session is not None:
             self.cache.remove(session)
+        asks = self._asks_broker and version >= SESSION_VERSION
         if fetch.session_epoch == INITIAL_EPOCH and fetch.not_plain in ("", _IGNORED):
-            return FullFetchContext(fetch, sessionless(fetch, version), version, self.cache, broker)
+            if asks:
+                # The broker may have given the session that it names, but not if that was here.
+                request = fetch.with_session(0 if session is not None else fetch.session_id, INITIAL_EPOCH)
+            else:
+                request = sessionless(fetch, version)
+            return FullFetchContext(fetch, request, version, self.cache, broker)
+        if fetch.session_epoch == INITIAL_EPOCH and asks:
+            return None
         if fetch.session_id and not fetch.partitions:
             # It only closes a session (fetch-semantics, trap 42).
             return SessionClosedContext(fetch)

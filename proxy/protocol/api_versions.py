@@ -36,6 +36,7 @@ sessions. All other keys are forwarded unread, at any version. A version that ca
 on (fetch-semantics, trap 5)."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
 """The same where addresses are rewritten: these must be found, too."""
+_RAISED_FROM: Final = 5
 _FIRST_THROTTLED: Final = 1
 _FIRST_FLEXIBLE: Final = 3
 _VERSION_RANGE: Final = Struct(">hhh")
@@ -56,6 +57,14 @@ class Features:
     def has_sessions(self) -> bool:
         """KIP-227: Kafka 1.1 and later (fetch-semantics 1.7)."""
         return self.fetch_max >= SESSION_VERSION
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether a client that may have sessions with the gateway is offered v7 for this broker.
+
+        v7 adds only the fields of sessions to v5 and v6 (fetch-semantics, trap 4). No release stops at v4.
+        """
+        return _RAISED_FROM <= self.fetch_max < SESSION_VERSION
 
     @property
     def throttles_by_emptying(self) -> bool:
@@ -111,7 +120,9 @@ class _Response:
 
 
 @lru_cache(maxsize=16)  # all responses of one broker are the same
-def clamp(body: bytes, version: int, *, rewrites: bool = True) -> tuple[bytes, Features | None]:
+def clamp(
+    body: bytes, version: int, *, rewrites: bool = True, serves: bool = False
+) -> tuple[bytes, Features | None]:
     """Cut the versions that a broker offers to those that are `REWRITABLE`, or else `UNDERSTOOD`.
 
     A key is left out if no version that the broker offers is understood. All else stays as it is: order,
@@ -121,6 +132,8 @@ def clamp(body: bytes, version: int, *, rewrites: bool = True) -> tuple[bytes, F
         body: an ApiVersions response without its header, whole.
         version: that of the request. A broker that does not know it responds in v0 form, with error 35.
         rewrites: whether addresses are rewritten in responses to the same client.
+        serves: whether that client may have sessions with the gateway: Fetch v7 is offered also where the
+            broker stops at v5 or v6, the one place where a maximum is raised.
 
     Returns:
         The new body (`body` itself if nothing changes), and the broker's features; None if the response is
@@ -131,7 +144,8 @@ def clamp(body: bytes, version: int, *, rewrites: bool = True) -> tuple[bytes, F
     """
     response = _read_response(body, version)
     features = _features(response) if response.error_code == ErrorCode.NONE else None
-    return _rebuild(body, response, REWRITABLE if rewrites else UNDERSTOOD), features
+    raises = serves and features is not None and features.is_raised
+    return _rebuild(body, response, REWRITABLE if rewrites else UNDERSTOOD, raises=raises), features
 
 
 def _read_response(body: bytes, version: int) -> _Response:
@@ -181,10 +195,10 @@ def _features(response: _Response) -> Features:
     )
 
 
-def _rebuild(body: bytes, response: _Response, limits: dict[int, tuple[int, int]]) -> bytes:
+def _rebuild(body: bytes, response: _Response, limits: dict[int, tuple[int, int]], *, raises: bool) -> bytes:
     if not response.ranges:
         return body
-    kept = list(_cut(body, response.ranges, limits))
+    kept = list(_cut(body, response.ranges, limits, raises=raises))
     first, last = response.ranges[0].start, response.ranges[-1].end
     # A count that does not change keeps its bytes: a broker may write it in more than one way.
     count = body[response.array_at : first]
@@ -194,12 +208,16 @@ def _rebuild(body: bytes, response: _Response, limits: dict[int, tuple[int, int]
     return body if new == body else new
 
 
-def _cut(body: bytes, ranges: list[_Range], limits: dict[int, tuple[int, int]]) -> Iterator[bytes]:
+def _cut(
+    body: bytes, ranges: list[_Range], limits: dict[int, tuple[int, int]], *, raises: bool
+) -> Iterator[bytes]:
     for found in ranges:
         element = body[found.start : found.end]
         offered = found.min_version, found.max_version
         lowest, highest = limits.get(found.api_key, offered)
         kept = max(offered[0], lowest), min(offered[1], highest)
+        if raises and found.api_key == ApiKey.FETCH:
+            kept = kept[0], SESSION_VERSION
         if kept == offered:
             yield element
         elif kept[0] <= kept[1]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, Tally
 from proxy.core.histograms import Measured
+from proxy.fetch_manager.cache import FetchSessionCache
+from proxy.fetch_manager.manager import FetchManager
 from proxy.logger import Logger
 from proxy.net.link import BUDGET, CONNECT_SECONDS, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
 from proxy.net.loop_guard import check_not_own
@@ -90,6 +93,8 @@ class Server(Service):
         self.sessions = SessionLimits(max_sessions=0, slots=self.shared.slots, own=self.shared.number - 1)
         self.budget = Budget(0)
         self.request_budget = RequestBudget(0)
+        self.manager = _manager(config)
+        """Gives sessions to clients. They outlive connections, not this process."""
         self._apply_limits()
         self.links: set[Link] = set()
         self.handshakes: set[Link] = set()
@@ -287,7 +292,9 @@ class Server(Service):
         self.handshakes.discard(link)
         self.links.add(link)
         self.accepted += 1
-        return self.make_core(reached_at, link.measured, self._versions_at(self.addresses_for(link)))
+        addresses = self.addresses_for(link)
+        broker = ",".join(map(str, addresses))
+        return self.make_core(reached_at, link.measured, self._versions_at(addresses), broker)
 
     def _versions_at(self, addresses: Sequence[Address]) -> BrokerVersions:
         """Return what connections to a broker share; a bootstrap of several addresses may be any broker."""
@@ -295,7 +302,9 @@ class Server(Service):
             return BrokerVersions()
         return self._versions.setdefault(addresses[0], BrokerVersions())
 
-    def make_core(self, reached_at: str, measured: Measured, versions: BrokerVersions) -> Connection:
+    def make_core(
+        self, reached_at: str, measured: Measured, versions: BrokerVersions, broker: str
+    ) -> Connection:
         """Make the core of a new connection."""
         brokers = self.brokers if isinstance(self.brokers, Directory) else None
         return Connection(
@@ -307,6 +316,8 @@ class Server(Service):
             foreign=self._transparent,
             request_budget=self.request_budget,
             versions=versions,
+            manager=self.manager,
+            broker=broker,
         )
 
     def _is_opening(self, node_id: int) -> bool:
@@ -338,6 +349,10 @@ class Server(Service):
         connections = len(self.links) + len(self.handshakes)
         status = self.status_of(problems, slots_used=self.sessions.used, connections=connections)
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
+        if self.manager is not None:
+            cache = self.manager.cache
+            status.client_sessions, status.client_session_partitions = len(cache), cache.partitions
+            status.client_session_evictions = cache.evictions
         status.capture_stopped = isinstance(self.tap, Capture) and not self.tap.on
         return status
 
@@ -533,3 +548,16 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def _own_host(sock: Any) -> str:
     return str(sock.getsockname()[0])
+
+
+def _manager(config: Config) -> FetchManager | None:
+    """Return what gives sessions to clients, None if nothing does."""
+    if config.client_sessions == "off":
+        return None
+    # An id is all that another client would need: it must not be guessed.
+    cache = FetchSessionCache(
+        random.SystemRandom().randint,
+        slots=config.max_incremental_fetch_session_cache_slots,
+        eviction_ms=config.min_incremental_fetch_session_eviction_ms,
+    )
+    return FetchManager(cache, asks_broker=config.client_sessions == "auto")

@@ -58,13 +58,13 @@ class _AccountCollector(Collector):
         yield from _fetches(sides)
         yield from _reasons(tally)
         yield from _connections(counts)
-        yield from _sessions(counts)
+        yield from _sessions(counts, status)
         yield from _health(account)
         yield from _limits(status)
         yield from _brokers(account)
         yield from _distributions(counts.all_measured(), counts.loop_lag)
         yield from _workers(counts.processes)
-        yield from _client_facing_half()
+        yield from _client_facing_half(status)
 
 
 def _connections(counts: Counts) -> Iterator[Metric]:
@@ -100,18 +100,18 @@ def _connections(counts: Counts) -> Iterator[Metric]:
     yield paused
 
 
-def _sessions(counts: Counts) -> Iterator[Metric]:
+def _sessions(counts: Counts, status: Status) -> Iterator[Metric]:
     links = counts.links.values()
     sessions = GaugeMetricFamily(
         "fetchgate_fetch_sessions", "Fetch sessions of the gateway.", labels=["side"]
     )
-    sessions.add_metric(["client"], 0)
+    sessions.add_metric(["client"], status.client_sessions)
     sessions.add_metric(["broker"], sum(each.sessions for each in links))
     yield sessions
     partitions = GaugeMetricFamily(
         "fetchgate_fetch_session_partitions", "Partitions in these sessions.", labels=["side"]
     )
-    partitions.add_metric(["client"], 0)
+    partitions.add_metric(["client"], status.client_session_partitions)
     partitions.add_metric(["broker"], sum(each.session_partitions for each in links))
     yield partitions
 
@@ -317,23 +317,25 @@ def _workers(processes: Sequence[Process]) -> Iterator[Metric]:
     yield from (connections, cpu, resident, fds)
 
 
-def _client_facing_half() -> Iterator[Metric]:
-    """KIP-227's own metrics. The gateway keeps no sessions for clients; native sessions are forwarded."""
+def _client_facing_half(status: Status) -> Iterator[Metric]:
+    """KIP-227's own metrics, of the sessions that the gateway keeps for clients."""
     yield GaugeMetricFamily(
-        "fetchgate_num_incremental_fetch_sessions", "Sessions that the gateway keeps for clients.", value=0
+        "fetchgate_num_incremental_fetch_sessions",
+        "Sessions that the gateway keeps for clients.",
+        value=status.client_sessions,
     )
     yield GaugeMetricFamily(
         "fetchgate_num_incremental_fetch_partitions_cached",
         "Partitions in sessions kept for clients.",
-        value=0,
+        value=status.client_session_partitions,
     )
     evictions = CounterMetricFamily(
         "fetchgate_incremental_fetch_session_evictions",
         "Sessions kept for clients that were evicted.",
         labels=["privileged"],
     )
-    evictions.add_metric(["false"], 0)
-    evictions.add_metric(["true"], 0)
+    for privileged, count in status.client_session_evictions.items():
+        evictions.add_metric([str(privileged).lower()], count)
     yield evictions
 
 

@@ -95,6 +95,13 @@ def overview(account: Account) -> dict[str, Any]:
             "held": status.slots_used,
             "max": config.max_sessions,
         },
+        "client_sessions": {
+            "mode": config.client_sessions,
+            "held": status.client_sessions,
+            "partitions": status.client_session_partitions,
+            "max": config.max_incremental_fetch_session_cache_slots,
+            "evictions": sum(status.client_session_evictions.values()),
+        },
         "inflight_bytes": status.buffered_bytes,
         "max_inflight_bytes": config.max_inflight_bytes,
         "totals": _tally(counts.total()),

@@ -96,6 +96,12 @@ class Status:
     """Bytes of incomplete responses."""
     over: bool = False
     """The buffered bytes exceed their limit."""
+    client_sessions: int = 0
+    """Sessions that the gateway keeps for clients."""
+    client_session_partitions: int = 0
+    """Partitions in these, as of the last use of each."""
+    client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    """How many of these gave way to others, by whether they were a follower's."""
     capture_stopped: bool = False
     """``--capture`` has stopped because of an error."""
 
@@ -106,6 +112,10 @@ class Status:
         self.buffered_bytes += other.buffered_bytes
         self.over |= other.over
         self.connections += other.connections
+        self.client_sessions += other.client_sessions
+        self.client_session_partitions += other.client_session_partitions
+        for privileged, evictions in other.client_session_evictions.items():
+            self.client_session_evictions[privileged] += evictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

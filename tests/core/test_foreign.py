@@ -206,7 +206,9 @@ def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
 class ForeignGateway(WireGateway):
     """A gateway whose cores are those of transparent mode, without netfilter."""
 
-    def make_core(self, _reached_at: str, _measured: Measured, _versions: BrokerVersions) -> Connection:
+    def make_core(
+        self, _reached_at: str, _measured: Measured, _versions: BrokerVersions, _broker: str
+    ) -> Connection:
         return foreign()
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from proxy.core.client_sessions import ClientSessions
+from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Event, Refusal
 from proxy.core.histograms import Measured
@@ -67,13 +69,16 @@ class Scene:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
         self.events: list[Event] = []
         self.refused: list[tuple[Refusal, str]] = []
+        steady = Steady(SessionLimits(max_sessions=1), Measured(), max_request_bytes=1 << 20, on=True)
+        state = ConnectionState(steady, Measured(), foreign=False, request_budget=None)
         self.rewriting = Rewriting(
             resolve,
             lambda _: False,
             self.eligibility,
             self.events,
             lambda *why: self.refused.append(why),
-            Steady(SessionLimits(max_sessions=1), Measured(), max_request_bytes=1 << 20, on=True),
+            steady,
+            ClientSessions(state, None, self.eligibility, ""),
         )
 
     def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:

@@ -73,8 +73,8 @@ class Script(Requests):
     world: World = field(kw_only=True)
     expected: Server = field(kw_only=True)
     ours: Server = field(kw_only=True)
-    sent: int = 0
-    """How many requests have gone."""
+    isolation_level: int = 0
+    """Where a script does not say."""
 
     def at(self, version: int) -> Self:
         """Go on with another version."""
@@ -96,8 +96,8 @@ class Script(Requests):
         self, *wants: Want, session: "tuple[Session | int, int]" = (0, -1), **options: Any
     ) -> Callable[[], FetchResponse]:
         """Send a fetch to both, and do not wait for the responses."""
+        options = {"isolation_level": self.isolation_level} | options
         request = self.request(*wants, session=(0, session[1]), **options)
-        self.sent += 1
         waiting = [
             server.begin(
                 encode_request(

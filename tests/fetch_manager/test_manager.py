@@ -19,6 +19,7 @@ from proxy.fetch_manager.contexts import (
     SessionErrorContext,
     SessionlessFetchContext,
 )
+from proxy.fetch_manager.manager import FetchManager
 from proxy.fetch_manager.session import FetchSession
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_request import MAX_PARTITIONS
@@ -338,6 +339,9 @@ def test_a_fetch_with_tags_has_no_session() -> None:
     made = client.session(("foo", 0))
     assert context_of(client, client.request(session=(made, 1), tags=tags)).error == 70
     assert client.server.cache.get(made) is None
+    asking = FetchManager(client.server.cache, asks_broker=True)
+    request = client.request(("foo", 0), session=(0, 0), tags=tags)
+    assert asking.context(parsed(encode_request(request)), 0) is None
 
 
 # What no broker should send

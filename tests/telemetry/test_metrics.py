@@ -134,6 +134,27 @@ def test_the_process_and_the_switch_show() -> None:
     run(scene())
 
 
+def test_sessions_of_clients_show() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            account = gate.account()
+            status, other = account.status, gate.account().status
+            for each in (status, other):
+                each.client_sessions, each.client_session_partitions = 3, 50
+                each.client_session_evictions = {False: 7, True: 1}
+            status.add(other)
+            text = exposition(account)
+            assert b'\nfetchgate_fetch_sessions{side="client"} 6.0\n' in text
+            assert b'\nfetchgate_fetch_session_partitions{side="client"} 100.0\n' in text
+            assert b"\nfetchgate_num_incremental_fetch_sessions 6.0\n" in text
+            assert b"\nfetchgate_num_incremental_fetch_partitions_cached 100.0\n" in text
+            name = b"\nfetchgate_incremental_fetch_session_evictions_total"
+            assert name + b'{privileged="false"} 14.0\n' in text
+            assert name + b'{privileged="true"} 2.0\n' in text
+
+    run(scene())
+
+
 def test_labels_from_the_wire_are_bounded() -> None:
     counts = Counter({f"reason {number}": 1000 - number for number in range(MAX_REASONS + 3)})
 

@@ -1,0 +1,189 @@
+"""The fetches of one connection whose client has, or asks for, a session with the gateway. Sans-IO.
+
+Such a fetch becomes a full one, which then goes the way of every client's full fetch (`Fetches`): it may go
+through a session with the broker. The response that the client would have got to it becomes the response of
+the client's session. The rules are those of `proxy.fetch_manager`.
+
+With ``--client-sessions auto`` the broker is asked first. Its own session passes 1:1; only where it gives
+none does the gateway. So a client is not told of a refusal: franz-go would never ask again (fetch-semantics
+6.7).
+"""
+
+from typing import Final
+
+from proxy.core.connection_state import ConnectionState
+from proxy.core.eligibility import Eligibility
+from proxy.core.events import fetch_kind
+from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.fetch_manager.contexts import (
+    FetchContext,
+    FullFetchContext,
+    IncrementalFetchContext,
+    SessionlessFetchContext,
+)
+from proxy.fetch_manager.manager import FetchManager
+from proxy.fetch_manager.session import FIRST_EPOCH, INITIAL_EPOCH
+from proxy.protocol.api import REQUEST_CORRELATION_ID, ApiKey
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
+from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
+from proxy.protocol.primitives import Buffer, ProtocolError
+
+_FLOODS: Final = 3
+"""After so many sessions in a row that it did not use, a client gets no more of them."""
+_FETCH: Final = int(ApiKey.FETCH)
+
+
+class ClientSessions:
+    """Serves the sessions of one client.
+
+    Args:
+        state: that of the connection.
+        manager: that of the process; None: clients get no sessions from the gateway.
+        eligibility: what is known of the broker.
+        broker: identifies the broker among those of all connections.
+    """
+
+    __slots__ = ("_asked", "_broker", "_eligibility", "_manager", "_state", "_unused", "_waits_for")
+
+    def __init__(
+        self, state: ConnectionState, manager: FetchManager | None, eligibility: Eligibility, broker: str
+    ) -> None:
+        self._state = state
+        self._manager = manager
+        self._eligibility = eligibility
+        self._broker = broker
+        self._asked: FullFetchContext | None = None
+        """The last fetch that asked for a session."""
+        self._unused = 0
+        """Sessions in a row that the client did not use."""
+        self._waits_for: InFlightRequest | None = None
+        """The served fetch that has no response yet."""
+
+    @property
+    def on(self) -> bool:
+        """Whether clients may get sessions from the gateway."""
+        return self._manager is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a served fetch has no response yet. Another one waits for it.
+
+        A broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
+        name the epoch after this one.
+        """
+        return self._waits_for is not None
+
+    def offered(self) -> None:
+        """Note what the client was offered: v7 also for a broker that stops before it."""
+        features = self._eligibility.features
+        if self._manager is not None and features is not None and features.is_raised:
+            self._manager.raised = True
+
+    def lacks_sessions(self, version: int) -> bool:
+        """Return whether a fetch of that version can't go to the broker as it is, since it has no sessions.
+
+        A client need not ask each broker for its versions. One that has heard from another one that there is
+        v7 may send it at once; every broker since 1.0 takes v6 as well.
+        """
+        manager = self._manager
+        if manager is None or version != SESSION_VERSION:
+            return False
+        features = self._eligibility.known
+        return manager.raised if features is None else features.is_raised
+
+    def request(self, frame: bytes, version: int, body: int) -> tuple[InFlightRequest, bytes] | None:
+        """Take a whole fetch of v7 or later.
+
+        Returns:
+            None if it is to be forwarded as it is. Otherwise what is in flight, and the full fetch that is
+            sent; b"" if nothing is: the client has its response.
+        """
+        manager, layout = self._manager, LAYOUTS[version]
+        if manager is None or len(frame) < body + layout.request_head:
+            return None
+        session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)
+        lacking = self.lacks_sessions(version)
+        if not lacking and not manager.serves(session_id, epoch, self._broker):
+            return None
+        try:
+            fetch = parse_fetch_request(frame, version, body)
+        except ProtocolError:
+            return None
+        if self._floods(fetch) and not lacking:
+            return None
+        sent_version = version
+        if lacking:
+            features = self._eligibility.known
+            sent_version = SESSION_VERSION - 1 if features is None else features.fetch_max
+        context = manager.context(fetch, self._now_ms, broker=self._broker, version=sent_version)
+        if context is None:
+            return None
+        self._count(fetch)
+        request = InFlightRequest(_FETCH, sent_version, frame[REQUEST_CORRELATION_ID], Disposition.WALKED)
+        self._state.responses.owed.append(request)
+        if not isinstance(context, FullFetchContext | IncrementalFetchContext | SessionlessFetchContext):
+            self._respond(request, context.response)
+            return request, b""
+        if isinstance(context, FullFetchContext):
+            self._asked = context
+        request.served = context
+        if not isinstance(context, SessionlessFetchContext):
+            self._waits_for = request
+        return request, context.request
+
+    def receive(self, request: InFlightRequest, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
+        """Return what the client gets of the next bytes of a full response."""
+        context = request.served
+        if context is None:
+            return pieces
+        before = _buffered(context)
+        sent: list[Buffer] = []
+        for number, piece in enumerate(pieces, 1):
+            sent += context.receive(piece, self._now_ms, last=last and number == len(pieces))
+        self._state.responses.buffered += _buffered(context) - before
+        client = self._state.tally.client
+        client.fetch_response_bytes += sum(map(len, sent))
+        if last and isinstance(context, IncrementalFetchContext):
+            client.partitions_answered += context.partitions
+            client.fetch_record_bytes += context.record_bytes
+        return sent
+
+    def ended(self, request: InFlightRequest) -> None:
+        """Note that the client has the response to a request."""
+        if request is self._waits_for:
+            self._waits_for = None
+
+    @property
+    def _now_ms(self) -> int:
+        return round(self._state.now * 1000)
+
+    def _floods(self, fetch: FetchRequest) -> bool:
+        """Whether the client asks for a session with each fetch and uses none (fetch-semantics 6.7).
+
+        The session that it did not use is given up.
+        """
+        if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
+            return False
+        made = self._asked.session if self._asked is not None else None
+        self._asked = None
+        if made is not None and self._manager is not None:
+            unused = made.epoch == FIRST_EPOCH
+            self._unused = self._unused + 1 if unused else 0
+            if unused:
+                self._manager.cache.remove(made)
+        return self._unused >= _FLOODS
+
+    def _count(self, fetch: FetchRequest) -> None:
+        client = self._state.tally.client
+        client.fetch_request_bytes += len(fetch.frame)
+        client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
+        client.partitions_requested += fetch.partitions
+
+    def _respond(self, request: InFlightRequest, response: bytes) -> None:
+        responses = self._state.responses
+        self._state.tally.client.fetch_response_bytes += len(response)
+        self._state.to_client += responses.in_turn(request, [response]) + responses.ended(request)
+
+
+def _buffered(context: FetchContext) -> int:
+    return 0 if isinstance(context, SessionlessFetchContext) else context.buffered

@@ -1,0 +1,394 @@
+"""Clients with sessions at the gateway: through the core, over brokers that give none, or have their own."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
+from proxy.fetch_manager.cache import FetchSessionCache
+from proxy.fetch_manager.manager import FetchManager
+from tests.fetch_manager.cases import Case
+from tests.fetch_manager.script import Script, Server
+from tests.fetch_manager.serving import Finish
+from tests.fetch_manager.test_cases import RUNS, Modelled, parked
+from tests.model.asker import Requests, Want, entries, sizes, summary
+from tests.model.broker import ModelBroker
+from tests.model.gate import Gate, count, framed, unframed
+from tests.model.wire import FetchRequest, FetchResponse, decode_request, decode_response, encode_request
+from tests.sessionless import API_VERSIONS
+
+
+@dataclass
+class Gateway:
+    """Connections of one process to one broker."""
+
+    broker: ModelBroker
+    asks_broker: bool = False
+    slots: int = 1000
+    chance: random.Random | None = None
+    asks_versions: bool = True
+    gates: list[Gate] = field(default_factory=list)
+    idle: list[Gate] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        cache = FetchSessionCache(random.Random(0).randint, slots=self.slots)
+        self.manager = FetchManager(cache, asks_broker=self.asks_broker)
+        self.limits = SessionLimits(max_sessions=10)
+
+    def connect(self) -> Gate:
+        connection = Connection(sessions=self.limits, resolve=None, manager=self.manager, broker="b:1")
+        gate = Gate(connection, self.broker, self.chance)
+        if self.asks_versions:
+            gate.exchange([API_VERSIONS], 0.0)
+        self.gates.append(gate)
+        return gate
+
+    def begin(self, message: bytes) -> Finish:
+        """Send a fetch on a connection that waits for nothing."""
+        gate = self.idle.pop() if self.idle else self.connect()
+        gate.connection.receive_client(framed(message), 0.0)
+
+        def finish() -> bytes:
+            (response,) = unframed(gate.settle(0.0))
+            count(gate.counted.client, message, response)
+            self.idle.append(gate)
+            return response
+
+        return finish
+
+    def check(self) -> None:
+        """Hold what was counted, and what is still kept."""
+        for gate in self.gates:
+            gate.check_tally()
+            gate.close(0.0)
+            assert not gate.connection.busy
+
+
+def script(world: Modelled, gateway: Gateway, version: int) -> Script:
+    made = Script(
+        version=version,
+        world=world,
+        expected=Server(lambda message: parked(world.native, message), "native"),
+        ours=Server(gateway.begin, "ours"),
+    )
+    made.create("foo", 3)
+    made.create("bar", 2)
+    return made
+
+
+EVERY_CASE = pytest.mark.parametrize(
+    ("case", "version"), RUNS, ids=lambda it: getattr(it, "__name__", str(it))
+)
+
+
+@EVERY_CASE
+@pytest.mark.parametrize("asks_broker", [False, True])
+def test_over_a_broker_without_slots(case: Case, version: int, *, asks_broker: bool) -> None:
+    """Cases 14 to 48."""
+    world = Modelled()
+    gateway = Gateway(world.bare, asks_broker=asks_broker)
+
+    case(script(world, gateway, version))
+
+    gateway.check()
+    assert not world.bare.cache.sessions
+
+
+@EVERY_CASE
+def test_in_pieces_of_any_size(case: Case, version: int) -> None:
+    world = Modelled()
+    gateway = Gateway(world.bare, chance=random.Random(version))
+
+    case(script(world, gateway, version))
+
+    gateway.check()
+
+
+@EVERY_CASE
+def test_over_sessions_with_the_broker(case: Case, version: int) -> None:
+    """Section 6.11: the two sessions are independent."""
+    world = Modelled()
+    world.bare = ModelBroker(topics=world.native.topics, denied=world.native.denied)
+    gateway = Gateway(world.bare)
+
+    case(script(world, gateway, version))
+
+    gateway.check()
+
+
+OTHERWISE_IN_1 = (
+    *("names_and_ids_do_not_mix", "versions_may_change_within_names_or_ids"),  # v7 alone
+    *("a_throttled_full_fetch_makes_nothing", "what_was_throttled_comes_next"),  # late, and not empty
+    # Errors without a read have null aborted transactions, or stand elsewhere.
+    *("an_error_while_it_lasts", "a_deleted_topic_by_name", "order_of_the_request_then_of_the_session"),
+)
+
+
+@pytest.mark.parametrize("release", ["1.0", "1.1"])
+@pytest.mark.parametrize("case", [case for case, version in RUNS if version == 7])
+def test_v7_over_kafka_1_0_and_1_1(case: Case, release: str) -> None:
+    """Trap 4: v7 toward the client, v6 toward the broker; and 1.1 without slots."""
+    if case.__name__ in OTHERWISE_IN_1:
+        return
+    world = Modelled()
+    world.bare = ModelBroker(release=release, slots=0, topics=world.native.topics)
+    gateway = Gateway(world.bare, asks_broker=True)
+    made = script(world, gateway, 7)
+    made.isolation_level = 1  # up to 2.0 the LSO is -1 for read_uncommitted
+
+    case(made)
+
+    gateway.check()
+    assert gateway.manager.raised == (release == "1.0")
+
+
+class Client(Requests):
+    """A client at one version, on one connection at a time."""
+
+    def __init__(self, gateway: Gateway, version: int = 12) -> None:
+        super().__init__(version=version)
+        self.gateway = gateway
+        self.ids = {name: topic.topic_id for name, topic in gateway.broker.topics.items()}
+        self.gate = gateway.connect()
+
+    def send(self, request: FetchRequest) -> FetchResponse:
+        (response,) = self.gate.exchange([encode_request(request)], 0.0)
+        return decode_response(response, request.version)
+
+
+def broker(release: str = "4.3", slots: int = 0) -> ModelBroker:
+    made = ModelBroker(release=release, slots=slots)
+    made.create_topic("foo", 3)
+    return made
+
+
+FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
+
+
+def test_a_brokers_own_session_passes() -> None:
+    """Trap 43: with auto the gateway keeps nothing of it."""
+    gateway = Gateway(broker(slots=1000), asks_broker=True)
+    client = Client(gateway)
+    first = client.fetch(*FOO, session=(0, 0))
+    assert first.session_id in gateway.broker.cache.sessions
+    for epoch in (1, 2):
+        assert summary(client.fetch(session=(first.session_id, epoch))) == (0, first.session_id, 0)
+    assert summary(client.fetch(session=(first.session_id, 9))) == (71, 0, 0)
+    assert summary(client.fetch(session=(first.session_id, -1))) == (0, 0, 0)
+
+    assert (len(gateway.manager.cache), gateway.broker.cache.sessions) == (0, {})
+    gateway.check()
+
+
+def test_a_session_of_the_brokers_and_then_one_of_the_gateways() -> None:
+    """The broker's slots run out, and are free again."""
+    gateway = Gateway(broker(slots=1000), asks_broker=True)
+    client = Client(gateway)
+    native = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway.broker.cache.remove(gateway.broker.cache.sessions[native])
+    for shard in gateway.broker.cache.shards:
+        shard.slots = 0
+    assert summary(client.fetch(session=(native, 1))) == (70, 0, 0)
+
+    ours = client.fetch(*FOO, session=(native, 0)).session_id
+    assert gateway.manager.cache.get(ours) is not None
+    assert summary(client.fetch(session=(ours, 1))) == (0, ours, 0)
+    for shard in gateway.broker.cache.shards:
+        shard.slots = 10
+    native = client.fetch(*FOO, session=(ours, 0)).session_id
+    assert (len(gateway.manager.cache), list(gateway.broker.cache.sessions)) == (0, [native])
+    assert summary(client.fetch(session=(native, 1))) == (0, native, 0)
+    gateway.check()
+
+
+def test_with_on_the_brokers_sessions_are_not_the_clients() -> None:
+    gateway = Gateway(broker(slots=1000))
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+
+    assert gateway.manager.cache.get(made) is not None
+    assert not gateway.broker.cache.sessions
+    assert summary(client.fetch(session=(made ^ 1, 1))) == (70, 0, 0)
+
+
+def test_a_session_outlives_its_connection() -> None:
+    """Trap 20: Java goes on with it on another connection."""
+    gateway = Gateway(broker())
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+    assert summary(client.fetch(session=(made, 1))) == (0, made, 0)
+    client.gate.close(0.0)
+
+    client.gate = gateway.connect()
+    gateway.broker.partition("foo", 1).append(b"data")
+    assert sizes(client.fetch(session=(made, 2))) == [4]
+
+
+def test_v7_before_the_versions_are_known_on_this_connection() -> None:
+    """A client need not ask each broker; one that was offered v7 speaks it."""
+    gateway = Gateway(broker("1.0"), asks_broker=True)
+    Client(gateway, 7)
+    assert gateway.manager.raised
+    gateway.asks_versions = False
+
+    client = Client(gateway, 7)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+    assert summary(client.fetch(session=(made, 1))) == (0, made, 0)
+    assert summary(client.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
+    assert summary(client.fetch(session=(5, 1))) == (70, 0, 0)
+
+
+def test_a_client_without_sessions_before_a_broker_without() -> None:
+    """Law 1: what v7 adds is taken away again."""
+    gateway = Gateway(broker("1.0"), asks_broker=True)
+    client = Client(gateway, 7)
+    for number in range(5):
+        gateway.broker.partition("foo", number % 3).append(b"data")
+        told = client.fetch(*FOO, session=(0, -1))
+        assert told.topics == gateway.broker.fetch(client.request(*FOO), 0.0).topics
+    assert (len(gateway.manager.cache), client.gate.connection.fetch_version) == (0, 6)
+    gateway.check()
+
+
+@pytest.mark.parametrize("message", ["followers", "too large", "not read"])
+def test_what_can_not_be_taken_to_v6_ends_the_connection(message: str) -> None:
+    """The broker would close the connection as well."""
+    gateway = Gateway(broker("1.0"), asks_broker=True)
+    client = Client(gateway, 7)
+    sent = framed(encode_request(client.request(*FOO, session=(0, 0), replica_id=3)))
+    if message == "too large":
+        sent = (1 << 21).to_bytes(4) + sent[4:]
+    elif message == "not read":
+        sent = framed(encode_request(client.request(*FOO, session=(0, 0)))[:-2])
+    client.gate.connection.receive_client(sent, 0.0)
+
+    fault = client.gate.connection.fault
+    assert fault is not None
+    assert "broker without sessions" in fault.reason
+
+
+def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
+    """Trap 16: a broker handles one request of a connection at a time."""
+    gateway = Gateway(broker())
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway.broker.partition("foo", 1).append(b"data")
+
+    requests = [client.request(session=(made, epoch)) for epoch in (1, 2, 3)]
+    requests[1] = client.request(("foo", 1, 1), session=(made, 2))
+    together = b"".join(framed(encode_request(request)) for request in requests)
+    client.gate.connection.receive_client(together[:-3], 0.0)
+    assert not client.gate.connection.reads_client
+    client.gate.connection.receive_client(together[-3:], 0.0)
+    responses = unframed(client.gate.settle(0.0))
+
+    told = [decode_response(response, 12) for response in responses]
+    assert [summary(each) for each in told] == [(0, made, 1), (0, made, 0), (0, made, 0)]
+    assert [each.correlation_id for each in told] == [request.correlation_id for request in requests]
+    assert client.gate.connection.reads_client
+
+
+def test_a_whole_read_waits_and_other_requests_behind_it() -> None:
+    gateway = Gateway(broker())
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+    connection = client.gate.connection
+    connection.receive_client(framed(encode_request(client.request(session=(made, 1)))), 0.0)
+    connection.receive_client(framed(encode_request(client.request(session=(made, 2)))), 0.0)
+    connection.receive_client(framed(API_VERSIONS), 0.0)
+    assert len(b"".join(map(bytes, connection.to_broker))) < 300
+
+    first, second, third = unframed(client.gate.settle(0.0))
+    assert summary(decode_response(first, 12)) == summary(decode_response(second, 12)) == (0, made, 0)
+    assert third[:4] == API_VERSIONS[4:8]
+
+
+def test_errors_leave_in_their_turn() -> None:
+    """A response that is known at once waits for earlier ones."""
+    gateway = Gateway(broker())
+    client = Client(gateway)
+    requests = [
+        API_VERSIONS,
+        encode_request(client.request(session=(7, 1))),
+        encode_request(client.request(*FOO, session=(0, 0))),
+    ]
+    versions, error, full = client.gate.exchange(requests, 0.0)
+
+    assert versions[:4] == API_VERSIONS[4:8]
+    assert summary(decode_response(error, 12)) == (70, 0, 0)
+    assert len(entries(decode_response(full, 12))) == 3
+
+
+def test_who_asks_each_time_and_uses_none_has_no_session() -> None:
+    """Section 6.7: such clients would fill the slots."""
+    gateway = Gateway(broker(), asks_broker=True)
+    client = Client(gateway)
+    ids = [client.fetch(*FOO, session=(0, 0)).session_id for _ in range(6)]
+
+    assert [bool(session_id) for session_id in ids] == [True] * 3 + [False] * 3
+    assert len(gateway.manager.cache) == 0
+    # Another connection, another client.
+    assert Client(gateway).fetch(*FOO, session=(0, 0)).session_id > 0
+
+
+@pytest.mark.parametrize("steps", [(), ("data",), ("evicted",), ("data", "evicted")])
+def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, ...]) -> None:
+    """Section 6.11: an eviction at the broker is not the client's business."""
+    gateway = Gateway(broker(slots=1000))
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+    for epoch in range(1, 12):
+        if "data" in steps and epoch % 3 == 0:
+            gateway.broker.partition("foo", 2).append(b"data")
+        if "evicted" in steps and epoch % 4 == 0:
+            for session in list(gateway.broker.cache.sessions.values()):
+                gateway.broker.cache.remove(session)
+        told = client.fetch(session=(made, epoch))
+        assert (told.error_code, told.session_id) == (0, made)
+        assert {data.partition_index for data in entries(told)} <= {2}
+    tally = client.gate.connection.tally
+    assert tally.client.fetches[1] == 11
+    assert tally.broker.fetches[1] > 0
+    gateway.check()
+
+
+def test_the_clients_of_hostile_bytes_only_hurt_themselves() -> None:
+    """Fetches in any session, of any list: no fault of the core."""
+    gateway = Gateway(broker(), asks_broker=True, slots=16)
+    chance = random.Random(3)
+    client = Client(gateway)
+    other = Client(gateway)
+    made = other.fetch(*FOO, session=(0, 0)).session_id
+    other.fetch(session=(made, 1))
+    for _ in range(300):
+        numbers = [chance.choice([0, 1, -1, 2**31 - 1]) for _ in range(chance.randint(0, 3))]
+        wants: list[Any] = [("foo", number) for number in numbers]
+        session = (chance.choice([0, 0, made, 5, -1]), chance.choice([0, 0, 1, -1, 7, 2**31 - 1, -9]))
+        forget = [("foo", chance.choice([0, -1]))] if chance.random() < 0.3 else []
+        if session == (made, 2) or (session[0] == made and session[1] in (0, -1)):
+            continue
+        client.fetch(*wants, session=session, forget=forget)
+    assert len(gateway.manager.cache) <= 16
+    assert summary(other.fetch(session=(made, 2))) == (0, made, 0)
+
+
+def test_requests_are_those_of_a_client_without_sessions() -> None:
+    """What a broker sees is a full fetch (0, -1), or with auto the client's own (0, 0)."""
+    for asks_broker, epoch in ((False, -1), (True, 0)):
+        gateway = Gateway(broker(), asks_broker=asks_broker)
+        client = Client(gateway)
+        seen: list[FetchRequest] = []
+
+        def note(message: bytes, seen: list[FetchRequest] = seen) -> None:
+            seen.append(decode_request(message))
+
+        before: Callable[[bytes], None] = note
+        client.gate.before = before
+        made = client.fetch(*FOO, session=(0, 0)).session_id
+        client.fetch(session=(made, 1))
+        assert [(each.session_id, each.session_epoch) for each in seen] == [(0, epoch), (0, -1)]
+        assert seen[0].topics == seen[1].topics
