@@ -29,13 +29,14 @@ _ARRIVES = 0.2
 
 @dataclass
 class Connections:
-    """Connections to a broker. A request goes on one that waits for nothing."""
+    """Connections to one address. A request goes on one that waits for nothing."""
 
-    broker: Broker
+    host: str
+    port: int
     idle: list[RawConnection] = field(default_factory=list)
 
     def begin(self, message: bytes) -> Finish:
-        connection = self.idle.pop() if self.idle else RawConnection(self.broker.host, self.broker.port)
+        connection = self.idle.pop() if self.idle else RawConnection(self.host, self.port)
         connection.socket.sendall(frame(message))
 
         def finish() -> bytes:
@@ -109,7 +110,7 @@ def live() -> Iterator[Live]:
 )
 def test_responses_are_those_of_the_brokers_own_sessions(live: Live, case: Case, version: int) -> None:
     """Cases 14 to 27, 30 to 43, and 45 to 48."""
-    connections = Connections(live.broker)
+    connections = Connections(live.broker.host, live.broker.port)
     ours = Serving(connections.begin)
     marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
     script = Script(
