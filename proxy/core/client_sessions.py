@@ -22,7 +22,7 @@ from proxy.fetch_manager.contexts import (
     SessionlessFetchContext,
 )
 from proxy.fetch_manager.manager import FetchManager
-from proxy.fetch_manager.session import FIRST_EPOCH, INITIAL_EPOCH
+from proxy.fetch_manager.session import FIRST_EPOCH, INITIAL_EPOCH, FetchSession
 from proxy.protocol.api import REQUEST_CORRELATION_ID, ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
@@ -43,7 +43,7 @@ class ClientSessions:
         broker: identifies the broker among those of all connections.
     """
 
-    __slots__ = ("_asked", "_broker", "_eligibility", "_manager", "_state", "_unused", "_waits_for")
+    __slots__ = ("_broker", "_eligibility", "_made", "_manager", "_state", "_unused", "_waits_for")
 
     def __init__(
         self, state: ConnectionState, manager: FetchManager | None, eligibility: Eligibility, broker: str
@@ -52,8 +52,8 @@ class ClientSessions:
         self._manager = manager
         self._eligibility = eligibility
         self._broker = broker
-        self._asked: FullFetchContext | None = None
-        """The last fetch that asked for a session."""
+        self._made: FetchSession | None = None
+        """The session that the client got last, if it was one of the gateway's."""
         self._unused = 0
         """Sessions in a row that the client did not use."""
         self._waits_for: InFlightRequest | None = None
@@ -124,8 +124,6 @@ class ClientSessions:
         if not isinstance(context, FullFetchContext | IncrementalFetchContext | SessionlessFetchContext):
             self._respond(request, context.response)
             return request, b""
-        if isinstance(context, FullFetchContext):
-            self._asked = context
         request.served = context
         if not isinstance(context, SessionlessFetchContext):
             self._waits_for = request
@@ -143,7 +141,9 @@ class ClientSessions:
         self._state.responses.buffered += _buffered(context) - before
         client = self._state.tally.client
         client.fetch_response_bytes += sum(map(len, sent))
-        if last and isinstance(context, IncrementalFetchContext):
+        if last and isinstance(context, FullFetchContext):
+            self._made = context.session
+        elif last and isinstance(context, IncrementalFetchContext):
             client.partitions_answered += context.partitions
             client.fetch_record_bytes += context.record_bytes
         return sent
@@ -152,6 +152,10 @@ class ClientSessions:
         """Note that the client has the response to a request."""
         if request is self._waits_for:
             self._waits_for = None
+
+    def end(self) -> None:
+        """Forget what was in flight: the connection has ended. The client's session goes on."""
+        self._waits_for = self._made = None
 
     @property
     def _now_ms(self) -> int:
@@ -164,8 +168,7 @@ class ClientSessions:
         """
         if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
             return False
-        made = self._asked.session if self._asked is not None else None
-        self._asked = None
+        made, self._made = self._made, None
         if made is not None and self._manager is not None:
             unused = made.epoch == FIRST_EPOCH
             self._unused = self._unused + 1 if unused else 0

@@ -64,6 +64,7 @@ class Connection:
 
     __slots__ = (
         "_broker_side",
+        "_client_sessions",
         "_client_side",
         "_fetches",
         "_responses",
@@ -101,7 +102,7 @@ class Connection:
         """Bytes that are due and were not taken yet."""
         self._versions = versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
-        served = ClientSessions(state, manager, fetches.eligibility, broker)
+        self._client_sessions = served = ClientSessions(state, manager, fetches.eligibility, broker)
         rewriting = Rewriting(
             resolve, opening, fetches.eligibility, state.events, state.refuse_response, self.steady, served
         )
@@ -328,6 +329,7 @@ class Connection:
         """Note that both sides are gone, and with them all that was in flight."""
         self._catch_up()
         self._fetches.end()
+        self._client_sessions.end()
         self._versions.ended(self._fetches.eligibility)
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
