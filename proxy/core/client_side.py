@@ -23,7 +23,7 @@ from proxy.protocol.api import (
     ApiKey,
     request_header,
 )
-from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
+from proxy.protocol.fetch_layout import MIN_VERSION, SESSION_VERSION
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason

@@ -97,10 +97,12 @@ class SessionPartitions:
 
     def forget(self, forgotten: Sequence[tuple[bytes, Partitions]]) -> None:
         """Remove partitions; those that are not known are no error (fetch-semantics 2.3)."""
+        if not forgotten:
+            return
+        topics = [(key, len(partitions)) for key, partitions in forgotten]
+        rows = self.rows(topics, np.concatenate([partitions for _, partitions in forgotten]))
         keep = np.ones(len(self), np.bool_)
-        for key, partitions in forgotten:
-            rows = self.rows([(key, len(partitions))], partitions)
-            keep[rows[rows >= 0]] = False
+        keep[rows[rows >= 0]] = False
         if not keep.all():
             self.arrange(keep.nonzero()[0])
             self._drop_topics()
@@ -137,8 +139,8 @@ class SessionPartitions:
         codes += np.repeat(numbers, [count for _, count in topics])
         if not len(self):
             return np.full(len(codes), NO_ROW, np.intp)
-        rows: Rows = np.arange(len(codes))
-        ordered = self._codes.take(rows, mode="clip") == codes
+        rows: Rows = np.minimum(np.arange(len(codes)), len(self) - 1)
+        ordered = self._codes.take(rows) == codes
         if not ordered.all():
             strayed = (~ordered).nonzero()[0]
             rows[strayed] = self._find(codes[strayed])

@@ -386,6 +386,17 @@ def test_who_answers_twice_gives_no_session() -> None:
     assert client.server.cache.get(made) is None
 
 
+def test_who_answers_twice_in_a_session_is_understood() -> None:
+    client = Client()
+    made = client.session(("foo", 0), ("foo", 1))
+    client.altered = lambda told: replace(told, topics=told.topics * 3)
+    client.broker.partition("foo", 1).append(b"data")
+
+    assert client.names(client.fetch(session=(made, 1)))[:1] == [("foo", 1)]
+    client.altered = lambda told: told
+    assert entries(client.fetch(("foo", 1, 1), session=(made, 2))) == []
+
+
 def test_what_was_not_asked_for_is_not_told() -> None:
     """Trap 24."""
     client = Client()

@@ -133,6 +133,14 @@ def test_rows_are_found_in_any_order() -> None:
     assert both.tolist() == [0, 1, 2, 0]
 
 
+def test_more_may_be_looked_for_than_is_held() -> None:
+    held = holding(("a", 5, 0), ("a", 3, 0))
+
+    assert held.rows([(b"a", 4)], np.array([5, 3, 3, 3], ">u4")).tolist() == [0, 1, 1, 1]
+    held.forget([(b"a", np.array([3, 3, 3, 3], np.uint32))])
+    assert content(held, LAYOUTS[12]) == [("a", 5, 0)]
+
+
 def test_partition_numbers_may_be_any() -> None:
     held = holding(("a", 2**31 - 1, 1), ("a", -1, 2), ("a", 0, 3), ("b", -(2**31), 4))
 
