@@ -19,6 +19,7 @@ from proxy.core.connection import MAX_REQUEST_BYTES, Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event
 from proxy.core.histograms import Measured
+from proxy.core.leaders import Leaders
 from proxy.protocol.addresses import Resolve
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
@@ -68,6 +69,7 @@ class Playbook:
         max_request_bytes: the longest frame taken from the client.
         request_budget: bytes of fetches that may be kept until they are whole.
         versions: what the broker said to other clients.
+        leaders: what all connections know of leaders.
         core: what is played; by default it is compared with what it does without the steady path.
     """
 
@@ -80,6 +82,7 @@ class Playbook:
         max_request_bytes: int = MAX_REQUEST_BYTES,
         request_budget: RequestBudget | None = None,
         versions: BrokerVersions | None = None,
+        leaders: Leaders | None = None,
         core: type[Connection | Twin] = Twin,
     ) -> None:
         self.sessions = sessions or SessionLimits(max_sessions=10)
@@ -92,6 +95,7 @@ class Playbook:
             measured=self.measured,
             request_budget=request_budget,
             versions=versions,
+            leaders=leaders,
         )
         self.now = 0.0
         self._asked: dict[bytes, tuple[int, int]] = {}

@@ -84,7 +84,7 @@ class BrokerSide:
             if not request.awaits_brokers or not request.awaits_brokers <= node_ids:
                 continue
             buffered = request.buffered
-            pieces = self._rewriting.rewritten(request, waits=False)
+            pieces = self._rewriting.rewritten(request, waits=False, now=self._state.now)
             responses.buffered -= buffered
             self.awaiting -= 1
             to_client += responses.in_turn(request, pieces) + responses.ended(request)
@@ -128,7 +128,7 @@ class BrokerSide:
                 tally.client.fetch_response_bytes += len(chunk)
         elif disposition is Disposition.REWRITTEN:
             state.steady.forget_fetch()  # what the broker can do may decide the next one
-            pieces = self._rewriting.receive(request, chunk, left=state.response_left)
+            pieces = self._rewriting.receive(request, chunk, left=state.response_left, now=state.now)
         else:
             pieces = []
             self._receive_ours(request, chunk, last=last)

@@ -20,6 +20,7 @@ from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import Disposition
+from proxy.core.leaders import Leaders
 from proxy.core.responses import Rewriting
 from proxy.core.steady import Steady
 from proxy.fetch_manager.manager import FetchManager
@@ -57,6 +58,7 @@ class Connection:
         request_budget: room for fetches until they are whole, for all connections of the process; None: any.
         measured: what connections to this broker share; None: it is measured for nobody.
         versions: what this broker said of itself to other clients; None: nothing.
+        leaders: what all connections know of leaders; used where addresses are rewritten. None: nothing.
         steady: false in tests: the core sees all bytes, also those that would pass by the steady path.
         manager: gives the clients of the process sessions; None: they get none from the gateway.
         broker: identifies the broker among those of all connections, as sessions are with one broker.
@@ -87,6 +89,7 @@ class Connection:
         foreign: bool = False,
         request_budget: RequestBudget | None = None,
         versions: BrokerVersions | None = None,
+        leaders: Leaders | None = None,
         steady: bool = True,
         manager: FetchManager | None = None,
         broker: str = "",
@@ -103,11 +106,19 @@ class Connection:
         self._versions = versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
         self._client_sessions = served = ClientSessions(state, manager, fetches.eligibility, broker)
+        leaders = leaders or Leaders()
         rewriting = Rewriting(
-            resolve, opening, fetches.eligibility, state.events, state.refuse_response, self.steady, served
+            resolve,
+            opening,
+            fetches.eligibility,
+            state.events,
+            state.refuse_response,
+            self.steady,
+            served,
+            leaders,
         )
         self._client_side = ClientSide(state, fetches, rewriting, served, max_request_bytes=max_request_bytes)
-        responses = FetchResponses(state, fetches, sessions, resolve)
+        responses = FetchResponses(state, fetches, sessions, resolve, leaders)
         self._broker_side = BrokerSide(state, responses, rewriting, served)
 
     def __repr__(self) -> str:

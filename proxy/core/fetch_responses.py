@@ -14,6 +14,7 @@ from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefu
 from proxy.core.fetches import Fetches
 from proxy.core.full_response import full_response, located
 from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.leaders import Leaders
 from proxy.core.responses import Forwarding
 from proxy.core.steady_session import SteadySession
 from proxy.protocol.addresses import Resolve
@@ -48,6 +49,7 @@ class FetchResponses:
         fetches: what was sent; it sends a fetch again.
         sessions: the switch of the process.
         resolve: where brokers are told to be; None leaves addresses as they are.
+        leaders: learns the newer leaders that responses name.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class FetchResponses:
         "_fetches",
         "_forwarding",
         "_handler",
+        "_leaders",
         "_limits",
         "_refused",
         "_resolve",
@@ -65,7 +68,12 @@ class FetchResponses:
     )
 
     def __init__(
-        self, state: ConnectionState, fetches: Fetches, sessions: SessionLimits, resolve: Resolve | None
+        self,
+        state: ConnectionState,
+        fetches: Fetches,
+        sessions: SessionLimits,
+        resolve: Resolve | None,
+        leaders: Leaders,
     ) -> None:
         self._state, self._tally, self._events = state, state.tally, state.events
         self._steady = state.steady
@@ -73,6 +81,7 @@ class FetchResponses:
         self._handler, self._eligibility = fetches.handler, fetches.eligibility
         self._limits = sessions
         self._resolve = resolve
+        self._leaders = leaders
         self._forwarding = Forwarding(resolve, state.refuse_response)
         self._refused = False
         """That the broker gave no session was reported."""
@@ -99,6 +108,8 @@ class FetchResponses:
         if last:
             # The client is catching up: its next response is to stream (case 91).
             self._eligibility.large = request.received >= STREAM_FROM
+            if request.walk is not None and request.walk.leaders:
+                self._leaders.learn(request.walk.leaders)
             if self._eligibility.starves and request.disposition is _WALKED:
                 self._note_starving(request)
             self._fetches.end_of_response(request)

@@ -12,6 +12,7 @@ from proxy.core.client_sessions import ClientSessions
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import BrokersAwaited, Event, Refusal
 from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.leaders import Leaders
 from proxy.core.steady import Steady
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
@@ -45,9 +46,19 @@ class Rewriting:
         refuse: ends the connection if addresses can't be rewritten.
         steady: is told which responses name nobody.
         sessions: says whether clients may have sessions with the gateway.
+        leaders: brings Metadata up to date, if addresses are rewritten.
     """
 
-    __slots__ = ("_eligibility", "_events", "_opening", "_refuse", "_resolve", "_sessions", "_steady")
+    __slots__ = (
+        "_eligibility",
+        "_events",
+        "_leaders",
+        "_opening",
+        "_refuse",
+        "_resolve",
+        "_sessions",
+        "_steady",
+    )
 
     def __init__(
         self,
@@ -58,11 +69,13 @@ class Rewriting:
         refuse: Refuse,
         steady: Steady,
         sessions: ClientSessions,
+        leaders: Leaders,
     ) -> None:
         self._sessions = sessions
         self._resolve = resolve
         self._opening = opening
         self._steady = steady
+        self._leaders = leaders
         self._eligibility = eligibility
         self._events = events
         self._refuse = refuse
@@ -87,13 +100,14 @@ class Rewriting:
             return Disposition.REWRITTEN
         return Disposition.PASSED
 
-    def receive(self, request: InFlightRequest, chunk: bytes, *, left: int) -> list[Buffer]:
+    def receive(self, request: InFlightRequest, chunk: bytes, *, left: int, now: float) -> list[Buffer]:
         """Keep a response until it is whole, then put our addresses or version ranges into it.
 
         Args:
             request: what it is the response to.
             chunk: its next bytes.
             left: how many are still to come.
+            now: in seconds.
         """
         if request.received + left > MAX_KEPT:
             pieces: list[Buffer] = [*request.chunks, chunk]
@@ -116,14 +130,15 @@ class Rewriting:
             self._eligibility.know(features)
             self._sessions.offered()
             return pieces
-        return self.rewritten(request, waits=True)
+        return self.rewritten(request, waits=True, now=now)
 
-    def rewritten(self, request: InFlightRequest, *, waits: bool) -> list[Buffer]:
+    def rewritten(self, request: InFlightRequest, *, waits: bool, now: float) -> list[Buffer]:
         """Return a whole response with our addresses; none if it has to wait for listeners.
 
         Args:
             request: what it is the response to.
             waits: it may wait; otherwise the brokers without a listener are left out.
+            now: in seconds.
         """
         frame = b"".join(request.chunks)
         named: set[int] = set()
@@ -133,7 +148,7 @@ class Rewriting:
             return self._resolve(node_id, host, port) if self._resolve is not None else None
 
         try:
-            pieces = readdressed(frame, request.api_key, request.version, resolve)
+            head, body = readdressed(frame, request.api_key, request.version, resolve)
             self._steady.learn_unaddressed(request, frame)
         except ProtocolError as error:
             request.drop_chunks()
@@ -145,7 +160,10 @@ class Rewriting:
             return []
         request.awaits_brokers = frozenset()
         request.drop_chunks()
-        return pieces
+        if request.api_key == ApiKey.METADATA:
+            # Its brokers are those that are left in it: nobody is led to one without a listener.
+            body = self._leaders.bring_up_to_date(body, request.version, now)
+        return [head, body]
 
     def learn(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the next bytes of the response to the gateway's own ApiVersions request."""
@@ -179,8 +197,8 @@ def clamped(
     return [_head(frame, RESPONSE_START_BYTES, body), body], features
 
 
-def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | None) -> list[Buffer]:
-    """Return a response with the addresses at which clients reach brokers through the gateway.
+def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | None) -> tuple[bytes, bytes]:
+    """Return a response with the addresses at which clients reach brokers through the gateway: head and body.
 
     Args:
         frame: the whole frame.
@@ -197,7 +215,7 @@ def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | Non
         resolve = _nowhere
     _, at = response_header(frame, LENGTH_BYTES, api_key, version)
     body = addresses.rewrite(api_key, version, frame[at:], resolve)
-    return [_head(frame, at, body), body]
+    return _head(frame, at, body), body
 
 
 def _head(frame: bytes, body_at: int, body: bytes) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES
 from proxy.protocol.fetch_layout import ABORTED_BYTES, MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
+from proxy.protocol.metadata import LEADER_BYTES, LeaderHint
 from proxy.protocol.primitives import (
     UUID_BYTES,
     Malformed,
@@ -29,6 +30,10 @@ from proxy.protocol.received import Received
 
 NODE_ENDPOINTS_TAG: Final = 0
 """FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
+_CURRENT_LEADER_TAG: Final = 1
+"""Of an entry. Brokers send it from v16 on (fetch-semantics 5)."""
+_MAX_LEADERS: Final = 10_000
+"""So many are kept of a response."""
 
 _THROTTLE = Struct(">i")
 _SESSION_HEAD = Struct(">ihi")  # throttle_time_ms, error_code, session_id
@@ -36,6 +41,7 @@ _SESSION_ID_AT: Final = 6
 _COUNT = Struct(">i")
 _NAME = Struct(">h")
 _ENTRY = Struct(">ih")  # partition_index, error_code
+_LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _BRIDGE: Final = 512
 """Bytes of the next chunk that are joined to a unit which began in an earlier one."""
@@ -114,6 +120,7 @@ class FetchResponseWalk:
         "_layout",
         "_left",
         "_open",
+        "_partition",
         "_size",
         "_skip",
         "_tail",
@@ -124,6 +131,7 @@ class FetchResponseWalk:
         "elements",
         "entries",
         "error_code",
+        "leaders",
         "offset",
         "partitions",
         "record_bytes",
@@ -147,6 +155,7 @@ class FetchResponseWalk:
         self._topics_left = 0
         self._left = 0
         self._key = b""
+        self._partition = 0
         self._open: PartitionResponse | None = None
         self._skip = 0
         self._tail = b""
@@ -171,6 +180,8 @@ class FetchResponseWalk:
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
         """The topic elements of the response, if entries are kept: key, number of entries."""
+        self.leaders: list[LeaderHint] = []
+        """The newer leaders that entries name, if topics have ids (v13 and later)."""
         self.tagged = False
         """The header or a topic element has tags. No schema has any there."""
         self.tags: list[TagSpan] = []
@@ -415,6 +426,7 @@ class FetchResponseWalk:
                 self._open.end += 1
             self._entry_done()
         else:
+            self._partition = partition
             self._at = _ENTRY_TAGS
         return end
 
@@ -461,8 +473,16 @@ class FetchResponseWalk:
             if end - at > 1:
                 entry.ends_empty = False
                 entry.redirects = True
+        if end - at > 1 and self._layout.topic_ids and len(self.leaders) < _MAX_LEADERS:
+            self._note_leader(buffer, at)
         self._entry_done()
         return end
+
+    def _note_leader(self, buffer: bytes, at: int) -> None:
+        for tag, start, end in read_tags(buffer, at)[0]:
+            if tag == _CURRENT_LEADER_TAG and end - start >= LEADER_BYTES:
+                leader = _LEADER.unpack_from(buffer, start)
+                self.leaders.append(LeaderHint(self._key, self._partition, *leader))
 
     def _entry_done(self) -> None:
         if self._open is not None:

@@ -25,6 +25,7 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, Tally
 from proxy.core.histograms import Measured
+from proxy.core.leaders import Leaders
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.logger import Logger
@@ -104,6 +105,7 @@ class Server(Service):
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """The connections that the gateway itself closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
+        self._leaders = Leaders()
         self._descriptors = Descriptors(log, self.note)
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
@@ -318,6 +320,7 @@ class Server(Service):
             versions=versions,
             manager=self.manager,
             broker=broker,
+            leaders=self._leaders,
         )
 
     def _is_opening(self, node_id: int) -> bool:

@@ -8,6 +8,7 @@ from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Event, Refusal
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.leaders import Leaders
 from proxy.core.responses import Rewriting, clamped, readdressed
 from proxy.core.steady import Steady
 from proxy.protocol.addresses import Resolve
@@ -79,6 +80,7 @@ class Scene:
             lambda *why: self.refused.append(why),
             steady,
             ClientSessions(state, None, self.eligibility, ""),
+            Leaders(),
         )
 
     def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:
@@ -86,7 +88,7 @@ class Scene:
         for at in range(0, len(frame), chunk):
             piece = frame[at : at + chunk]
             request.received += len(piece)
-            got += self.rewriting.receive(request, piece, left=len(frame) - request.received)
+            got += self.rewriting.receive(request, piece, left=len(frame) - request.received, now=0.0)
         assert (request.buffered, request.chunks) == (0, [])
         return b"".join(got)
 
@@ -108,14 +110,14 @@ def test_a_response_that_is_not_understood_is_refused(chunk: int) -> None:
 def test_a_response_too_large_to_be_held_is_refused() -> None:
     scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
     request.received = 8
-    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29) == []
+    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29, now=0.0) == []
     assert scene.refused == [(Refusal.TOO_LARGE, "a METADATA v0 response of 536870920 bytes")]
 
 
 def test_version_ranges_too_large_to_be_held_pass() -> None:
     scene, request = Scene(), InFlightRequest(18, 0, b"\0\0\0\7", Disposition.REWRITTEN)
     request.received = 8
-    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29) == [b"\x20\0\0\0head"]
+    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29, now=0.0) == [b"\x20\0\0\0head"]
     assert (request.disposition, scene.refused) == (Disposition.PASSED, [])
 
 

@@ -1,0 +1,83 @@
+"""Metadata responses v10 to v13 for tests, written by kio."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32
+
+from tests.protocol.kio_messages import encode
+
+BROKERS: Final = (1, 2, 3)
+ORDERS: Final = UUID(int=0xA1)
+OTHERS: Final = UUID(int=0xB2)
+
+Told = Mapping[int, tuple[int, int]]
+"""By partition: leader id and leader epoch."""
+
+
+def partition(version: int, index: int, leader: int, epoch: int, error: ErrorCode = ErrorCode.none) -> Any:
+    module = import_module(f"kio.schema.metadata.v{version}.response")
+    return module.MetadataResponsePartition(
+        error_code=error,
+        partition_index=i32(index),
+        leader_id=BrokerId(leader),
+        leader_epoch=i32(epoch),
+        replica_nodes=tuple(map(BrokerId, BROKERS)),
+        isr_nodes=tuple(map(BrokerId, BROKERS[:2])),
+        offline_replicas=(),
+    )
+
+
+def topic(
+    version: int,
+    topic_id: UUID | None,
+    partitions: Iterable[Any],
+    *,
+    name: str = "orders",
+    error: ErrorCode = ErrorCode.none,
+) -> Any:
+    module = import_module(f"kio.schema.metadata.v{version}.response")
+    more: dict[str, Any] = {"topic_authorized_operations": i32(-(2**31))} if version >= 8 else {}
+    if version >= 10:
+        more["topic_id"] = topic_id
+    return module.MetadataResponseTopic(
+        error_code=error, name=TopicName(name), is_internal=False, partitions=tuple(partitions), **more
+    )
+
+
+def message(version: int, *topics: Any, brokers: Iterable[int] = BROKERS) -> Any:
+    module = import_module(f"kio.schema.metadata.v{version}.response")
+    more: dict[str, Any] = {"cluster_authorized_operations": i32(-(2**31))} if 8 <= version <= 10 else {}
+    if version >= 13:
+        more["error_code"] = ErrorCode.none
+    return module.MetadataResponse(
+        throttle_time=timedelta(),
+        brokers=tuple(
+            module.MetadataResponseBroker(
+                node_id=BrokerId(node_id), host=f"broker-{node_id}", port=i32(9092), rack=None
+            )
+            for node_id in brokers
+        ),
+        cluster_id="cluster",
+        controller_id=BrokerId(1),
+        topics=topics,
+        **more,
+    )
+
+
+def body(
+    version: int,
+    told: Told,
+    *,
+    topic_id: UUID | None = ORDERS,
+    brokers: Iterable[int] = BROKERS,
+    tags: tuple[tuple[int, bytes], ...] = (),
+) -> bytes:
+    """Write the body of a response with one topic."""
+    entries = [partition(version, index, *leader) for index, leader in told.items()]
+    return encode(message(version, topic(version, topic_id, entries), brokers=brokers), tags)

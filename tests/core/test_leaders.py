@@ -1,0 +1,300 @@
+"""Metadata that is older than what is known is brought up to date: bytes in, bytes out (KIP-951)."""
+
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from proxy.core.leaders import KEEP_SECONDS, MAX_BYTES, Leaders
+from proxy.protocol.metadata import LeaderHint
+from tests.core.metadata import BROKERS, ORDERS, OTHERS, Told, body, message, partition, topic
+from tests.examples import examples
+from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, kio_decode, response_class
+
+VERSIONS: Final = range(10, 14)
+OLD: Final = {0: (1, 4), 1: (2, 7)}
+NEW: Final = {0: (2, 5), 1: (2, 7)}
+
+versions = pytest.mark.parametrize("version", VERSIONS)
+
+
+def knows(told: Told = NEW, *, topic_id: UUID = ORDERS, now: float = 0.0) -> Leaders:
+    """A table that has seen this."""
+    leaders = Leaders()
+    said = body(12, told, topic_id=topic_id)
+    assert leaders.bring_up_to_date(said, 12, now) is said
+    return leaders
+
+
+@versions
+def test_an_older_response_gets_the_newer_leader_and_epoch(version: int) -> None:
+    assert knows().bring_up_to_date(body(version, OLD), version, 1.0) == body(version, NEW)
+
+
+@versions
+def test_what_one_version_taught_holds_for_the_others_and_tags_stay(version: int) -> None:
+    after = knows().bring_up_to_date(body(version, OLD, tags=UNKNOWN_TAGS), version, 1.0)
+    assert after == body(version, NEW, tags=UNKNOWN_TAGS)
+
+
+@versions
+def test_what_is_as_new_as_what_is_known_stays(version: int) -> None:
+    """Case 67: only a greater epoch is newer."""
+    leaders = knows()
+    for told in (NEW, {0: (3, 5), 1: (2, 7)}, {0: (3, 6), 1: (1, 8)}, {0: (3, 6), 1: (1, 8), 2: (1, 0)}):
+        said = body(version, told)
+        assert leaders.bring_up_to_date(said, version, 1.0) is said
+    assert leaders.updated == 0
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_below_v10_nothing_is_learned_or_changed(version: int) -> None:
+    """A topic has no id there: an older epoch may be that of a topic which was made again (KAFKA-12257)."""
+    leaders = knows()
+    said = encode(message(12, topic(12, ORDERS, [partition(12, 0, 1, 4)])))
+    assert leaders.bring_up_to_date(said, version, 1.0) is said
+
+
+@versions
+def test_a_topic_that_was_made_again_begins_anew(version: int) -> None:
+    leaders = knows()
+    said = body(version, {0: (1, 0), 1: (3, 0)}, topic_id=OTHERS)
+    assert leaders.bring_up_to_date(said, version, 1.0) is said
+    assert leaders.bring_up_to_date(body(version, OLD), version, 1.0) == body(version, NEW)
+
+
+@pytest.mark.parametrize("topic_id", [None, UUID(int=0)])
+def test_a_topic_without_id_is_left_alone(topic_id: UUID | None) -> None:
+    leaders = Leaders()
+    for told in (NEW, OLD):
+        said = body(12, told, topic_id=topic_id)
+        assert leaders.bring_up_to_date(said, 12, 0.0) is said
+    assert leaders.buffered == 0
+
+
+def test_nobody_is_led_to_a_broker_that_the_response_does_not_list() -> None:
+    leaders = knows()
+    said = body(12, OLD, brokers=(1, 3))
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+    assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == body(12, NEW)
+
+
+def test_a_partition_with_an_error_stays_and_teaches_its_epoch() -> None:
+    leaders = knows()
+    gone = partition(12, 0, -1, 4, ErrorCode.leader_not_available)
+    said = encode(message(12, topic(12, ORDERS, [gone, partition(12, 1, 2, 7)])))
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+    newer = replace(gone, leader_epoch=6)
+    said = encode(message(12, topic(12, ORDERS, [newer, partition(12, 1, 2, 7)])))
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+    said = body(12, NEW)  # older than the epoch without a leader: nobody to name
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+    said = body(12, {0: (3, 7), 1: (2, 7)})
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+    assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == said
+
+
+def test_an_epoch_that_is_not_known_can_not_be_compared() -> None:
+    leaders = knows()
+    said = body(12, {0: (1, -1), 1: (1, -1)})
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+    assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == body(12, NEW)
+
+
+def test_a_topic_with_an_error_is_left_alone() -> None:
+    leaders = knows()
+    denied = topic(12, ORDERS, [partition(12, 0, 1, 4)], error=ErrorCode.topic_authorization_failed)
+    said = encode(message(12, denied))
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+
+
+def test_a_response_from_before_partitions_were_added_takes_none_away() -> None:
+    leaders = knows({0: (2, 5), 1: (2, 7), 2: (1, 3)})
+    assert leaders.bring_up_to_date(body(12, {0: (1, 4), 1: (3, 8)}), 12, 1.0) == body(
+        12, {0: (2, 5), 1: (3, 8)}
+    )
+    after = leaders.bring_up_to_date(body(12, {0: (1, 4), 1: (2, 7), 2: (2, 1)}), 12, 1.0)
+    assert after == body(12, {0: (2, 5), 1: (3, 8), 2: (1, 3)})
+
+
+@versions
+def test_a_response_that_is_not_understood_stays_and_teaches_nothing(version: int) -> None:
+    whole = body(version, {0: (3, 9), 1: (3, 9)}, tags=UNKNOWN_TAGS)
+    leaders = knows()
+    for size in range(len(whole)):
+        cut = whole[:size]
+        assert leaders.bring_up_to_date(cut, version, 1.0) is cut
+    longer = whole + b"\0"
+    assert leaders.bring_up_to_date(longer, version, 1.0) is longer
+    assert leaders.bring_up_to_date(body(version, OLD), version, 1.0) == body(version, NEW)
+
+
+# --- current_leader -------------------------------------------------------------------------------
+
+
+def hint(partition: int, leader: int, epoch: int, topic_id: UUID = ORDERS) -> LeaderHint:
+    return LeaderHint(topic_id.bytes, partition, leader, epoch)
+
+
+def test_a_newer_leader_that_another_response_names_is_used() -> None:
+    leaders = knows(OLD)
+    leaders.learn([hint(0, 3, 5), hint(0, 2, 6), hint(0, 1, 5), hint(1, 3, 7)])
+    assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == body(12, {0: (2, 6), 1: (2, 7)})
+
+
+@pytest.mark.parametrize(
+    "told", [hint(0, -1, 9), hint(0, 1, -1), hint(9, 1, 9), hint(0, 3, 9, OTHERS), hint(0, 3, 4)]
+)
+def test_what_names_no_newer_leader_of_a_known_partition_teaches_nothing(told: LeaderHint) -> None:
+    """Cases 65 and 67: (-1, epoch) is sent when the leader is gone; only a greater epoch is newer."""
+    leaders = knows(OLD)
+    leaders.learn([told])
+    said = body(12, OLD)
+    assert leaders.bring_up_to_date(said, 12, 1.0) is said
+
+
+def test_no_more_is_learned_than_a_topic_has_partitions() -> None:
+    leaders = knows(OLD)
+    leaders.learn(hint(partition, 3, 9) for partition in range(100, 1000))
+    leaders.learn([hint(0, 3, 9)])
+    assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == body(12, OLD)
+    leaders.learn([hint(0, 3, 9)])
+    assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == body(12, {0: (3, 9), 1: (2, 7)})
+
+
+# --- how long, and how much -----------------------------------------------------------------------
+
+
+def test_what_nothing_confirms_any_more_is_forgotten() -> None:
+    """A cluster restored from a backup goes back to older epochs: its clients must find their leaders."""
+    leaders = knows()
+    leaders.learn([hint(0, 3, 6)])
+    assert leaders.bring_up_to_date(body(12, OLD), 12, KEEP_SECONDS) == body(12, {0: (3, 6), 1: (2, 7)})
+    said = body(12, OLD)
+    assert leaders.bring_up_to_date(said, 12, KEEP_SECONDS + 1) is said
+
+
+def test_what_is_confirmed_is_kept() -> None:
+    leaders = knows()
+    for now in range(0, int(10 * KEEP_SECONDS), 200):
+        assert leaders.bring_up_to_date(body(12, NEW), 12, float(now)) == body(12, NEW)
+        assert leaders.bring_up_to_date(body(12, OLD), 12, float(now)) == body(12, NEW)
+
+
+def test_topics_that_were_named_longest_ago_make_room() -> None:
+    size = knows().buffered
+    leaders = Leaders(max_bytes=3 * size)
+    ids = [UUID(int=number) for number in range(1, 5)]
+    for now, each in enumerate([*ids[:3], ids[0], ids[3]]):
+        leaders.bring_up_to_date(body(12, NEW, topic_id=each), 12, float(now))
+    assert leaders.buffered == 3 * size
+    for each, found in zip(ids, (NEW, OLD, NEW, NEW), strict=True):
+        # A table of its own for each: what is looked up must not make room here.
+        after = _copy(leaders).bring_up_to_date(body(12, OLD, topic_id=each), 12, 5.0)
+        assert after == body(12, found, topic_id=each)
+
+
+def test_a_topic_beyond_the_limit_is_not_kept() -> None:
+    leaders = Leaders(max_bytes=10)
+    leaders.bring_up_to_date(body(12, NEW), 12, 0.0)
+    assert leaders.buffered == 0
+    assert MAX_BYTES > 10
+
+
+def _copy(leaders: Leaders) -> Leaders:
+    copied = Leaders(leaders._max_bytes)
+    copied._images, copied._seen, copied.buffered = (
+        dict(leaders._images),
+        dict(leaders._seen),
+        leaders.buffered,
+    )
+    return copied
+
+
+# --- the law --------------------------------------------------------------------------------------
+
+
+def leader_of(index: int, epoch: int) -> int:
+    """The leader of an epoch: there is one, or none, for good."""
+    return (-1, 1, 2, 3, 4)[(index * 7 + epoch * 3) % 5]
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> tuple[int, list[Any], tuple[int, ...], list[LeaderHint]]:
+    """A response from some time of a cluster's life, and hints that come before it."""
+    version = draw(st.sampled_from(VERSIONS))
+    topics = []
+    for topic_id in draw(st.lists(st.sampled_from([ORDERS, OTHERS, None]), unique=True, max_size=3)):
+        entries = []
+        for index, epoch in enumerate(draw(st.lists(st.integers(-1, 5), max_size=4))):
+            leader = leader_of(index, epoch)
+            error = ErrorCode.leader_not_available if leader < 0 else ErrorCode.none
+            entries.append(partition(version, index, leader, epoch, error))
+        error = draw(st.sampled_from([ErrorCode.none] * 4 + [ErrorCode.unknown_topic_or_partition]))
+        topics.append(topic(version, topic_id, entries, error=error))
+    hints = [
+        hint(index, leader_of(index, epoch), epoch, topic_id)
+        for topic_id, index, epoch in draw(
+            st.lists(
+                st.tuples(st.sampled_from([ORDERS, OTHERS]), st.integers(0, 3), st.integers(-1, 6)),
+                max_size=2,
+            )
+        )
+    ]
+    brokers = draw(st.sampled_from([BROKERS, (*BROKERS, 4), (1, 2)]))
+    return version, topics, brokers, hints
+
+
+@examples(200)
+@given(st.lists(responses(), min_size=1, max_size=12))
+def test_no_response_is_older_than_what_was_seen_and_nothing_else_changes(history: list[Any]) -> None:
+    """Never older than known, the same when done twice, untouched where nothing newer is known."""
+    leaders = Leaders()
+    known: dict[UUID, dict[int, int]] = {}
+    for version, topics, brokers, hints in history:
+        for told in hints:
+            epochs = known.get(UUID(bytes=told.topic_id), {})
+            if told.leader_id >= 0 and told.leader_epoch > epochs.get(told.partition, 99):
+                epochs[told.partition] = told.leader_epoch
+        leaders.learn(hints)
+        said = encode(message(version, *topics, brokers=brokers), UNKNOWN_TAGS)
+        after = leaders.bring_up_to_date(said, version, 0.0)
+        expected = []
+        for each in topics:
+            entries = []
+            for entry in each.partitions:
+                index, epoch = entry.partition_index, entry.leader_epoch
+                newest = epoch
+                if each.topic_id is not None and not each.error_code.value:
+                    epochs = known.setdefault(each.topic_id, {})
+                    newest = epochs[index] = max(epochs.get(index, -1), epoch)
+                leader = leader_of(index, newest)
+                older = newest > epoch >= 0 and leader in brokers and not entry.error_code.value
+                entries.append(partition(version, index, leader, newest) if older else entry)
+            expected.append(replace(each, partitions=tuple(entries)))
+        assert after == encode(message(version, *expected, brokers=brokers), UNKNOWN_TAGS)
+        assert len(after) == len(said)
+        assert (after is said) == (expected == topics)
+        assert leaders.bring_up_to_date(after, version, 0.0) is after
+
+
+@examples(100)
+@given(st.lists(responses(), min_size=1, max_size=5), st.integers(0, 4000))
+def test_what_is_kept_is_bounded(history: list[Any], most: int) -> None:
+    leaders = Leaders(most)
+    for version, topics, brokers, hints in history:
+        leaders.learn(hints)
+        leaders.bring_up_to_date(encode(message(version, *topics, brokers=brokers)), version, 0.0)
+        assert leaders.buffered <= most
+        assert leaders.buffered == sum(map(len, leaders._images.values()))
+        assert leaders._images.keys() == leaders._seen.keys()
+
+
+def test_kio_reads_what_was_brought_up_to_date() -> None:
+    after = kio_decode(response_class(3, 13), knows().bring_up_to_date(body(13, OLD), 13, 1.0))
+    first = after.topics[0].partitions[0]
+    assert (first.leader_id, first.leader_epoch) == (2, 5)
