@@ -6,6 +6,7 @@ first: the top-level fields and, at v16 and later, the body's tags, which have b
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from proxy.core.client_sessions import ClientSessions
@@ -19,6 +20,7 @@ from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk
+from proxy.protocol.leader_walk import read_leaders
 from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint
 from proxy.protocol.schemas import CONFINED
 
@@ -163,6 +165,9 @@ class Rewriting:
         if request.api_key == ApiKey.METADATA:
             # Its brokers are those that are left in it: nobody is led to one without a listener.
             body = self._leaders.bring_up_to_date(body, request.version, now)
+        elif named:  # brokers are named with the leaders that have moved
+            with suppress(ProtocolError):
+                self._leaders.learn(read_leaders(request.api_key, request.version, body))
         return [head, body]
 
     def learn(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:

@@ -103,7 +103,7 @@ class AddressWalk:
             ProtocolError: the bytes are not such a field.
         """
         if field.struct is None or not field.struct.addressed:
-            return _skip_field(field, self._body, at, flexible=flexible, fixed=self._fixed)
+            return skip_field(field, self._body, at, flexible=flexible, fixed=self._fixed)
         count, start = (read_compact_count if flexible else read_count)(self._body, at)
         array = Array(count or 0, (at, start), flexible)
         for _ in range(array.count):
@@ -156,13 +156,14 @@ def skip(struct: Struct, buffer: bytes, at: int, fixed: list[Span] | None = None
     """
     flexible = struct.flexible
     for field in struct.fields:
-        at = _skip_field(field, buffer, at, flexible=flexible, fixed=fixed)
+        at = skip_field(field, buffer, at, flexible=flexible, fixed=fixed)
     return skip_tags(buffer, at)[1] if flexible else at
 
 
-def _skip_field(
+def skip_field(
     field: Field, buffer: bytes, at: int, *, flexible: bool, fixed: list[Span] | None = None
 ) -> int:
+    """Skip a field that holds no address; return where it ends. See `skip`."""
     kind = field.kind
     if kind is Kind.FIXED:
         end = at + field.size

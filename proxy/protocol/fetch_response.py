@@ -15,7 +15,7 @@ import numpy as np
 
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES
 from proxy.protocol.fetch_layout import ABORTED_BYTES, MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
-from proxy.protocol.metadata import LEADER_BYTES, LeaderHint
+from proxy.protocol.metadata import LEADER_BYTES, MAX_LEADERS, LeaderHint
 from proxy.protocol.primitives import (
     UUID_BYTES,
     Malformed,
@@ -32,8 +32,6 @@ NODE_ENDPOINTS_TAG: Final = 0
 """FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
 _CURRENT_LEADER_TAG: Final = 1
 """Of an entry. Brokers send it from v16 on (fetch-semantics 5)."""
-_MAX_LEADERS: Final = 10_000
-"""So many are kept of a response."""
 
 _THROTTLE = Struct(">i")
 _SESSION_HEAD = Struct(">ihi")  # throttle_time_ms, error_code, session_id
@@ -473,7 +471,7 @@ class FetchResponseWalk:
             if end - at > 1:
                 entry.ends_empty = False
                 entry.redirects = True
-        if end - at > 1 and self._layout.topic_ids and len(self.leaders) < _MAX_LEADERS:
+        if end - at > 1 and self._layout.topic_ids and len(self.leaders) < MAX_LEADERS:
             self._note_leader(buffer, at)
         self._entry_done()
         return end

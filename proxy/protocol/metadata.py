@@ -38,6 +38,10 @@ _LEADER_AT: Final = 6
 """Of leader_id, in an entry."""
 
 
+MAX_LEADERS: Final = 10_000
+"""So many are read of one response that names newer leaders."""
+
+
 class PartitionLeader(NamedTuple):
     """What an entry says of its partition."""
 

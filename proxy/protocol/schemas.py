@@ -53,6 +53,8 @@ class Struct:
     fields: tuple[Field, ...]
     endpoints_tag: int | None = None
     """The tag whose payload is node_endpoints. All other tags are skipped."""
+    leader_tag: int | None = None
+    """The tag whose payload is current_leader (KIP-951)."""
     partial: bool = False
     """The bytes after the fields hold no address and are not walked."""
     flexible: bool = False
@@ -69,8 +71,9 @@ def _string(name: str, *, since: int = 0, until: int = LATEST) -> Field:
     return Field(name=name, kind=Kind.STRING, since=since, until=until)
 
 
-def _array(name: str, *fields: Field, since: int = 0) -> Field:
-    return Field(name=name, kind=Kind.ARRAY, struct=Struct(fields=fields), since=since)
+def _array(name: str, *fields: Field, since: int = 0, leader_tag: int | None = None) -> Field:
+    struct = Struct(fields=fields, leader_tag=leader_tag)
+    return Field(name=name, kind=Kind.ARRAY, struct=struct, since=since)
 
 
 _NODE_ENDPOINTS: Final = _array(
@@ -145,13 +148,14 @@ _PRODUCE: Final = Struct(
             _fixed("topic_id", UUID_BYTES, since=13),
             _array(
                 "partition_responses",
-                _fixed("index", 4),
+                _fixed("partition_index", 4),
                 _fixed("error_code", 2),
                 _fixed("base_offset", 8),
                 _fixed("log_append_time_ms", 8),
                 _fixed("log_start_offset", 8),
                 _array("record_errors", _fixed("batch_index", 4), _string("batch_index_error_message")),
                 _string("error_message"),
+                leader_tag=0,
             ),
         ),
         _fixed("throttle_time_ms", 4),
@@ -287,23 +291,23 @@ keys whose responses ever have addresses are here. Where addresses are rewritten
 version, and requests of others are refused."""
 
 
-def _bring_to(struct: Struct, version: int, *, flexible: bool) -> Struct:
+def _bring_to(struct: Struct, version: int, *, flexible: bool, merges: bool = True) -> Struct:
     fields = [
-        _field_at(field, version, flexible=flexible)
+        _field_at(field, version, flexible=flexible, merges=merges)
         for field in struct.fields
         if field.since <= version <= field.until
     ]
     addressed = struct.endpoints_tag is not None or any(
         field.name == "host" or (field.struct is not None and field.struct.addressed) for field in fields
     )
-    merged = tuple(fields) if addressed else _merge(fields)
+    merged = tuple(fields) if addressed or not merges else _merge(fields)
     return replace(struct, fields=merged, flexible=flexible, addressed=addressed)
 
 
-def _field_at(field: Field, version: int, *, flexible: bool) -> Field:
+def _field_at(field: Field, version: int, *, flexible: bool, merges: bool = True) -> Field:
     if field.struct is None:
         return field
-    return replace(field, struct=_bring_to(field.struct, version, flexible=flexible))
+    return replace(field, struct=_bring_to(field.struct, version, flexible=flexible, merges=merges))
 
 
 def _merge(fields: list[Field]) -> tuple[Field, ...]:
@@ -335,6 +339,23 @@ def layout(api_key: int, version: int) -> Struct | None:
     if message is None or not message.oldest <= version <= message.last:
         raise UnknownVersion(api_key, version)
     return _layout(api_key, version)
+
+
+_NAMES_LEADERS: Final[dict[int, int]] = {
+    ApiKey.PRODUCE: 13,
+    ApiKey.SHARE_FETCH: 1,
+    ApiKey.SHARE_ACKNOWLEDGE: 1,
+}
+"""API key -> the first version that names a current_leader and the id of its topic."""
+
+
+@cache
+def leaders_layout(api_key: int, version: int) -> Struct | None:
+    """Return the struct of a response's body field by field, if it names leaders by topic id (KIP-951)."""
+    message = _MESSAGES.get(api_key)
+    if message is None or not _NAMES_LEADERS.get(api_key, LATEST) <= version <= message.last:
+        return None
+    return _bring_to(message.struct, version, flexible=True, merges=False)
 
 
 ENDPOINTS: Final = _field_at(_NODE_ENDPOINTS, LATEST, flexible=True)

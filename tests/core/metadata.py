@@ -1,5 +1,6 @@
-"""Metadata responses v10 to v13 for tests, written by kio."""
+"""Metadata responses, and others that name leaders, for tests."""
 
+import struct
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from importlib import import_module
@@ -81,3 +82,33 @@ def body(
     """Write the body of a response with one topic."""
     entries = [partition(version, index, *leader) for index, leader in told.items()]
     return encode(message(version, topic(version, topic_id, entries), brokers=brokers), tags)
+
+
+def moved(api_key: int, topic_id: UUID, leader: tuple[int, int]) -> bytes:
+    """Write the body of Produce, ShareFetch or ShareAcknowledge: partition 0 has another leader (error 6)."""
+    head = bytes(4) + b"\0\6"  # partition_index, error_code
+    told = struct.pack(">ii", *leader) + b"\0"
+    endpoint = struct.pack(">i", leader[0]) + _compact(f"broker-{leader[0]}") + struct.pack(">i", 9092)
+    endpoints = _one(endpoint + b"\0\0")
+    if api_key == 0:  # base_offset, log_append_time, log_start_offset, record_errors, error_message
+        entry = head + b"\xff" * 24 + b"\1\0" + _tag(told)
+        return _one(topic_id.bytes + _one(entry) + b"\0") + bytes(4) + _tag(endpoints)
+    share_fetch = (
+        api_key == 78
+    )  # error_message, acknowledge_error_code and _message; records, acquired_records
+    entry = head + bytes(4) + told + b"\0\1\0" if share_fetch else head + b"\0" + told + b"\0"
+    lock = bytes(4)  # acquisition_lock_timeout_ms
+    return bytes(4 + 2 + 1) + lock + _one(topic_id.bytes + _one(entry) + b"\0") + endpoints + b"\0"
+
+
+def _one(element: bytes) -> bytes:
+    return b"\2" + element
+
+
+def _tag(payload: bytes) -> bytes:
+    """A tag buffer with tag 0 alone."""
+    return b"\1\0" + bytes([len(payload)]) + payload
+
+
+def _compact(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode()

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.core.leaders import Leaders
 from proxy.protocol.api import ApiKey
-from tests.core.metadata import Told, body
+from tests.core.metadata import Told, body, moved
 from tests.frames import entry, fetch, fetch_response, topic_id
 from tests.model.wire import NodeEndpoint, current_leader_tag, node_endpoints_tag
 from tests.playbook import Playbook, request, response
@@ -70,9 +70,9 @@ def test_a_leader_in_the_error_of_a_fetch_is_used_in_metadata(version: int, erro
     first, second = (Playbook(resolve=gateway, leaders=leaders) for _ in range(2))
     asked(first, 1, metadata(1, OLD), metadata(1, OLD))
     asks = fetch(version, (TOPIC, 0), correlation=2)
-    moved = entry(0, error=error, records=None, tags=(current_leader_tag(2, 5),))
+    gone = entry(0, error=error, records=None, tags=(current_leader_tag(2, 5),))
     node = node_endpoints_tag([NodeEndpoint(node_id=2, host="broker-2", port=9092, rack=None)])
-    told = fetch_response(version, (TOPIC, [moved]), correlation_id=2, tags=(node,))
+    told = fetch_response(version, (TOPIC, [gone]), correlation_id=2, tags=(node,))
     first.client(asks).to_broker(asks).broker(told, chunk=chunk).to_client(told)
     asked(second, 3, metadata(3, OLD), metadata(3, NEW))
 
@@ -85,6 +85,18 @@ def test_a_leader_in_a_response_of_the_session_is_used_in_metadata() -> None:
     asked(play, 60, metadata(60, OLD), metadata(60, OLD))
     asks = fetch(16, *wants, correlation=61)
     play.client(asks).takes_broker()
-    moved = entry(0, error=6, records=None, tags=(current_leader_tag(2, 5),))
-    play.broker(fetch_response(16, (TOPIC, [moved]), correlation_id=61, session_id=77)).takes_client()
+    gone = entry(0, error=6, records=None, tags=(current_leader_tag(2, 5),))
+    play.broker(fetch_response(16, (TOPIC, [gone]), correlation_id=61, session_id=77)).takes_client()
     asked(play, 62, metadata(62, OLD), metadata(62, NEW))
+
+
+@pytest.mark.parametrize(("key", "version"), [(0, 13), (78, 1), (79, 2)])
+def test_a_leader_in_another_response_is_used_in_metadata(key: int, version: int) -> None:
+    """Case 66: Produce names leaders as Fetch does; so do share groups."""
+    leaders = Leaders()
+    first, second = (Playbook(resolve=gateway, leaders=leaders) for _ in range(2))
+    asked(first, 1, metadata(1, OLD), metadata(1, OLD))
+    asks = request(key, version, 2, b"\0\0\xff\xff...")  # flexible: no tags, no transactional id, acks
+    told = response(2, b"\0" + moved(key, UUID(bytes=topic_id(TOPIC)), (2, 5)))
+    first.client(asks).to_broker(asks).broker(told).to_client(told)
+    asked(second, 3, metadata(3, OLD), metadata(3, NEW))
