@@ -175,15 +175,7 @@ class Admin:
         order = [node_id, *(other for other in replicas if other != node_id)]
         if node_id not in replicas:
             order.pop()
-        self._reassign(name, partition, order)
-        self._await(
-            f"{name}-{partition} is on {order}",
-            lambda state: (
-                state.topics[name].replicas[partition] == order
-                and node_id in state.topics[name].in_sync[partition]
-            ),
-            name,
-        )
+        self.reorder(name, partition, order)
         body = array([string(name) + array([struct.pack(">i", partition)])]) + struct.pack(">i", 20_000)
         reader = self._controller_call(ELECT_LEADERS, 0, body)
         reader.int32()  # throttle
@@ -197,6 +189,22 @@ class Admin:
         self._await(
             f"{name}-{partition} is led by {node_id}",
             lambda state: state.topics[name].leaders[partition] == node_id,
+            name,
+        )
+
+    def reorder(self, name: str, partition: int, replicas: Sequence[int]) -> None:
+        """Set a partition's replicas. Wait until every broker knows it, and the first one is in sync.
+
+        The leader stays until the next election.
+        """
+        order = list(replicas)
+        self._reassign(name, partition, order)
+        self._await(
+            f"{name}-{partition} is on {order}",
+            lambda state: (
+                state.topics[name].replicas[partition] == order
+                and order[0] in state.topics[name].in_sync[partition]
+            ),
             name,
         )
 
