@@ -394,6 +394,7 @@ class Server(Service):
             accepted=self.accepted,
             turned_away=self.turned_away,
             faults=self.faults,
+            leaders_updated=self._leaders.updated,
             recent_events=self.totals.recent_events,
             links=by_broker,
             paused=paused,

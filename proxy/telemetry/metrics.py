@@ -90,6 +90,11 @@ def _connections(counts: Counts) -> Iterator[Metric]:
     for side, count in counts.faults.items():
         faults.add_metric([side], count)
     yield faults
+    yield CounterMetricFamily(
+        "fetchgate_leaders_updated",
+        "Partitions in Metadata responses whose leader was brought up to date.",
+        value=counts.leaders_updated,
+    )
     paused = GaugeMetricFamily(
         "fetchgate_paused_connections",
         "Connections of which this side is currently not read.",

@@ -128,6 +128,7 @@ def overview(account: Account) -> dict[str, Any]:
         "connections_accepted": counts.accepted,
         "connections_max": config.max_connections,
         "connections_turned_away": counts.turned_away,
+        "leaders_updated": counts.leaders_updated,
     }
 
 

@@ -234,6 +234,8 @@ class Counts:
     """The connections that the gateway itself closed, by reason."""
     faults: Counter[str] = field(default_factory=Counter)
     """By side."""
+    leaders_updated: int = 0
+    """Partitions in Metadata responses whose leader was brought up to date."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -250,6 +252,7 @@ class Counts:
         self.accepted += other.accepted
         self.turned_away.update(other.turned_away)
         self.faults.update(other.faults)
+        self.leaders_updated += other.leaders_updated
         self.recent_events.add(other.recent_events)
         for node_id, links in other.links.items():
             self.links.setdefault(node_id, WithBroker()).add(links)

@@ -340,3 +340,4 @@ def test_a_broker_that_has_missed_moves_leads_nobody_back(
             assert all(through[at] >= newest[at] for at in moving), (through, newest)
             stale = any(directly[at] < newest[at] for at in moving)
     assert stale
+    assert gateway.metric("fetchgate_leaders_updated_total") >= 1
