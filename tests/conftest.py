@@ -11,7 +11,7 @@ from hypothesis import settings
 from tests.names import Names
 from tools import debian
 from tools.gateway import GatewayProcess
-from tools.kafka import LATEST, Broker, Cluster
+from tools.kafka import LATEST, Broker, Cluster, ports
 from tools.kafka.java import java_home
 
 os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is installed comes first
@@ -24,6 +24,14 @@ settings.register_profile("check", deadline=None, max_examples=10)
 settings.load_profile("test")
 
 _gateways: list[GatewayProcess] = []
+
+
+def pytest_configure() -> None:
+    """Give each of pytest's processes ports of its own: a gateway binds rows of 300, one after the other."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    part = (ports.HIGHEST - ports.LOWEST) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports.LOWEST += number * part
+    ports.HIGHEST = ports.LOWEST + part
 
 
 @pytest.fixture(scope="session", autouse=True)
