@@ -12,6 +12,7 @@ from tests.fetch_manager.cases import CASES, Case
 from tests.fetch_manager.script import Script, Server
 from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tests.integration.test_fetch_manager_live import Connections, LiveWorld
+from tests.tools.test_deploy import IN_A_ROW
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -140,6 +141,8 @@ def test_two_gateways_in_a_row_have_sessions_between_them(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
     """A client without sessions, a gateway, a gateway, Kafka 1.0: neither end knows of the session."""
+    options = [[word for word in line.split() if word.startswith("--")] for line in IN_A_ROW]
+    assert options == [["--bootstrap", "--listen"], ["--bootstrap"]], "as docs/deploy.md says, and as here"
     with Broker("1.0.2") as broker, Admin(broker.address) as admin:
         admin.create_topic("events", partitions=PARTITIONS)
         far = start_gateway(broker.address)

@@ -564,11 +564,13 @@ HERE: Final = ("kubectl kustomize", "systemd-analyze")
 
 _, GATEWAYS = blocks("Transparent mode by hand")
 """How the gateway is started: run by tests/integration/test_transparent_live.py."""
+IN_A_ROW = commands("Two gateways in a row")
+"""Run by tests/integration/test_client_sessions_live.py."""
 
 
 def test_no_command_of_the_page_is_forgotten() -> None:
     known = (*ELSEWHERE, *HERE, "tools/deploy/transparent.sh")
-    run = [*GATEWAYS, *commands("systemd")]  # these by tests/integration/test_deploy_systemd.py
+    run = [*GATEWAYS, *IN_A_ROW, *commands("systemd")]  # these by tests/integration/test_deploy_systemd.py
     assert [line for line in commands() if not line.startswith(known) and line not in run] == []
 
 
