@@ -37,8 +37,8 @@ FOLLOWERS_SECONDS: Final = 5.0
 """The followers of a broker have their sessions so long after all replicas are in sync."""
 
 READS_ON: Final = ("confluent-kafka",)
-"""Consumers that may read on from their old offset in a topic that was made again: librdkafka, direct as
-well (fetch-semantics 6.7). What is there before that offset they miss."""
+"""Consumers that now and then miss the beginning of a topic that was made again: librdkafka, direct as well
+(fetch-semantics 6.7)."""
 OWN_ENDINGS: Final = {"kafka-python-2.0.2": "ValueError: Invalid file object: None"}
 """How consumers end by their own fault when a connection is lost: it looks at a socket that it has closed."""
 
