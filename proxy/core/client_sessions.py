@@ -22,10 +22,10 @@ from proxy.fetch_manager.contexts import (
     SessionlessFetchContext,
 )
 from proxy.fetch_manager.manager import FetchManager
-from proxy.fetch_manager.session import FIRST_EPOCH, INITIAL_EPOCH, FetchSession
+from proxy.fetch_manager.session import FetchSession
 from proxy.protocol.api import REQUEST_CORRELATION_ID, ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
-from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
+from proxy.protocol.fetch_request import FIRST_EPOCH, INITIAL_EPOCH, FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import Buffer, ProtocolError
 
 _FLOODS: Final = 3

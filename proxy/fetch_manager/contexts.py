@@ -13,7 +13,7 @@ import numpy as np
 
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.partitions import NOT_TOLD, SessionPartitions
-from proxy.fetch_manager.session import FetchSession, next_epoch
+from proxy.fetch_manager.session import FetchSession
 from proxy.fetch_manager.walk import OrderedWalk, ResponseColumns
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, RESPONSE_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import (
@@ -22,7 +22,7 @@ from proxy.protocol.fetch_layout import (
     FetchLayout,
     Rows,
 )
-from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_request import FetchRequest, next_epoch
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
 from proxy.protocol.received import Received
 

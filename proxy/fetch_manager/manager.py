@@ -12,11 +12,17 @@ from proxy.fetch_manager.contexts import (
     SessionErrorContext,
     SessionlessFetchContext,
 )
-from proxy.fetch_manager.requests import forgotten, full_fetch, sessionless
-from proxy.fetch_manager.session import INITIAL_EPOCH, FetchSession, next_epoch
+from proxy.fetch_manager.requests import full_fetch, sessionless
+from proxy.fetch_manager.session import FetchSession
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import SESSION_VERSION
-from proxy.protocol.fetch_request import MAX_PARTITIONS, SESSIONLESS_EPOCH, FetchRequest
+from proxy.protocol.fetch_request import (
+    INITIAL_EPOCH,
+    MAX_PARTITIONS,
+    SESSIONLESS_EPOCH,
+    FetchRequest,
+    next_epoch,
+)
 
 _NOT_A_CONSUMER: Final = "not a consumer"
 _IGNORED: Final = "forgets without a session"
@@ -119,8 +125,8 @@ class FetchManager:
         if fetch.partitions:
             partitions.update(fetch.topics.listing(fetch.frame))
             session.silent = b""
-        if gone := forgotten(fetch):
-            partitions.forget(gone)
+        if fetch.forgotten:
+            partitions.forget(fetch.forgotten)
             session.silent = b""
         if not len(partitions):
             # It is told once what it has added and forgotten in this fetch (cases 38 and 40).

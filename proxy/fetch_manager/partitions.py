@@ -7,12 +7,12 @@ its code, topic number and partition number in one integer, in an index that is 
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from proxy.protocol.fetch_layout import LAYOUTS, Entries, FetchLayout, Rows
+from proxy.protocol.fetch_layout import PARTITION_BYTES, Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 
 Codes: TypeAlias = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ NO_ROW: Final = -1
 _TOPIC_SHIFT: Final = 32
 _SPARE_TOPICS: Final = 64
 """Topics without partitions that may be remembered, in addition to twice the partitions."""
-_NO_VALUE: Final = {"epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+_NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
 """What a request means that has no such field (FetchRequest.json)."""
 
 
@@ -95,12 +95,15 @@ class SessionPartitions:
         self.requests[rows[known]] = entries[known]
         self._append(codes[~known], entries[~known])
 
-    def forget(self, forgotten: Sequence[tuple[bytes, Partitions]]) -> None:
-        """Remove partitions; those that are not known are no error (fetch-semantics 2.3)."""
-        if not forgotten:
-            return
-        topics = [(key, len(partitions)) for key, partitions in forgotten]
-        rows = self.rows(topics, np.concatenate([partitions for _, partitions in forgotten]))
+    def forget(self, forgotten: Sequence[tuple[bytes, bytes]]) -> None:
+        """Remove partitions; those that are not known are no error (fetch-semantics 2.3).
+
+        Args:
+            forgotten: topic keys, and the partition numbers of each, 4 bytes each.
+        """
+        topics = [(key, len(numbers) // PARTITION_BYTES) for key, numbers in forgotten]
+        numbers = b"".join([numbers for _, numbers in forgotten])
+        rows = self.rows(topics, np.frombuffer(numbers, ">u4"))
         keep = np.ones(len(self), np.bool_)
         keep[rows[rows >= 0]] = False
         if not keep.all():
@@ -175,7 +178,7 @@ class SessionPartitions:
             if key not in numbers:
                 numbers[key] = len(self._keys)
                 self._keys.append(key)
-        codes = entries.view(_FIELDS[self.layout.request_entry])["partition"].astype(np.int64)
+        codes = entries.view(self.layout.request_fields)["partition"].astype(np.int64)
         topics = np.array([numbers[key] for key in listing.keys], np.int64)
         codes += np.repeat(topics << _TOPIC_SHIFT, listing.counts)
         return codes
@@ -236,28 +239,11 @@ def _once_each(codes: Codes) -> tuple[Rows | None, Rows]:
     return first[by_place], last[by_place]
 
 
-def _fields(layout: FetchLayout) -> "np.dtype[Any]":
-    """Return the fields of a request's entry (fetch-semantics 1.3 and 1.5)."""
-    version = layout.version
-    kinds = [("partition", ">u4")]
-    kinds += [("epoch", ">i4")] if version >= 9 else []
-    kinds += [("fetch_offset", ">i8")]
-    kinds += [("last_fetched_epoch", ">i4")] if version >= 12 else []
-    kinds += [("log_start_offset", ">i8")] if version >= 5 else []
-    kinds += [("max_bytes", ">i4")]
-    kinds += [("tags", "u1")] if version >= 12 else []
-    return np.dtype(kinds)
-
-
-_FIELDS: Final = {layout.request_entry: _fields(layout) for layout in LAYOUTS.values()}
-"""By the size of an entry: the fields of those versions are the same."""
-
-
 def _converted(entries: Entries, layout: FetchLayout, wanted: FetchLayout) -> Entries:
     """Return entries of one layout as another has them."""
     if layout.request_entry == wanted.request_entry:
         return entries
-    old, fields = entries.view(_FIELDS[layout.request_entry]), _FIELDS[wanted.request_entry]
+    old, fields = entries.view(layout.request_fields), wanted.request_fields
     new = np.zeros(len(entries), fields)
     for name in fields.names or ():
         if name in (old.dtype.names or ()):

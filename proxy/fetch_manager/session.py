@@ -1,14 +1,7 @@
 """A session toward a client (KIP-227; fetch-semantics 2.1)."""
 
-from typing import Final
-
 from proxy.fetch_manager.partitions import SessionPartitions
-from proxy.protocol.fetch_request import SESSIONLESS_EPOCH
-
-INITIAL_EPOCH: Final = 0
-"""The epoch of a full fetch that asks for a session."""
-FIRST_EPOCH: Final = 1
-MAX_EPOCH: Final = 2**31 - 1
+from proxy.protocol.fetch_request import FIRST_EPOCH
 
 
 class FetchSession:
@@ -60,10 +53,3 @@ class FetchSession:
     def __repr__(self) -> str:
         size = len(self.partitions)
         return f"<FetchSession {self.session_id} epoch={self.epoch} partitions={size}>"
-
-
-def next_epoch(epoch: int) -> int:
-    """Return the epoch that follows (FetchMetadata.nextEpoch; fetch-semantics 2.2)."""
-    if epoch < 0:
-        return SESSIONLESS_EPOCH
-    return FIRST_EPOCH if epoch == MAX_EPOCH else epoch + 1

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.fetch_manager.partitions import Offsets, Partitions
-from proxy.protocol.fetch_layout import HIGH_WATERMARK, LAYOUTS, LOG_START_OFFSET, Entries, FetchLayout, Rows
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, Entries, FetchLayout, Rows
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 
 _OFFSETS: Final = Struct(">qqq")  # high_watermark, last_stable_offset, log_start_offset
@@ -50,9 +50,10 @@ class ResponseColumns:
         self.entry_places: Rows = np.zeros(0, np.intp)
         """The places of these in the response."""
         runs = [run.entries for run in walk.runs]
-        self.items: Entries = runs[0] if len(runs) == 1 else np.concatenate(runs) if runs else _NO_ITEMS
+        nothing = np.zeros(0, walk.layout.response_item)
+        self.items: Entries = runs[0] if len(runs) == 1 else np.concatenate(runs or [nothing])
         """The entries that are in runs."""
-        fields = self.items.view(_FIELDS[self.items.itemsize])
+        fields = self.items.view(walk.layout.response_fields)
         self.partitions: Partitions = fields["partition"]
         self.high_watermarks: Offsets = fields["high_watermark"]
         self.log_starts: Offsets = fields["log_start_offset"]
@@ -78,22 +79,3 @@ def _mixed(in_run: npt.NDArray[np.bool_], runs: npt.NDArray[Any], entries: Seque
     column[in_run] = runs
     column[~in_run] = entries
     return column
-
-
-def _fields(layout: FetchLayout) -> "np.dtype[Any]":
-    """Return the fields of a response's entry that a session compares."""
-    return np.dtype(
-        {
-            "names": ["partition", "high_watermark", "log_start_offset"],
-            "formats": [">u4", ">i8", ">i8"],
-            "offsets": [0, HIGH_WATERMARK.start, LOG_START_OFFSET.start],
-            "itemsize": layout.response_entry,
-        }
-    )
-
-
-_FIELDS: Final = {
-    layout.response_entry: _fields(layout) for layout in LAYOUTS.values() if layout.version >= 5
-}
-"""By the size of an entry."""
-_NO_ITEMS: Final[Entries] = np.zeros(0, LAYOUTS[7].response_item)

@@ -87,10 +87,11 @@ class FetchLayout:
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
     """The fields of `request_item`: ``partition`` (unsigned, so that a negative number is far out of range),
-    ``offset`` (fetch_offset), and from v9 on ``epoch`` (current_leader_epoch)."""
+    ``epoch`` (current_leader_epoch, v9), ``offset`` (fetch_offset), ``last_epoch`` (last_fetched_epoch, v12),
+    ``log_start_offset`` (v5), ``max_bytes`` and ``tags`` (v12)."""
     response_fields: np.dtype[Any]
     """The fields of `response_item`: ``partition``, ``error``, ``high_watermark``, ``last_stable_offset``,
-    ``end``."""
+    ``log_start_offset`` (v5), ``end``."""
 
     def prefix(self, key: bytes, count: int) -> bytes:
         """Return the first bytes of a topic element, in requests and responses: key and number of entries."""
@@ -115,7 +116,6 @@ class FetchLayout:
 def _layout(version: int) -> FetchLayout:
     # KIP-482; entry sizes and offsets: fetch-semantics 1.5.
     flexible = version >= 12
-    request_entry = 33 if flexible else 28 if version >= 9 else 24 if version >= 5 else 16
     aborted = LOG_START_OFFSET.stop if version >= 5 else LOG_START_OFFSET.start
     # KIP-392: preferred_read_replica, -1 for none.
     preferred = b"\xff\xff\xff\xff" if version >= 11 else b""
@@ -131,10 +131,15 @@ def _layout(version: int) -> FetchLayout:
     limits = 0 if version >= 15 else _REPLICA_ID_BYTES
     isolation = limits + _LIMITS_BYTES
     session = isolation + 1
-    # KIP-320: current_leader_epoch from v9 on.
-    offset = 8 if version >= 9 else 4
-    request_fields = {"partition": (">u4", 0), "offset": (">i8", offset)}
-    request_fields |= {"epoch": (">i4", 4)} if version >= 9 else {}
+    # FetchRequest.json; KIP-320 brought the epochs.
+    request_fields = [("partition", ">u4")]
+    request_fields += [("epoch", ">i4")] if version >= 9 else []
+    request_fields += [("offset", ">i8")]
+    request_fields += [("last_epoch", ">i4")] if flexible else []
+    request_fields += [("log_start_offset", ">i8")] if version >= 5 else []
+    request_fields += [("max_bytes", ">i4")]
+    request_fields += [("tags", "u1")] if flexible else []
+    request_item = np.dtype(request_fields)
     response_fields = {
         "partition": (">u4", 0),
         "error": (">i2", ERROR_CODE.start),
@@ -142,6 +147,7 @@ def _layout(version: int) -> FetchLayout:
         "last_stable_offset": (">i8", LAST_STABLE_OFFSET.start),
         "end": (f"V{len(ends[0])}", aborted),
     }
+    response_fields |= {"log_start_offset": (">i8", LOG_START_OFFSET.start)} if version >= 5 else {}
     return FetchLayout(
         version=version,
         flexible=flexible,
@@ -150,16 +156,16 @@ def _layout(version: int) -> FetchLayout:
         request_isolation=isolation,
         request_session=session,
         request_head=session + (SESSION.size if version >= SESSION_VERSION else 0),
-        request_offset=offset,
-        request_entry=request_entry,
+        request_offset=8 if version >= 9 else 4,
+        request_entry=request_item.itemsize,
         response_head=10 if version >= SESSION_VERSION else 4,
         response_entry=response_entry,
         aborted=aborted,
         empty_ends=ends,
         empty_runs=(_empty_run(aborted, ends[0]), _empty_run(aborted, ends[1])),
-        request_item=np.dtype(f"V{request_entry}"),
+        request_item=np.dtype(f"V{request_item.itemsize}"),
         response_item=np.dtype(f"V{response_entry}"),
-        request_fields=_fields(request_fields, request_entry),
+        request_fields=request_item,
         response_fields=_fields(response_fields, response_entry),
     )
 

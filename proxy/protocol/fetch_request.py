@@ -33,7 +33,12 @@ from proxy.protocol.primitives import (
     skip_tags,
 )
 
+INITIAL_EPOCH: Final = 0
+"""The epoch of a full fetch that asks for a session."""
 SESSIONLESS_EPOCH: Final = -1
+FIRST_EPOCH: Final = 1
+"""The epoch of the first incremental fetch."""
+MAX_EPOCH: Final = 2**31 - 1
 
 _LIMITS = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
 _MIN_BYTES_AT: Final = 4
@@ -140,6 +145,10 @@ class FetchRequest:
     topics: Topics
     not_plain: str
     """Why this is not a plain consumer's fetch; "" if it is one."""
+    forgotten: list[tuple[bytes, bytes]]
+    """forgotten_topics_data: topic keys, and the partition numbers of each, 4 bytes each."""
+    topics_end: int
+    """Offset behind ``topics``."""
     tail: int
     """Offset of rack and tags, which follow the forgotten topics."""
     _listing: Listing | None = None
@@ -187,6 +196,8 @@ class FetchRequest:
             self.session_epoch,
             self.topics,
             self.not_plain,
+            self.forgotten,
+            self.topics_end,
             self.tail,
         )
 
@@ -195,6 +206,16 @@ class FetchRequest:
         at = self.body + self.layout.request_session
         session = SESSION.pack(session_id, session_epoch)
         return b"".join((self.frame[:at], session, self.frame[at + SESSION.size :]))
+
+
+def next_epoch(epoch: int) -> int:
+    """Return the epoch that follows (FetchMetadata.nextEpoch; fetch-semantics 2.2).
+
+    2^31-1 is followed by 1: 0 would ask for a new session (case 17).
+    """
+    if epoch < 0:
+        return SESSIONLESS_EPOCH
+    return FIRST_EPOCH if epoch == MAX_EPOCH else epoch + 1
 
 
 def min_bytes_at(body: int, version: int) -> int:
@@ -247,10 +268,9 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     if version >= SESSION_VERSION:
         session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)
     walk = _TopicsWalk(frame, layout)
-    at = walk.walk_topics(head_end)
-    at, forgets = _forgotten(frame, layout, at)
-    tail = at
-    tagged = _tail(frame, layout, at)
+    topics_end = walk.walk_topics(head_end)
+    forgotten, tail = _forgotten(frame, layout, topics_end)
+    tagged = _tail(frame, layout, tail)
     # These three are values of `Reason` (proxy/session/decision.py), which this lower floor can't import.
     not_plain = ""
     # Followers are privileged and drive the ISR (fetch-semantics, traps 1 and 2; case 90).
@@ -259,13 +279,24 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     elif tagged or walk.topics.tagged:
         # No consumer has tags: replica_state, cluster_id and others are KRaft's (fetch-semantics 1.3).
         not_plain = "tags"
-    elif forgets and session_id == 0 and epoch <= 0:
+    elif forgotten and session_id == 0 and epoch <= 0:
         # A broker ignores what a full fetch forgets (fetch-semantics 2.3); no client is known to send it.
         not_plain = "forgets without a session"
     elif walk.long_name or body > MAX_AROUND or len(frame) - tail > MAX_AROUND:
         not_plain = "not looked into"
     return FetchRequest(
-        frame, body, layout, max_wait_ms, isolation, session_id, epoch, walk.topics, not_plain, tail
+        frame,
+        body,
+        layout,
+        max_wait_ms,
+        isolation,
+        session_id,
+        epoch,
+        walk.topics,
+        not_plain,
+        forgotten,
+        topics_end,
+        tail,
     )
 
 
@@ -420,25 +451,26 @@ def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
     return key, at
 
 
-def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[int, bool]:
-    """Skip forgotten_topics_data; return where it ends, and whether it names a topic."""
+def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[list[tuple[bytes, bytes]], int]:
+    """Read forgotten_topics_data; return keys and partition numbers, and the offset after them."""
+    found: list[tuple[bytes, bytes]] = []
     if layout.version < SESSION_VERSION:
-        return at, False
+        return found, at
     if layout.flexible and frame[at : at + 1] == _NO_ELEMENTS:
-        return at + 1, False
+        return found, at + 1
     read = read_compact_count if layout.flexible else read_count
     topics, at = read(frame, at)
     if topics is not None and topics > MAX_TOPICS:
         raise TooMany(f"a fetch that forgets {topics} topics")
     for _ in range(topics or 0):
-        _, at = _read_key(frame, layout, at)
+        key, at = _read_key(frame, layout, at)
         count, at = read(frame, at)
-        at += PARTITION_BYTES * (count or 0)
-        if layout.flexible:
-            _, at = skip_tags(frame, at)
-    if at > len(frame):
-        raise Truncated("forgotten topics", at)
-    return at, bool(topics)
+        end = at + PARTITION_BYTES * (count or 0)
+        if end > len(frame):
+            raise Truncated("forgotten topics", at)
+        found.append((key, frame[at:end]))
+        at = skip_tags(frame, end)[1] if layout.flexible else end
+    return found, at
 
 
 def build_fetch_request(

@@ -115,7 +115,6 @@ class FetchResponseWalk:
         "_isolation",
         "_keep",
         "_key",
-        "_layout",
         "_left",
         "_open",
         "_partition",
@@ -129,6 +128,7 @@ class FetchResponseWalk:
         "elements",
         "entries",
         "error_code",
+        "layout",
         "leaders",
         "offset",
         "partitions",
@@ -145,7 +145,7 @@ class FetchResponseWalk:
     )
 
     def __init__(self, layout: FetchLayout, isolation_level: int, *, keep: bool, spans: bool = False) -> None:
-        self._layout = layout
+        self.layout = layout
         self._isolation = 1 if isolation_level else 0
         self._ends_empty = layout.empty_ends[self._isolation]
         self._keep = keep
@@ -321,7 +321,7 @@ class FetchResponseWalk:
         return at
 
     def _header(self, buffer: bytes, at: int, base: int) -> int:
-        layout = self._layout
+        layout = self.layout
         size = LENGTH_BYTES + int.from_bytes(buffer[at : at + LENGTH_BYTES])
         at += RESPONSE_START_BYTES
         if layout.flexible:
@@ -349,7 +349,7 @@ class FetchResponseWalk:
         return end
 
     def _topic(self, buffer: bytes, at: int) -> int:
-        layout = self._layout
+        layout = self.layout
         if layout.topic_ids:
             end = at + UUID_BYTES
         elif layout.flexible:
@@ -375,7 +375,7 @@ class FetchResponseWalk:
     def _entry(self, buffer: bytes, at: int, base: int) -> int:
         if self._left >= _RUN_WORTH and (end := self._run(buffer, at)):
             return end
-        layout = self._layout
+        layout = self.layout
         start = at
         partition, error = _ENTRY.unpack_from(buffer, at)
         at += layout.aborted
@@ -430,7 +430,7 @@ class FetchResponseWalk:
 
     def _run(self, buffer: bytes, at: int) -> int:
         """Walk the next entries without changes; return where they end, 0 if there are only a few."""
-        layout, left = self._layout, self._left
+        layout, left = self.layout, self._left
         found = layout.empty_runs[self._isolation].match(buffer, at)
         count = min((found.end() - at) // layout.response_entry, left) if found is not None else 0
         if count < _RUN_WORTH:
@@ -448,7 +448,7 @@ class FetchResponseWalk:
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
         """Count the entries without changes from an offset on, by columns: the fastest way for many."""
-        layout = self._layout
+        layout = self.layout
         most = min((len(buffer) - at) // layout.response_entry, left)
         size, count = 8 * MAX_RUN_MATCH, 0
         while count < most:
@@ -471,7 +471,7 @@ class FetchResponseWalk:
             if end - at > 1:
                 entry.ends_empty = False
                 entry.redirects = True
-        if end - at > 1 and self._layout.topic_ids and len(self.leaders) < MAX_LEADERS:
+        if end - at > 1 and self.layout.topic_ids and len(self.leaders) < MAX_LEADERS:
             self._note_leader(buffer, at)
         self._entry_done()
         return end
@@ -491,7 +491,7 @@ class FetchResponseWalk:
             self._entries_done()
 
     def _entries_done(self) -> None:
-        if self._layout.flexible:
+        if self.layout.flexible:
             self._at = _TOPIC_TAGS
         else:
             self._topic_done()
@@ -501,7 +501,7 @@ class FetchResponseWalk:
         if self._topics_left > 0:
             self._at = _TOPIC
         else:
-            self._at = _BODY_TAGS if self._layout.flexible else _END
+            self._at = _BODY_TAGS if self.layout.flexible else _END
 
     def _body_tags(self, buffer: bytes, at: int, base: int) -> int:
         # KIP-951: node_endpoints are in here, the last bytes of the frame (fetch-semantics 1.4).
@@ -517,7 +517,7 @@ class FetchResponseWalk:
         return end
 
     def _count(self, buffer: bytes, at: int) -> tuple[int, int]:
-        if self._layout.flexible:
+        if self.layout.flexible:
             if (count := buffer[at]) < 0x80:
                 return count - 1, at + 1
             count, at = read_uvarint(buffer, at)

@@ -16,7 +16,7 @@ import numpy as np
 
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import Entries, Rows
-from proxy.protocol.fetch_request import FetchRequest, Listing, Topics, build_fetch_request
+from proxy.protocol.fetch_request import FetchRequest, Listing, Topics, build_fetch_request, next_epoch
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.session.decision import Delta, Incremental, Rotated
 from proxy.session.expand import FOUND_BEFORE_READING
@@ -34,7 +34,6 @@ from proxy.session.state import (
     SessionState,
 )
 
-MAX_EPOCH: Final = 0x7FFF_FFFF
 UNSHARDED_ID: Final = 2_147_483_640
 """Ids from here on are in no shard of a broker from 3.8 on; it answers them with -1 at every epoch
 (fetch-semantics 2.2, case 96)."""
@@ -258,7 +257,7 @@ class FetchSessionHandler:
     def go_on(self) -> None:
         """Do what `handle` does for a response that continues the session and says nothing else."""
         self.state = _ESTABLISHED
-        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+        self.epoch = next_epoch(self.epoch)
 
     def apply(self, listing: Listing, delta: Delta) -> bool:
         """Make the table hold what a fetch lists.
@@ -340,9 +339,8 @@ class FetchSessionHandler:
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
         if pair is _NEXT:
             self.state = TRANSITIONS[self.state, _CONTINUE]
-            # 2^31-1 is followed by 1: 0 would ask for a new session (fetch-semantics 2.2, case 17). The id
-            # that came is not compared, as in Java (fetch-semantics 3.2).
-            self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+            # The id that came is not compared, as in Java (fetch-semantics 3.2).
+            self.epoch = next_epoch(self.epoch)
         elif pair is NextPair.FIRST:
             self.state = TRANSITIONS[self.state, _CONTINUE]
             self.session_id, self.epoch = walk.session_id, 1

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from proxy.protocol.api import ApiKey
-from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION, MIN_VERSION, FetchLayout
+from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
 from replay.drive.script import CapturedConnection, Script
 
@@ -19,29 +19,6 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 HIGHEST: Final = np.iinfo(np.int64).max
 """Larger than every offset."""
 _UNKNOWN_OFFSET: Final = -1
-
-
-def _request_fields(version: int) -> np.dtype[Any]:
-    """Return the positions of the mapped fields in a request's entry (FetchRequest.json)."""
-    fields: dict[str, tuple[str, int]] = {
-        "partition": (">u4", 0),
-        "offset": (">i8", 8 if version >= 9 else 4),
-    }
-    if version >= 9:
-        fields["epoch"] = (">i4", 4)
-    if version >= 12:
-        fields["last_epoch"] = (">i4", 16)
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [kind for kind, _ in fields.values()],
-            "offsets": [offset for _, offset in fields.values()],
-            "itemsize": LAYOUTS[version].request_entry,
-        }
-    )
-
-
-FIELDS: Final = {version: _request_fields(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}
 
 
 def topic_name(layout: FetchLayout, key: bytes, names: Mapping[bytes, str]) -> str:
@@ -80,7 +57,7 @@ def fetched(connection: CapturedConnection, names: Mapping[bytes, str]) -> dict[
     for step in islice(frames.values(), _SAMPLED):
         request = parse_fetch_request(step.frame, step.version, step.body)
         for key, block in request.listing.topics() if request.listing is not None else ():
-            partitions = np.frombuffer(block, FIELDS[step.version])["partition"]
+            partitions = np.frombuffer(block, request.layout.request_fields)["partition"]
             found.setdefault(topic_name(request.layout, key, names), set()).update(partitions.tolist())
     return found
 
@@ -94,7 +71,7 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
             continue
         request = parse_fetch_request(step.frame, step.version, step.body)
         for key, block in request.listing.topics() if request.listing is not None else ():
-            entries = np.frombuffer(block, FIELDS[step.version])
+            entries = np.frombuffer(block, request.layout.request_fields)
             entries = entries[entries["partition"] < MAX_PARTITION]
             topic = found.setdefault(topic_name(request.layout, key, names), Asked())
             topic.add(entries["partition"].astype(np.intp), entries["offset"].astype(np.int64))

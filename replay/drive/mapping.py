@@ -24,7 +24,7 @@ from proxy.protocol.primitives import (
     read_string,
     skip_tags,
 )
-from replay.drive.asked import FIELDS, HIGHEST, Asked, Offsets, topic_name
+from replay.drive.asked import HIGHEST, Asked, Offsets, topic_name
 from replay.drive.script import Step
 
 _NO_EPOCH: Final = -1
@@ -205,7 +205,7 @@ class FetchMapping:
         self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
     ) -> npt.NDArray[Any]:
         """Return the entries that the target has and the broker leads; count the others."""
-        fields = FIELDS[layout.version]
+        fields = layout.request_fields
         partitions = np.frombuffer(block, fields)["partition"]
         here = partitions < topic.partitions
         if absent := len(here) - np.count_nonzero(here):
@@ -221,7 +221,8 @@ class FetchMapping:
         return rows.view(fields).reshape(-1)
 
     def _forgotten(self, request: FetchRequest) -> Iterable[tuple[bytes, bytes]]:
-        for key, partitions in forgotten_topics(request):
+        # A broker ignores what a full fetch forgets (fetch-semantics 2.3).
+        for key, partitions in request.forgotten if request.session_epoch > 0 else ():
             topic = self._topics.get(topic_name(request.layout, key, self._names))
             if topic is not None:
                 yield (topic.topic_id if request.layout.topic_ids else key), partitions
@@ -235,44 +236,6 @@ class FetchMapping:
             if value is not None:
                 head[at + 4 * number : at + 4 * number + 4] = value.to_bytes(4)
         return bytes(head[4:])
-
-
-def forgotten_topics(request: FetchRequest) -> Iterable[tuple[bytes, bytes]]:
-    """Read forgotten_topics_data, which end at `request.tail`: keys, and partitions of 4 bytes each."""
-    layout, frame = request.layout, request.frame
-    if layout.version < SESSION_VERSION or request.session_epoch <= 0:
-        return
-    read = read_compact_count if layout.flexible else read_count
-    at = _topics_end(request)
-    count, at = read(frame, at)
-    for _ in range(count or 0):
-        key, at = _read_key(frame, layout, at)
-        partitions, at = read(frame, at)
-        end = at + 4 * (partitions or 0)
-        if end > len(frame):
-            raise Truncated("forgotten topic", at)
-        yield key, frame[at:end]
-        at = skip_tags(frame, end)[1] if layout.flexible else end
-
-
-def _topics_end(request: FetchRequest) -> int:
-    layout, frame = request.layout, request.frame
-    read = read_compact_count if layout.flexible else read_count
-    count, at = read(frame, request.body + layout.request_head)
-    for _ in range(count or 0):
-        _, at = _read_key(frame, layout, at)
-        partitions, at = read(frame, at)
-        at += (partitions or 0) * layout.request_entry
-        if layout.flexible:
-            _, at = skip_tags(frame, at)
-    return at
-
-
-def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
-    if layout.topic_ids:
-        return frame[at : at + UUID_BYTES], at + UUID_BYTES
-    key, at = (read_compact_string if layout.flexible else read_string)(frame, at)
-    return key or b"", at
 
 
 def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | None:

@@ -14,17 +14,8 @@ import numpy as np
 from proxy.protocol.api import LENGTH_BYTES, request_header
 from proxy.protocol.fetch_layout import HIGH_WATERMARK, LAST_STABLE_OFFSET, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.primitives import (
-    UUID_BYTES,
-    Malformed,
-    ProtocolError,
-    read_compact_count,
-    read_compact_string,
-    read_count,
-    read_int32,
-    read_string,
-    skip_tags,
-)
+from proxy.protocol.old_fetch import LIMITED
+from proxy.protocol.primitives import ProtocolError, read_count, read_int32, read_string
 from proxy.session.handler import FetchSessionHandler
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import Outcome, TopicKey
@@ -34,8 +25,6 @@ NO_LIMIT: Final = 52_428_800
 (fetch.max.bytes, KIP-74)."""
 WORST: Final = 10
 """Starved partitions that are kept."""
-_LIMITED: Final = 3
-"""The first version with max_bytes."""
 _THROTTLED: Final = 1
 """The first version with throttle_time_ms in its response."""
 _MAX_BYTES_AT: Final = 12
@@ -161,9 +150,9 @@ class LimitLog:
         counted = self._counted.setdefault(version, Counted())
         counted.responses += 1
         counted.largest_record_bytes = max(counted.largest_record_bytes, record_bytes)
-        if version >= _LIMITED:
+        if version >= LIMITED:
             counted.max_bytes = max(counted.max_bytes, max_bytes)
-        limit = max_bytes if version >= _LIMITED else NO_LIMIT
+        limit = max_bytes if version >= LIMITED else NO_LIMIT
         limit = min(limit, self._ceiling) if self._ceiling else limit
         if record_bytes > limit >= 0:
             counted.over_limit += 1
@@ -173,7 +162,7 @@ class LimitLog:
         """Add a fetch of v0 to v3. Only the size of its response is read."""
         exchange = outcome.exchange
         whole = exchange.request and exchange.response and not exchange.request_missing
-        if not whole or exchange.response_missing or not 0 <= exchange.api_version <= _LIMITED:
+        if not whole or exchange.response_missing or not 0 <= exchange.api_version <= LIMITED:
             return
         try:
             body = request_header(exchange.request, LENGTH_BYTES)[4]
@@ -241,7 +230,9 @@ class LimitLog:
             self._isolation_level = request.isolation_level
             self._ends.fill(_UNKNOWN)
         self._offsets[rows] = listing.entries.view(listing.layout.request_fields)["offset"]
-        return not in_session or self._forget(request)
+        if in_session:
+            self._forget(request)
+        return True
 
     def _listed_rows(self, listing: Listing) -> Rows | None:
         """Return the table's row of each entry of a full fetch; the table has nothing else."""
@@ -274,18 +265,21 @@ class LimitLog:
         self._offsets, self._ends = np.append(self._offsets, more), np.append(self._ends, more)
         return table.locate(listing)
 
-    def _forget(self, request: FetchRequest) -> bool:
-        """Drop what a fetch has its session forget; return False if that could not be found."""
+    def _forget(self, request: FetchRequest) -> None:
+        """Drop what a fetch has its session forget."""
         table = self._handler.table
-        try:
-            gone = {table.row(key, partition) for key, partition in _forgotten(request)} if table else set()
-        except ProtocolError:
-            self._handler.drop()
-            return False
+        gone = (
+            {
+                table.row(key, partition)
+                for key, numbers in request.forgotten
+                for partition in np.frombuffer(numbers, ">i4").tolist()
+            }
+            if table
+            else set()
+        )
         if table is not None and (left := sorted(gone - {-1})):
             table.forget(np.array(left, np.intp))
             self._ends[left] = _UNKNOWN
-        return True
 
     def _hungry(self, request: FetchRequest, response: CapturedResponse) -> tuple[Rows, Rows]:
         """Return the rows that got no records although they have some, and how many offsets each lacks."""
@@ -340,42 +334,3 @@ def _record_bytes(frame: bytes, version: int) -> int:
             total += records or 0
             at += records or 0
     return total
-
-
-def _forgotten(request: FetchRequest) -> list[tuple[bytes, int]]:
-    """Return the partitions that a fetch has its session forget.
-
-    Raises:
-        ProtocolError: they could not be found.
-    """
-    frame, layout, at = request.frame, request.layout, _topics_end(request)
-    read = read_compact_count if layout.flexible else read_count
-    topics, at = read(frame, at)
-    found: list[tuple[bytes, int]] = []
-    for _ in range(topics or 0):
-        if layout.topic_ids:
-            key, at = frame[at : at + UUID_BYTES], at + UUID_BYTES
-        else:
-            name, at = (read_compact_string if layout.flexible else read_string)(frame, at)
-            key = name or b""
-        count, at = read(frame, at)
-        for _ in range(count or 0):
-            partition, at = read_int32(frame, at)
-            found.append((key, partition))
-        if layout.flexible:
-            _, at = skip_tags(frame, at)
-    if at != request.tail:
-        raise Malformed("the forgotten topics do not end where they should")
-    return found
-
-
-def _topics_end(request: FetchRequest) -> int:
-    """Return where ``topics`` ends in a plain fetch, unless topics without partitions are at its end."""
-    topics, layout = request.topics, request.layout
-    if not topics.blocks:
-        return request.body + layout.request_head + len(layout.count(0))
-    if topics.element:
-        first = topics.blocks[0][0] - layout.prefix_size(topics.keys[0], topics.counts[0])
-        return first + len(topics.keys) * topics.element
-    at, count = topics.blocks[-1]
-    return at + count * layout.request_entry + layout.flexible

@@ -214,7 +214,7 @@ def test_partitions_are_counted_as_last_touched() -> None:
     cache.remove(five)
     assert cache.partitions == 4
 
-    four.partitions.forget([(b"t", np.array([3], np.uint32))])
+    four.partitions.forget([(b"t", np.array([3], ">u4").tobytes())])
     assert (four.cached_size, cache.partitions) == (4, 4)
     cache.touch(four, 120_002)
     assert (four.cached_size, cache.partitions) == (3, 3)

@@ -34,7 +34,7 @@ def walk_chunks(chunks: list[bytes], version: int, isolation: int = 0) -> FetchR
 
 def found(walk: FetchResponseWalk, frame: bytes) -> Found:
     """What a walk found of a frame."""
-    layout = walk._layout
+    layout = walk.layout
     end = b"\0" if layout.flexible else b""
     single = [(one.key, one.partition, one.error_code, frame[one.start : one.end]) for one in walk.entries]
     runs = [

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.session.handler import MAX_EPOCH, UNSHARDED_ID
+from proxy.protocol.fetch_request import MAX_EPOCH
+from proxy.session.handler import UNSHARDED_ID
 from proxy.session.state import Action
 from tests.frames import entry, fetch_response, walked, wire_key
 from tests.session.handling import NEWS, Kept, T, again, asked, established, give, high_watermark, state
