@@ -128,6 +128,15 @@ class Snapshot:
     sessions_on: bool
     slots_used: int
     slots: int
+    client_sessions: int
+    """Sessions that the gateway keeps for clients (KIP-227)."""
+    client_session_partitions: int
+    client_session_slots: int
+    client_session_evictions: int
+    leaders_updated: int
+    """Partitions in Metadata responses that were brought up to date (KIP-951)."""
+    max_fetch_bytes: int
+    """The largest response limit that clients get (KIP-74); 0: any."""
     buffered_bytes: int
     client: SideFigures
     broker: SideFigures
@@ -161,7 +170,7 @@ def parse(document: Any) -> Snapshot:
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
-    totals, sessions = document["totals"], document["sessions"]
+    totals, sessions, kept = document["totals"], document["sessions"], document.get("client_sessions", {})
     added = document.get("added", {})
     return Snapshot(
         version=_shown(document["version"]),
@@ -172,6 +181,12 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         sessions_on=bool(sessions["on"]),
         slots_used=_count(sessions["held"]),
         slots=_count(sessions.get("max", 0)),
+        client_sessions=_count(kept.get("held", 0)),
+        client_session_partitions=_count(kept.get("partitions", 0)),
+        client_session_slots=_count(kept.get("max", 0)),
+        client_session_evictions=_count(kept.get("evictions", 0)),
+        leaders_updated=_count(document.get("leaders_updated", 0)),
+        max_fetch_bytes=_count(document.get("max_fetch_bytes", {}).get("", 0)),
         buffered_bytes=_count(document.get("inflight_bytes", 0)),
         client=_side(totals["client"]),
         broker=_side(totals["broker"], _count(totals.get("probe_bytes", 0))),

@@ -94,7 +94,9 @@ def _room(size: Size, *, keys: bool) -> int | None:
 def _screen(snapshot: Snapshot, choice: Selection, size: Size, *, room: int | None) -> list[RenderableType]:
     reasons = _reasons(snapshot, whole=room is None)
     clients = picked(snapshot.clients, choice)
-    fixed = _HEAD_LINES + len(reasons) + 4  # two tables with a title and their columns' names each
+    besides = _besides(snapshot)
+    # Two tables have a title and their columns' names each.
+    fixed = _HEAD_LINES + len(reasons) + len(besides) + 4
     rows = _share_out(None if room is None else room - fixed, snapshot, len(clients))
     brokers = sorted(
         snapshot.brokers, key=lambda broker: not broker.problem and rows.brokers < len(snapshot.brokers)
@@ -105,6 +107,7 @@ def _screen(snapshot: Snapshot, choice: Selection, size: Size, *, room: int | No
         _bytes(snapshot, size),
         _fetches(snapshot.recent),
         _connections(snapshot),
+        *besides,
         _clients_title(snapshot, choice, len(clients), min(rows.clients, len(clients)), size),
         _clients(clients[: rows.clients], choice, size),
         _brokers_title(snapshot, rows.brokers),
@@ -225,6 +228,24 @@ def _connections(snapshot: Snapshot) -> Text:
         " buffered  adds ",
         (f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}", _LABEL),
     )
+
+
+def _besides(snapshot: Snapshot) -> list[Text]:
+    """Draw one line of what only some gateways do; none if this one does nothing of it."""
+    parts: list[str | tuple[str, str]] = []
+    held, slots = snapshot.client_sessions, snapshot.client_session_slots
+    if held or snapshot.client_session_evictions:
+        full = 0 < slots <= held
+        parts += [
+            (f"{held} of {slots}", _WARNING if full else _LABEL),
+            f" client sessions, {scaled(snapshot.client_session_partitions)} partitions, ",
+            f"{scaled(snapshot.client_session_evictions)} evicted  ",
+        ]
+    if snapshot.leaders_updated:
+        parts += [(scaled(snapshot.leaders_updated), _LABEL), " newer leaders  "]
+    if snapshot.max_fetch_bytes:
+        parts += ["limit ", (volume(snapshot.max_fetch_bytes), _LABEL)]
+    return [_line(*parts)] if parts else []
 
 
 # -- the tables --------------------------------------------------------------------------------------------
@@ -400,6 +421,9 @@ _HELP: Final = (
     ("fetch, other", "mean time until responses began, over two minutes"),
     ("Head", ""),
     ("buffered", "incomplete responses in memory (--max-inflight-bytes)"),
+    ("client sess.", "sessions of clients with the gateway itself (--client-sessions)"),
+    ("newer leaders", "partitions of Metadata brought up to date"),
+    ("limit", "the most bytes of records that fetches ask for (--max-fetch-bytes)"),
     ("adds", "mean time that the gateway adds to a request + to a response"),
 )
 

@@ -102,6 +102,7 @@ def overview(account: Account) -> dict[str, Any]:
             "max": config.max_incremental_fetch_session_cache_slots,
             "evictions": sum(status.client_session_evictions.values()),
         },
+        "max_fetch_bytes": dict(config.max_fetch_bytes),
         "inflight_bytes": status.buffered_bytes,
         "max_inflight_bytes": config.max_inflight_bytes,
         "totals": _tally(counts.total()),

@@ -79,6 +79,13 @@ def _off() -> Any:
     return document
 
 
+def _serving() -> Any:
+    document = live()
+    document["client_sessions"] = {"held": 12, "partitions": 1200, "max": 1000, "evictions": 3}
+    document |= {"leaders_updated": 41, "max_fetch_bytes": {"": 10_000_000, "billing": 50_000_000}}
+    return document
+
+
 def _crowded() -> Any:
     document = live()
     one = document["connections"][0]
@@ -99,6 +106,7 @@ SCENES: Final = {
     "draining": _draining,
     "off": _off,
     "crowded": _crowded,
+    "serving": _serving,
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.dashboard.choice import SORTS, Selection
 from proxy.dashboard.snapshot import BOOTSTRAP, NotAGatewayError, Recent, parse
 from tests.dashboard.drawn import draw
-from tests.dashboard.scenes import live
+from tests.dashboard.scenes import SCENES, live
 from tests.examples import examples
 
 JSON = st.recursive(
@@ -63,6 +63,15 @@ def test_what_a_gateway_does_not_tell_is_nothing() -> None:
     assert (snapshot.recent.seconds, snapshot.events) == ((), ())
     (broker,) = snapshot.brokers
     assert (broker.name, broker.fetch_seconds, broker.evictions) == ("1", None, 0)
+
+
+def test_what_a_gateway_is_to_clients_is_read() -> None:
+    """Sessions kept for clients, leaders and the response limit; an older gateway has none of them."""
+    older, newer = parse(_first_release()), parse(SCENES["serving"]())
+    assert (older.client_sessions, older.client_session_slots, older.leaders_updated) == (0, 0, 0)
+    assert (newer.client_sessions, newer.client_session_partitions) == (12, 1200)
+    assert (newer.client_session_slots, newer.client_session_evictions) == (1000, 3)
+    assert (newer.leaders_updated, newer.max_fetch_bytes) == (41, 10_000_000)
 
 
 def test_what_a_later_gateway_tells_besides_is_left_alone() -> None:
