@@ -323,6 +323,8 @@ class Connection:
 
         If only a part of a response has come, it was no Kafka response: forward it, if that is allowed.
         """
+        if part := self.steady.part():
+            self.receive_broker(part, self._state.now)
         self._versions.forget()  # the next broker at this address may be of another release
         if self._state.foreign and self._state.response_part:
             self._state.be_wire()

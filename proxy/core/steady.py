@@ -42,6 +42,8 @@ MAX_FORMS: Final = 32
 """A client uses a few kinds of requests; after so many the forms are kept anew."""
 _FETCH: Final = int(ApiKey.FETCH)
 _FETCH_KEY: Final = ApiKey.FETCH.to_bytes(2)
+MAX_JOINED: Final = 1 << 14
+"""Bytes of a response that is kept until it is whole."""
 _MAX_MASKED: Final = 512
 """A larger frame has many entries, and is seldom like another one."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
@@ -202,11 +204,13 @@ class Steady:
         "_min_bytes_at",
         "_most_bytes",
         "_on",
+        "_part",
         "_partitions",
         "_record_bytes",
         "_response_bytes",
         "_skips_request",
         "_skips_response",
+        "began",
         "in_flight",
         "is_next",
         "last_seen",
@@ -248,6 +252,10 @@ class Steady:
         """Fetches. They all have one form."""
         self._response_bytes = self._partitions = self._record_bytes = 0
         """Of responses to fetches."""
+        self._part = b""
+        """The beginning of a response that `join` keeps."""
+        self.began = 0.0
+        """When the first byte of what `join` has returned was read, in seconds."""
 
     # What passes
 
@@ -294,8 +302,47 @@ class Steady:
         self._from_client += at
         return at, data if at == size else data[:at]
 
+    def join(self, data: bytes, now: float) -> bytes:
+        """Return what a broker sent, behind what was kept of it; b"" while a small response is not whole.
+
+        A broker writes head, records and end of a fetch response one by one, and each wakes the gateway.
+        Nobody can use a part of a response, but each part would have to be looked at. So a response that is
+        likely to be like one before is looked at once.
+
+        Args:
+            data: the bytes of one read.
+            now: when they were read, in seconds.
+        """
+        if self._part:
+            data, self._part = self._part + data, b""
+        else:
+            self.began = now
+            if not (self.is_next and self.in_flight):
+                return data
+        size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES])
+        if len(data) < size <= MAX_JOINED and self._due(data):
+            self._part = data
+            return b""
+        return data
+
+    def _due(self, data: bytes) -> bool:
+        """Whether a response may be the next one of those that are due here, as far as it has come."""
+        if len(data) < RESPONSE_START_BYTES or not self.in_flight:
+            return True
+        return data.startswith(self.in_flight[0][0], LENGTH_BYTES)
+
+    def part(self) -> bytes:
+        """Return what is kept of a response, and keep it no more: the rest of it will not come."""
+        part, self._part = self._part, b""
+        return part
+
     def response(self, data: bytes, now: float) -> tuple[int, bytes]:
-        """Return how much of what a broker sent is dealt with, and what goes to the client for it."""
+        """Return how much of what a broker sent is dealt with, and what goes to the client for it.
+
+        Args:
+            data: what `join` has returned.
+            now: when the first of it was read, in seconds.
+        """
         size, in_flight = len(data), self.in_flight
         if 0 < size <= self.response_rest:
             self.response_rest -= size
@@ -445,6 +492,7 @@ class Steady:
         """Forget everything: the connection has ended."""
         self.settle(room=0, is_next=False, request_rest=0, response_rest=0)
         self.in_flight.clear()
+        self._part = b""
         self._forms.clear()
         self._fetch = self._entry = self.session = None
         self.last_seen = LastSeen()

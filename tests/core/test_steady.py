@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.connection import MAX_IN_FLIGHT
+from proxy.core.connection import MAX_IN_FLIGHT, Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.steady import MAX_JOINED
 from proxy.protocol.addresses import Resolve
 from tests.examples import examples
 from tests.frames import Want, entry, fetch, fetch_response, framed, named
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, api_versions, asks, full, request, response, split
-from tests.twin import Twin
+from tests.twin import Joining, Twin
 
 PRODUCE, FETCH, METADATA, HEARTBEAT, SASL_HANDSHAKE, API_VERSIONS = 0, 1, 3, 12, 17, 18
 LEADER = wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)])
@@ -292,6 +293,75 @@ def test_closing_amid_a_large_request() -> None:
     play.close()
     assert play.connection.done
     play.client(large[1 << 19 : -1]).to_broker()
+
+
+# --- responses that come in pieces ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [4, 11, 16])
+def test_a_small_response_that_comes_in_pieces_is_looked_at_once(version: int) -> None:
+    """A broker writes head, records and end one by one."""
+    play = Playbook(core=Joining).knows()
+    log_start = {} if version >= 5 else {"log_start_offset": -1}
+    for number in range(1, 6):
+        asked = fetch(version, ("t", 1, number), correlation=number)
+        part = entry(1, number, records=b"r" * 100, **log_start)
+        told = fetch_response(version, ("t", [part]), correlation_id=number)
+        play.client(asked).to_broker(asked)
+        play.broker(told, chunk=90)
+        assert play.takes_client() == told
+    # The core has the first fetch, and two responses: the second one shows the form.
+    assert passing(play) == 4 + 3
+    assert play.connection.kept == 4
+    play.connection.check_measured()
+
+
+def test_the_time_of_a_response_is_that_of_its_first_byte() -> None:
+    play = Playbook(core=Joining)
+    for number in range(1, 4):
+        play.client(produce(number)).takes_broker()
+        play.now += 0.25
+        play.broker(produced(number)[:20])
+        begun = play.takes_client()
+        play.now += 0.5
+        play.broker(produced(number)[20:])
+        assert begun + play.takes_client() == produced(number)
+    assert play.connection.kept == 2
+    play.connection.check_measured()
+
+
+def test_a_large_response_is_not_kept() -> None:
+    play = Playbook(core=Joining).exchange(request(HEARTBEAT, 0, 1), response(1))
+    large = response(2, bytes(MAX_JOINED))
+    play.client(request(HEARTBEAT, 0, 2)).takes_broker()
+    play.broker(large[:100])
+    assert play.takes_client() == large[:100]
+    play.broker(large[100:])
+    assert play.takes_client() == large[100:]
+
+
+def test_another_response_than_the_one_that_is_due_is_a_fault_at_once() -> None:
+    play = Playbook(core=Joining).exchange(request(HEARTBEAT, 0, 1), response(1))
+    play.client(request(HEARTBEAT, 0, 2)).takes_broker()
+    play.broker(response(3, bytes(20))[:10])
+    assert play.connection.fault is not None
+
+
+def test_what_was_kept_goes_to_the_client_when_the_broker_closes() -> None:
+    core = Connection(sessions=SessionLimits(max_sessions=1), resolve=None)
+    for number in (1, 2):
+        asked = request(HEARTBEAT, 0, number)
+        done, _ = core.steady.request(asked, 1.0)
+        if not done:
+            core.receive_client(asked, 1.0)
+        told = core.steady.join(response(number, bytes(20))[: 28 if number == 1 else 10], 1.0)
+        if told:
+            core.receive_broker(told, 1.0)
+    core.drain_client()
+    assert told == b""
+    core.broker_ended()
+    assert b"".join(core.drain_client()) == response(2, bytes(20))[:10]
+    assert core.tally.broker.bytes_in == 28 + 10
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -580,11 +650,11 @@ STEPS = st.one_of(
 class Talk:
     """A client, a broker that answers in order, and a gateway between them that is two."""
 
-    def __init__(self, resolve: Resolve | None, *, foreign: bool) -> None:
+    def __init__(self, resolve: Resolve | None, *, foreign: bool, twin: type[Twin] = Twin) -> None:
         self.sessions = SessionLimits(max_sessions=1)
         self._opening: set[int] = set()
         opening = self._opening.__contains__
-        self.twin = Twin(sessions=self.sessions, resolve=resolve, foreign=foreign, opening=opening)
+        self.twin = twin(sessions=self.sessions, resolve=resolve, foreign=foreign, opening=opening)
         self._says = Says()
         self.correlation = 0
         self.now = 1.0
@@ -754,6 +824,19 @@ def test_any_conversation(steps: list[Any], resolve: Resolve | None, foreign: bo
     talk = Talk(resolve, foreign=foreign)
     if seldom:
         talk.twin.ask_seldom()
+    for step, *arguments in steps:
+        getattr(talk, step)(*arguments)
+    talk.twin.ended()
+    talk.twin.check_measured()
+
+
+@examples(400)
+@given(
+    steps=st.lists(STEPS.filter(lambda step: step[0] != "garbage"), max_size=40),
+    resolve=st.sampled_from([None, gateway]),
+)
+def test_any_conversation_with_responses_that_are_joined(steps: list[Any], resolve: Resolve | None) -> None:
+    talk = Talk(resolve, foreign=False, twin=Joining)
     for step, *arguments in steps:
         getattr(talk, step)(*arguments)
     talk.twin.ended()
