@@ -361,7 +361,7 @@ def grows(world: World, chance: random.Random) -> Iterator[Step]:
 
 def shrinks(world: World, chance: random.Random) -> Iterator[Step]:
     """The list is small from some time on."""
-    until, left = chance.randint(2, 40), chance.randint(1, 3)
+    until, left = chance.randint(2, 40), chance.randint(1, min(3, world.partitions))
     for turn in range(1 << 30):
         yield Step(_turned(list(range(world.partitions if turn < until else left)), turn), {0: 1})
 
