@@ -158,10 +158,25 @@ class _Script:
                     break
 
     def _client(self, data: bytes) -> None:
-        self._feed(self._connection.receive_client, data)
+        self._feed(self._receive_client, data)
+
+    def _receive_client(self, data: bytes, now: float) -> None:
+        """Take the client's bytes as a link does."""
+        done, out = self._connection.steady.request(data, now)
+        self._asked += out
+        if done < len(data):
+            self._connection.receive_client(data[done:], now)
 
     def _broker(self, data: bytes) -> None:
-        self._feed(self._connection.receive_broker, data)
+        self._feed(self._receive_broker, data)
+
+    def _receive_broker(self, data: bytes, now: float) -> None:
+        """Take the broker's bytes as a link does."""
+        steady = self._connection.steady
+        data = steady.join(data, now)
+        done, _ = steady.response(data, steady.began)
+        if done < len(data):
+            self._connection.receive_broker(data[done:], now)
 
     def _feed(self, receive: Callable[[bytes, float], None], data: bytes) -> None:
         step = self._chunk or len(data) or 1
@@ -181,6 +196,8 @@ class _Script:
         expected = self._connection._responses.expected  # noqa: SLF001 - the harness is its broker
         if expected:
             content = expected[0].correlation_id + content
+        elif in_flight := self._connection.steady.in_flight:
+            content = in_flight[0][0] + content
         return len(content).to_bytes(4) + content
 
     def _answer(self, where: int, mask: int) -> bool:
