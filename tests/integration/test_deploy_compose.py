@@ -1,4 +1,4 @@
-"""The compose example, run as the page says; what Docker has to fetch for it is fetched by Docker."""
+"""The compose examples, run as the page says; what Docker has to fetch for them is fetched by Docker."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,11 +13,12 @@ pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(900
 
 
 @pytest.fixture
-def example() -> Iterator[list[str]]:
-    """Give the beginning of each command of the example, which runs."""
+def example(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Give the beginning of each command of the example of a section, which runs."""
+    section: str = request.param
     if not _works("docker", "compose", "version") or not _works("docker", "info"):
         pytest.skip("no docker compose here, or no daemon that answers it")
-    (line,) = (line for line in commands("docker compose") if line.startswith("docker compose"))
+    (line,) = (line for line in commands(section) if line.startswith("docker compose"))
     docker, compose, *file, up = line.split()
     example = [docker, compose, "--project-name=fetchgate-tested", *file]
     try:
@@ -39,9 +40,14 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def test_the_client_of_the_example_is_saved_for(example: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("example", "gateway"),
+    [("docker compose", "fetchgate"), ("Two gateways in a row", "near")],
+    indirect=["example"],
+)
+def test_the_client_of_the_example_is_saved_for(example: list[str], gateway: str) -> None:
     def seen() -> str:
-        return _run(*example, "exec", "-T", "fetchgate", "fetchgate", "top", "--once")
+        return _run(*example, "exec", "-T", gateway, "fetchgate", "top", "--once")
 
     until(lambda: "session of 100 partitions" in seen(), "no session", patience=180)
     until(lambda: "Reached end of topic example [99]" in _run(*example, "logs", "client"), "not all is read")

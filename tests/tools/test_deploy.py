@@ -329,6 +329,75 @@ def test_the_rules_lead_to_the_gateway_and_leave_its_user_alone(mode: str) -> No
     assert f"meta skuid {user} return" in told.stdout
 
 
+# -- two gateways in a row
+
+
+FAR: Final = KUBERNETES / "overlays" / "link-far"
+NEAR: Final = KUBERNETES / "overlays" / "link-near"
+
+
+def far_end() -> dict[str, dict[str, Any]]:
+    """Give the far gateway's Deployment and Service, by kind."""
+    return {document["kind"]: document for document in kustomized(FAR)}
+
+
+@pytest.mark.parametrize("folder", [FAR, NEAR], ids=["far", "near"])
+def test_manifests_of_the_link_are_valid_by_the_schema_of_kubernetes(folder: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
+    for document in kustomized(folder):
+        for version in ("1.29", "1.31"):
+            validate(document, version, strict=True)
+
+
+def test_the_near_gateway_is_that_of_mode_explicit_before_the_far_one() -> None:
+    (near,) = kustomized(NEAR)
+    sidecar, *others = pod_of(near)["initContainers"]
+    assert others == []
+    environment = environment_of(sidecar)
+    assert_options(environment)
+    (far,) = pod_of(far_end()["Deployment"])["containers"]
+    of_far = environment_of(far)
+    port = of_far["FETCHGATE_LISTEN"].rpartition(":")[2]
+    assert environment["FETCHGATE_BOOTSTRAP"] == f"{of_far['FETCHGATE_ADVERTISE']}:{port}"
+    for entry in sidecar["env"]:
+        if entry["name"] == "FETCHGATE_BOOTSTRAP":
+            entry["value"] = of_far["FETCHGATE_BOOTSTRAP"]
+    assert near == rendered("explicit")
+
+
+def test_the_far_gateway_is_reached_at_each_port_that_it_names() -> None:
+    documents = far_end()
+    deployment, service = documents["Deployment"], documents["Service"]
+    (gateway,) = pod_of(deployment)["containers"]
+    environment = environment_of(gateway)
+    assert_options(environment)
+    config = load({}, environment, None)
+    assert config.workers == deployment["spec"]["replicas"] == 1, "the sessions are in one process"
+    assert config.advertise == service["metadata"]["name"]
+    ports = {port["name"]: port["containerPort"] for port in gateway["ports"]}
+    brokers = [config.broker_ports.place(number, config.listen) for number in range(3)]
+    for port in service["spec"]["ports"]:
+        assert ports.get(port["targetPort"], port["targetPort"]) == port["port"]
+    served = [f"{config.listen.host}:{port['port']}" for port in service["spec"]["ports"]]
+    assert served == [str(address) for address in (config.listen, *brokers)]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_the_far_gateway_is_kept_as_the_sidecar_is() -> None:
+    """Same image, probes, rights and memory; it also drains within the time that its pod is given."""
+    pod = pod_of(far_end()["Deployment"])
+    (gateway,) = pod["containers"]
+    sidecar = pod_of(rendered("explicit"))["initContainers"][0]
+    own = {"env", "ports", "lifecycle"}
+    assert {key: value for key, value in gateway.items() if key not in own} == {
+        key: value for key, value in sidecar.items() if key not in {*own, "restartPolicy"}
+    }
+    *_, wait = gateway["lifecycle"]["preStop"]["exec"]["command"]
+    drain = float(environment_of(gateway)["FETCHGATE_DRAIN_TIMEOUT"])
+    assert pod["terminationGracePeriodSeconds"] > drain + float(wait)
+
+
 # -- systemd
 
 
@@ -521,25 +590,49 @@ def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
     assert time.monotonic() - began < 60
 
 
-def test_compose_names_what_there_is() -> None:
-    file = DEPLOY / "compose" / "compose.yaml"
+@pytest.mark.parametrize(
+    ("example", "gateways"), [("compose.yaml", ["fetchgate"]), ("link.yaml", ["far", "near"])]
+)
+def test_compose_names_what_there_is(example: str, gateways: list[str]) -> None:
+    file = DEPLOY / "compose" / example
     services = yaml.safe_load(file.read_text())["services"]
-    gateway = services["fetchgate"]
-    assert_options(gateway["environment"])
-    build = gateway["build"]
-    context = (file.parent / build["context"]).resolve()
-    assert context == ROOT
-    assert (context / build["dockerfile"]).is_file()
-    assert any(word == "FROM" and rest.endswith(f" AS {build['target']}") for word, rest in instructions())
-    assert gateway["read_only"] is True
-    assert gateway["cap_drop"] == ["ALL"]
-    listen = gateway["environment"]["FETCHGATE_LISTEN"]
-    assert listen in services["client"]["command"]
-    assert services["client"]["network_mode"] == "service:fetchgate"
-    assert not any(" " in part for part in gateway["healthcheck"]["test"])
+    assert [name for name, service in services.items() if "build" in service] == gateways
+    for name in gateways:
+        gateway = services[name]
+        assert_options(gateway["environment"])
+        build = gateway["build"]
+        context = (file.parent / build["context"]).resolve()
+        assert context == ROOT
+        assert (context / build["dockerfile"]).is_file()
+        assert any(
+            word == "FROM" and rest.endswith(f" AS {build['target']}") for word, rest in instructions()
+        )
+        assert gateway["read_only"] is True
+        assert gateway["cap_drop"] == ["ALL"]
+        assert not any(" " in part for part in gateway["healthcheck"]["test"])
+    beside = services[gateways[-1]]
+    assert beside["environment"]["FETCHGATE_LISTEN"] in services["client"]["command"]
+    assert services["client"]["network_mode"] == f"service:{gateways[-1]}"
     for service in services.values():
         assert set(service.get("depends_on", ())) <= services.keys()
         assert ":" in service.get("image", ":")
+
+
+def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
+    """And the branch office has no other way to the broker, which gives no sessions."""
+    document = yaml.safe_load((DEPLOY / "compose" / "link.yaml").read_text())
+    services = document["services"]
+    kafka, far, near = (services[name] for name in ("kafka", "far", "near"))
+    assert kafka["environment"]["KAFKA_MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS"] == "0"
+    assert (kafka["networks"], far["networks"], near["networks"]) == (
+        ["centre"],
+        ["centre", "link"],
+        ["link"],
+    )
+    assert {*document["networks"]} == {"centre", "link"}
+    config = load({}, far["environment"], None)
+    assert near["environment"]["FETCHGATE_BOOTSTRAP"] == f"{config.advertise}:{config.listen.port}"
+    assert config.advertise == "far", "as its service is called"
 
 
 # -- the page
@@ -564,7 +657,7 @@ HERE: Final = ("kubectl kustomize", "systemd-analyze")
 
 _, GATEWAYS = blocks("Transparent mode by hand")
 """How the gateway is started: run by tests/integration/test_transparent_live.py."""
-IN_A_ROW = commands("Two gateways in a row")
+IN_A_ROW, _ = blocks("Two gateways in a row")
 """Run by tests/integration/test_client_sessions_live.py."""
 
 
