@@ -10,10 +10,10 @@ MINUTES ?= 60
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help check test lint programs demo clients soak bench clean
+.PHONY: help check test lint programs demo demo-link clients soak bench clean
 
 help:  ## show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
@@ -40,6 +40,9 @@ programs: $(STAMP)
 
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo
+
+demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessions
+	$(BIN)/python -m tools.demo_link
 
 clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript
 	$(BIN)/pytest -q -m clients

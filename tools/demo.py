@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,7 @@ Try next:
   .venv/bin/fetchgate replay measure captures/ --html report.html
       computes what sessions would have saved in captures; docs/captures.md: how to make your own with tcpdump
   .venv/bin/fetchgate proxy --help       lists all options
+  make demo-link                         a client, two gateways in a row, and a broker that gives no sessions
   make test                              runs everything that CI runs, on real brokers
 """
 
@@ -215,7 +216,7 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
             headers=[("number", str(number).encode())],
             on_delivery=delivered,
         )
-        _check(readers)
+        check(readers)
         got = ", ".join(f"{len(reader.records):,} {reader.name}" for reader in readers)
         step.reached(number / RECORDS_PER_SECOND, f"{number + 1:,} written, {got}")
     if producer.flush(CATCH_UP_SECONDS) or refused:
@@ -223,12 +224,30 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
     return count
 
 
-def _check(readers: Sequence[Reader]) -> None:
+def check(readers: Sequence[Reader]) -> None:
+    """Raise what a reader failed with, if one did.
+
+    Raises:
+        RuntimeError: a reader failed.
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
     if _interrupted.is_set():  # an exception in a callback of the client library would be lost
         raise KeyboardInterrupt
     for reader in readers:
         if reader.error is not None:
             raise RuntimeError(f"the consumer {reader.name} failed: {reader.error}") from reader.error
+
+
+def catch_up(readers: Sequence[Reader], produced: int) -> None:
+    """Wait until all readers have so many records, or for `CATCH_UP_SECONDS`.
+
+    Raises:
+        RuntimeError: a reader failed.
+    """
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    while min(len(reader.records) for reader in readers) < produced and time.monotonic() < deadline:
+        check(readers)
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,16 +277,13 @@ def read_side_by_side(
             reader.start()
         time.sleep(SETTLE_SECONDS)
         produced = produce(broker, seconds, step, readers)
-        deadline = time.monotonic() + CATCH_UP_SECONDS
-        while min(len(reader.records) for reader in readers) < produced and time.monotonic() < deadline:
-            _check(readers)
-            time.sleep(0.05)
+        catch_up(readers, produced)
         ended = time.monotonic()
         picture = top(gateway)
     finally:
         for reader in readers:
             reader.stop()
-    _check(readers)
+    check(readers)
     same, differences = compare(*(reader.records for reader in readers))
     return Reading(
         seconds=ended - began, produced=produced, read=same, differences=differences, picture=picture
@@ -370,7 +386,12 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(NEXT, end="", highlight=False, soft_wrap=True)
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """Read the option --seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: it is out of range.
+    """
     value = float(text)
     if not 1 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600")
@@ -385,21 +406,13 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo. The exit code is 0 if the records are the same and enough was saved, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.demo",
-        description="Compare a client without the gateway and one with it, on a real broker.",
-    )
-    parser.add_argument(
-        "--seconds", type=_seconds, default=20.0, metavar="N", help="how long to read (default: 20)"
-    )
-    arguments = parser.parse_args(argv)
+def perform(act: Callable[[Console], bool]) -> int:
+    """Run a demo until it ends or Ctrl-C is pressed, and return the exit code: 0 if all is as promised."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     console = Console()
     try:
-        outcome = run(arguments.seconds, Steps(console))
+        return 0 if act(console) else EXIT_FAILED
     except KeyboardInterrupt:
         console.print("demo: interrupted; everything that it started was stopped")
         return EXIT_INTERRUPTED
@@ -408,8 +421,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_INTERRUPTED
         sys.stderr.write(f"demo: {error}\n")
         return EXIT_FAILED
-    show(outcome, console)
-    return EXIT_FAILED if outcome.complaints else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo. The exit code is 0 if the records are the same and enough was saved, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo",
+        description="Compare a client without the gateway and one with it, on a real broker.",
+    )
+    parser.add_argument(
+        "--seconds", type=seconds_of, default=20.0, metavar="N", help="how long to read (default: 20)"
+    )
+    arguments = parser.parse_args(argv)
+
+    def act(console: Console) -> bool:
+        outcome = run(arguments.seconds, Steps(console))
+        show(outcome, console)
+        return not outcome.complaints
+
+    return perform(act)
 
 
 if __name__ == "__main__":

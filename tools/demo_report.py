@@ -46,6 +46,12 @@ class Counted:
             record_bytes=side["fetch_record_bytes"],
         )
 
+    def since(self, earlier: Self) -> Self:
+        """Return what was counted after an earlier look."""
+        return type(self)(
+            **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
+        )
+
     @property
     def bytes(self) -> int:
         """All bytes of fetches."""

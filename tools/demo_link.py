@@ -1,0 +1,272 @@
+"""`make demo-link`: two gateways in a row, before a real broker that gives no sessions.
+
+A topic has 100 partitions. Two consumers of confluent-kafka (librdkafka, which has no fetch sessions) read it
+at the same time. One uses two gateways in a row. The other one uses a gateway with `--sessions off`, which
+changes nothing and counts bytes. First records are written and compared. Then nothing is written, so all
+fetches are idle, and those between the two gateways are counted. At last the same consumer reads from a
+broker that gives sessions, through one gateway: that is what a native session takes. So no figure is
+estimated.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from tools.demo import (
+    BROKER_REMEDY,
+    CATCH_UP_SECONDS,
+    PARTITIONS,
+    SETTLE_SECONDS,
+    TOPIC,
+    Reader,
+    Steps,
+    catch_up,
+    check,
+    perform,
+    produce,
+    seconds_of,
+)
+from tools.demo_link_report import LinkOutcome, link_table
+from tools.demo_report import Counted, compare
+from tools.gateway import GatewayProcess
+from tools.kafka import LATEST, Broker
+from tools.kafka.admin import Admin
+from tools.kafka.jars import classpath
+from tools.kafka.settings import Properties
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessionless:
+    """A broker that gives no sessions."""
+
+    why: str
+    properties: Properties
+    native: str
+    """The release that shows what a native session takes. It has the same Fetch version as the link."""
+
+
+BROKERS: Mapping[str, Sessionless] = {
+    LATEST: Sessionless(
+        why="with 0 slots for sessions",
+        properties={"max.incremental.fetch.session.cache.slots": 0},
+        native=LATEST,
+    ),
+    "1.0.2": Sessionless(why="which has no sessions", properties={}, native="1.1.1"),
+}
+"""By release."""
+
+EXAMPLES = f"""\
+examples:
+  make demo-link                                       Kafka {LATEST} with 0 slots for sessions
+  .venv/bin/python -m tools.demo_link --seconds 60     counts more fetches
+  .venv/bin/python -m tools.demo_link --kafka 1.0.2    a release that has no sessions
+                                                       (downloads it and 1.1.1 once, 36 MB)
+
+exit codes: 0: the records are the same, and the link takes what a native session takes; 1: something failed;
+2: wrong options; 130: interrupted
+"""
+NEXT = """\
+Try next: the two commands of docs/deploy.md, "Two gateways in a row". docs/kip-227.md says how it works.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where bytes are counted: one side of a gateway."""
+
+    gateway: GatewayProcess
+    side: str
+    """"client" or "broker"."""
+    parked_seconds: float = 0.4
+    """An idle fetch waits at the broker at least so long. librdkafka lets it wait half a second."""
+
+    def counted(self) -> Counted:
+        """Return what was counted so far."""
+        return Counted.of(self.gateway.state()["totals"][self.side])
+
+    def counted_at_a_fetch(self) -> Counted:
+        """Return what was counted when a fetch has begun and has no response yet.
+
+        Two such looks have as many requests as responses between them. A look that came too late to be sure
+        of that, as on a busy machine, is not used.
+
+        Raises:
+            RuntimeError: there was no such look in `CATCH_UP_SECONDS`.
+        """
+        began = earlier_at = time.monotonic()
+        earlier = self.counted()
+        while earlier_at - began < CATCH_UP_SECONDS:
+            time.sleep(0.02)
+            at = time.monotonic()
+            now = self.counted()
+            if now.fetches > earlier.fetches and time.monotonic() - earlier_at < self.parked_seconds:
+                return now
+            earlier, earlier_at = now, at
+        raise RuntimeError(f"no idle fetch was seen in {CATCH_UP_SECONDS:.0f} s at {self.gateway.address}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What was read, and what idle fetches took."""
+
+    produced: int
+    read: int
+    differences: tuple[str, ...]
+    idle: Mapping[str, Counted]
+
+
+def read(
+    bootstrap: str,
+    consumers: Mapping[str, GatewayProcess],
+    points: Mapping[str, Point],
+    seconds: float,
+    steps: Steps,
+) -> Read:
+    """Write and read records for half of the time. Then count idle fetches for the other half.
+
+    Args:
+        bootstrap: address of the broker, to write to.
+        consumers: the gateway that each consumer uses, by client id. Requests have it: ids of one length.
+        points: by name: where idle fetches are counted.
+        seconds: how long.
+        steps: shows the progress.
+
+    Raises:
+        DemoError: a consumer failed, or the broker did.
+    """
+    half = seconds / 2
+    readers = [Reader(gateway.address, name) for name, gateway in consumers.items()]
+    try:
+        with steps.step(f"Writing and reading for {half:g} s", total=half) as step:
+            for reader in readers:
+                reader.start()
+            time.sleep(SETTLE_SECONDS)
+            produced = produce(bootstrap, half, step, readers)
+            catch_up(readers, produced)
+        with steps.step(f"Counting idle fetches for {half:g} s", total=half) as step:
+            earlier = {name: point.counted_at_a_fetch() for name, point in points.items()}
+            began = time.monotonic()
+            while (spent := time.monotonic() - began) < half:
+                check(readers)
+                first = next(iter(points))
+                step.reached(spent, f"{points[first].counted().fetches - earlier[first].fetches} fetches")
+                time.sleep(0.2)
+            idle = {name: point.counted_at_a_fetch().since(earlier[name]) for name, point in points.items()}
+    finally:
+        for reader in readers:
+            reader.stop()
+    same, differences = compare(readers[0].records, readers[-1].records)
+    return Read(produced=produced, read=same, differences=differences, idle=idle)
+
+
+def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
+    """Start everything, read, and stop everything.
+
+    Raises:
+        DemoError: something did not start, or failed.
+    """
+    sessionless = BROKERS[release]
+    for version in dict.fromkeys((release, sessionless.native)):
+        with steps.step(f"Kafka {version}: jars"):
+            classpath(version)
+    with ExitStack() as stack:
+        what = f"Kafka {release}, {sessionless.why}: starting a broker"
+        broker = start(stack, steps, what, Broker(release, properties=sessionless.properties))
+        with steps.step("Two gateways in a row, and a gateway without sessions"):
+            far = stack.enter_context(GatewayProcess(broker.address))
+            near = stack.enter_context(GatewayProcess(far.address))
+            wire = stack.enter_context(GatewayProcess(broker.address, "--sessions", "off"))
+        points = {
+            "direct": Point(gateway=wire, side="broker"),
+            "near": Point(gateway=near, side="broker"),
+            "far": Point(gateway=far, side="client"),
+        }
+        row = read(broker.address, {"direct": wire, "linked": near}, points, seconds, steps)
+    with ExitStack() as stack:
+        what = f"Kafka {sessionless.native}, with sessions: starting a broker"
+        broker = start(stack, steps, what, Broker(sessionless.native))
+        with steps.step("One gateway"):
+            gateway = stack.enter_context(GatewayProcess(broker.address))
+        points = {"native": Point(gateway=gateway, side="broker")}
+        native = read(broker.address, {"native": gateway}, points, seconds, steps)
+    return LinkOutcome(
+        **row.idle,
+        **native.idle,
+        produced=row.produced,
+        read=row.read,
+        differences=row.differences,
+    )
+
+
+def start(stack: ExitStack, steps: Steps, what: str, broker: Broker) -> Broker:
+    """Start a broker, which ends with the stack, and make the topic.
+
+    Raises:
+        DemoError: it did not start.
+    """
+    with steps.step(what, remedy=BROKER_REMEDY):
+        stack.enter_context(broker)
+        with Admin(broker.address) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+    return broker
+
+
+def show(release: str, outcome: LinkOutcome, console: Console) -> None:
+    """Print the result."""
+    sessionless = BROKERS[release]
+    console.print()
+    console.print(link_table(outcome))
+    console.print(
+        f"Client (librdkafka, no sessions) - gateway - link - gateway - Kafka {release}, {sessionless.why}. "
+        f"Topic of {PARTITIONS} partitions. An idle fetch brings no records. Bytes are whole Kafka frames; "
+        "those of the link were counted at both ends. Direct: the same client without these gateways. Native "
+        f"session: the same client, one gateway, and Kafka {sessionless.native}, which gives it a session.",
+        highlight=False,
+    )
+    console.print(
+        f"Records: {outcome.read:,} of {outcome.produced:,} are the same, compared one by one (topic, "
+        "partition, offset, key, value, timestamp, headers).",
+        highlight=False,
+    )
+    console.print(f"Saved on the link: {outcome.saved:.1%} of the bytes of an idle fetch.", highlight=False)
+    for complaint in outcome.complaints:
+        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
+    console.print()
+    console.print(NEXT, end="", highlight=False, soft_wrap=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo. The exit code is 0 if the records are the same and the link takes few bytes, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo_link",
+        description="Count the bytes between two gateways in a row, before a broker that gives no sessions.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seconds",
+        type=seconds_of,
+        default=20.0,
+        metavar="N",
+        help="how long to read from each broker (default: 20)",
+    )
+    parser.add_argument(
+        "--kafka", choices=BROKERS, default=LATEST, help=f"release of the broker (default: {LATEST})"
+    )
+    arguments = parser.parse_args(argv)
+
+    def act(console: Console) -> bool:
+        outcome = run(arguments.kafka, arguments.seconds, Steps(console))
+        show(arguments.kafka, outcome, console)
+        return not outcome.complaints
+
+    return perform(act)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

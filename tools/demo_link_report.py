@@ -1,0 +1,79 @@
+"""What `make demo-link` shows and promises: pure functions of records and counters."""
+
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from tools.demo_report import Counted, saved
+
+MIN_SAVED = 0.9
+"""The demo fails if sessions save a smaller part of the bytes of idle fetches on the link."""
+MAX_ABOVE_NATIVE = 0.02
+"""The demo fails if a fetch on the link takes more than a native session's, by a larger part than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOutcome:
+    """The result of one demo. All fetches that are counted here are idle: they brought no records."""
+
+    direct: Counted
+    """Between the broker without sessions and the client that uses no link."""
+    near: Counted
+    """On the link, as counted by the gateway beside the client."""
+    far: Counted
+    """On the link, as counted by the gateway beside the broker."""
+    native: Counted
+    """Between one gateway and a broker that gives it a session."""
+    produced: int
+    read: int
+    """Records that both consumers got with the same content."""
+    differences: tuple[str, ...]
+
+    @property
+    def saved(self) -> float:
+        """The part of the bytes of an idle fetch that is saved on the link."""
+        return saved(bytes_of(self.direct), bytes_of(self.near))
+
+    @property
+    def complaints(self) -> list[str]:
+        """Return the problems; empty if there are none."""
+        found = list(self.differences)
+        if self.read != self.produced and not found:
+            found.append(f"{self.produced:,} records were produced, {self.read:,} were read")
+        counted = {"direct": self.direct, "near": self.near, "far": self.far, "native": self.native}
+        for name, side in counted.items():
+            if not side.fetches or side.record_bytes:
+                found.append(
+                    f"{name}: {side.fetches} fetches with {side.record_bytes} bytes of records, none was idle"
+                )
+        link, native = bytes_of(self.near), bytes_of(self.native)
+        if link != bytes_of(self.far):
+            found.append(f"the two ends of the link counted {link:,.1f} and {bytes_of(self.far):,.1f} bytes")
+        if link > native * (1 + MAX_ABOVE_NATIVE):
+            found.append(f"a fetch on the link takes {link:,.1f} bytes, a native session's {native:,.1f}")
+        if self.saved < MIN_SAVED:
+            found.append(f"{self.saved:.1%} of the bytes were saved, less than {MIN_SAVED:.0%}")
+        return found
+
+
+def bytes_of(side: Counted) -> float:
+    """Return the bytes of one fetch, request and response."""
+    return side.per_fetch(side.bytes)
+
+
+def link_table(outcome: LinkOutcome) -> Table:
+    """Make a table of idle fetches: direct, on the link, and in a session of a broker that gives them."""
+    direct, link, native = outcome.direct, outcome.near, outcome.native
+    shown = Table(title="One idle fetch, in bytes", title_justify="left")
+    shown.add_column("")
+    for heading in ("direct", "on the link", "native session", "saved"):
+        shown.add_column(heading, justify="right")
+    sides = (direct, link, native)
+    for name, values in (
+        ("request", [side.per_fetch(side.request_bytes) for side in sides]),
+        ("response", [side.per_fetch(side.response_bytes) for side in sides]),
+        ("both", [bytes_of(side) for side in sides]),
+    ):
+        shown.add_row(name, *(f"{value:,.0f}" for value in values), f"{saved(values[0], values[1]):.1%}")
+    shown.add_row("fetches that were counted", *(f"{side.fetches:,}" for side in sides), "")
+    return shown
