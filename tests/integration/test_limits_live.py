@@ -12,7 +12,7 @@ from tests.integration.fetching import Fetcher
 from tests.integration.lockstep import SansIO
 from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tests.integration.producing import record_batch
-from tests.model.wire import FetchPartition, FetchTopic
+from tests.model.wire import FetchPartition, FetchResponse, FetchTopic
 from tests.protocol.test_old_fetch import asked as old_fetch
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
@@ -34,11 +34,24 @@ TOPIC: Final = "hungry"
 def live() -> Iterator[Live]:
     """A broker with 200 partitions full of data."""
     with Broker("4.3.0", properties=LIVE_PROPERTIES) as broker, Live(broker) as live:
-        live.create_topic(TOPIC, PARTITIONS)
-        for index in range(PARTITIONS):
-            for _ in range(ROUNDS + 2):
-                live.producer.produce(TOPIC, index, [bytes(VALUE)])
+        fill(live)
         yield live
+
+
+@pytest.fixture(scope="module")
+def sessionless() -> Iterator[Live]:
+    """The same with 0 slots for sessions."""
+    properties = {**LIVE_PROPERTIES, "max.incremental.fetch.session.cache.slots": 0}
+    with Broker("4.3.0", properties=properties) as broker, Live(broker) as live:
+        fill(live)
+        yield live
+
+
+def fill(live: Live) -> None:
+    live.create_topic(TOPIC, PARTITIONS)
+    for index in range(PARTITIONS):
+        for _ in range(ROUNDS + 2):
+            live.producer.produce(TOPIC, index, [bytes(VALUE)])
 
 
 class Consumer:
@@ -68,13 +81,15 @@ class Consumer:
         response = self.fetcher.fetch(topics=topics, max_bytes=self.max_bytes, max_wait_ms=0)
         if self.turned:
             self.order = [*self.order[1:], self.order[0]]
-        came = 0
-        for data in response.topics[0].partitions:
-            records = data.records or b""
-            assert len(records) in (0, BATCH)
-            self.offsets[data.partition_index] += bool(records)
-            came += len(records)
-        return came
+        return BATCH * len(self.apply(response))
+
+    def apply(self, response: FetchResponse) -> list[int]:
+        """Go on where batches came; return these partitions."""
+        came = [data for topic in response.topics for data in topic.partitions if data.records]
+        assert {len(data.records or b"") for data in came} <= {BATCH}
+        for data in came:
+            self.offsets[data.partition_index] += 1
+        return [data.partition_index for data in came]
 
     def read(self, fetches: int) -> list[int]:
         """Fetch so often; return how many batches of each partition came."""
@@ -84,7 +99,37 @@ class Consumer:
         return self.offsets
 
 
-FETCHES: Final = ROUNDS * PARTITIONS // AT_ONCE
+class SessionConsumer(Consumer):
+    """One with a session of its own, as Java has it: after a full fetch it lists what has another offset."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, LIMIT, turned=False)
+        self.session_id = self.epoch = 0
+
+    def poll(self) -> int:
+        """Fetch once in the session; return how many bytes of records came."""
+        parts = tuple(
+            FetchPartition(partition=index, fetch_offset=self.offsets[index], partition_max_bytes=BATCH)
+            for index in self.order
+        )
+        response = self.fetcher.fetch(
+            topics=(FetchTopic(topic=TOPIC, partitions=parts),) if parts else (),
+            max_bytes=self.max_bytes,
+            max_wait_ms=0,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+        )
+        assert response.error_code == 0
+        assert response.session_id == self.session_id or not self.epoch
+        assert response.session_id
+        self.session_id, self.epoch = response.session_id, self.epoch + 1
+        self.order = self.apply(response)
+        return BATCH * len(self.order)
+
+
+IN_A_ROUND: Final = PARTITIONS // AT_ONCE
+"""After so many fetches each partition had its turn."""
+FETCHES: Final = ROUNDS * IN_A_ROUND
 
 
 def test_directly_a_list_that_turns_starves_nobody_and_one_that_does_not_starves_many(live: Live) -> None:
@@ -112,6 +157,64 @@ def test_through_the_gateway_every_partition_gets_on_at_the_same_rate(
     assert max(got) - min(got) <= 2, Counter(got)  # the first fetches go without the session
     kinds = gateway.state()["totals"]["broker"]["fetches"]
     assert kinds["incremental"] > FETCHES - 10
+
+
+def in_a_row(broker: Broker, gateways: int, start_gateway: Callable[..., GatewayProcess]) -> str:
+    """Start gateways, the first before the broker, each further one before the last; return its address."""
+    address = broker.address
+    for _ in range(gateways):
+        address = start_gateway(address).address
+    return address
+
+
+def rounds(consumer: Consumer) -> list[list[int]]:
+    """Read; return how many batches of each partition had come after each round: all about the same number.
+
+    The response that makes a session moves nobody to its end, so the next one brings the same five again. So
+    two batches are between the first and the last, and never more.
+    """
+    found = []
+    with consumer.fetcher:
+        for number in range(1, ROUNDS + 1):
+            for _ in range(IN_A_ROUND):
+                assert consumer.poll() == LIMIT
+            assert sum(consumer.offsets) == number * PARTITIONS
+            assert max(consumer.offsets) - min(consumer.offsets) <= 2, Counter(consumer.offsets)
+            found.append([*consumer.offsets])
+    return found
+
+
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("slots", [True, False])
+def test_through_two_gateways_in_a_row_every_partition_gets_on_at_the_same_rate(
+    live: Live, sessionless: Live, start_gateway: Callable[..., GatewayProcess], slots: bool, turned: bool
+) -> None:
+    """The session between them is the far gateway's or the broker's: who got records goes to its end."""
+    broker = (live if slots else sessionless).broker
+    near = in_a_row(broker, 2, start_gateway)
+
+    rounds(Consumer(near, LIMIT, turned=turned))
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_with_a_session_of_its_own_a_client_gets_on_everywhere_at_the_same_rate(
+    live: Live, sessionless: Live, start_gateway: Callable[..., GatewayProcess], gateways: int
+) -> None:
+    """In a gateway's session before a broker that gives none: batch for batch as directly in a broker's."""
+    near = in_a_row(sessionless.broker, gateways, start_gateway)
+
+    assert rounds(SessionConsumer(near)) == rounds(SessionConsumer(live.broker.address))
+
+
+def test_before_a_broker_without_sessions_a_list_that_turns_starves_nobody(
+    sessionless: Live, start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """One gateway and a client without sessions: each fetch is forwarded, and is served as directly."""
+    gateway = start_gateway(sessionless.broker.address)
+
+    turned = Consumer(gateway.address, LIMIT, turned=True).read(PARTITIONS)
+
+    assert Counter(turned) == {AT_ONCE: PARTITIONS}
 
 
 def read_all(address: str) -> list[tuple[int, int, bytes]]:
