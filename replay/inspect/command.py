@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 def inspect(sources: list[Source], ports: frozenset[int]) -> Inspection:
     """Read captures and count what is in them."""
     inspection = Inspection()
-    connections = Connections(ports=ports, read_responses=False)
+    connections = Connections(ports=ports, responses=frozenset())
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
         for share in plan(sources, _WHOLE):
             for event in _events(share, connections, Filter(ports=ports), inspection, progress):

@@ -44,7 +44,7 @@ def _reassembly(data: bytes) -> None:
     """Rows of segments: a byte of flags, sequence number, missing bytes, size, payload."""
     at = 1
     ports = frozenset({9092}) if data[:1] > b"\x7f" else frozenset[int]()
-    keep = Keep(requests=True, responses=True)
+    keep = Keep(requests=True)
     connection = CapturedConnection(_LOW, _HIGH, 0, ports=ports, keep=keep)
     number, next_ = 0, [1000, 2000]
     while at + 6 <= len(data):

@@ -62,7 +62,8 @@ class Exchange:
     request: bytes = b""
     """The frame, for keys in `READ` (for all, if so configured). If bytes are missing, only its start."""
     response: list[Buffer] = field(default_factory=list)
-    """The frame in pieces, for keys in `READ`. If bytes are missing, only its start."""
+    """The frame in pieces, for keys in `READ` (for others, if so configured). If bytes are missing, only its
+    start."""
     request_missing: int = 0
     """Bytes of the request that were not captured. Its length and header were."""
     response_missing: int = 0

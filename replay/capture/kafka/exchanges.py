@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from replay.capture.kafka.connection import CapturedConnection
-from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import endpoints
 
@@ -44,7 +44,7 @@ class Connections:
     Args:
         ports: see `read_exchanges`.
         keep_requests: see `read_exchanges`.
-        read_responses: keep the frames of responses in `READ`.
+        responses: API keys whose response frames are kept. Those of Metadata are always kept.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Connections:
         *,
         ports: frozenset[int] = frozenset(),
         keep_requests: bool = False,
-        read_responses: bool = True,
+        responses: frozenset[int] = READ,
     ) -> None:
         self._ports = ports
-        self._keep = Keep(requests=keep_requests, responses=read_responses)
+        self._keep = Keep(requests=keep_requests, responses=responses)
         self._open: dict[bytes, CapturedConnection] = {}
         self._uses: dict[bytes, int] = {}
 

@@ -59,8 +59,8 @@ class Keep:
 
     requests: bool = False
     """Those of all requests, not only of those in `READ`."""
-    responses: bool = True
-    """Those of responses in `READ`. Else only those that are needed here."""
+    responses: frozenset[int] = READ
+    """The API keys of responses that are kept. Those that are needed here are kept, too."""
 
 
 class Pairing:
@@ -82,7 +82,7 @@ class Pairing:
         self.response_broken = False
         self.client: Framing | None = None
         self._keeps_all = keep.requests
-        self._read = READ if keep.responses else frozenset({ApiKey.METADATA})
+        self._read = keep.responses | {ApiKey.METADATA}
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._early: deque[Exchange] = deque()

@@ -8,6 +8,7 @@ from pathlib import Path
 import dpkt
 import pyarrow as pa
 
+from replay.capture.kafka.exchange import READ
 from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.packets.segments import SEGMENTS
 
@@ -89,8 +90,10 @@ def batch(rows: Iterable[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=SEGMENTS)
 
 
-def read(rows: Iterable[Row], *, ports: frozenset[int] = frozenset()) -> list[Event]:
-    connections = Connections(ports=ports)
+def read(
+    rows: Iterable[Row], *, ports: frozenset[int] = frozenset(), responses: frozenset[int] = READ
+) -> list[Event]:
+    connections = Connections(ports=ports, responses=responses)
     return [*connections.feed(batch(rows)), *connections.end()]
 
 

@@ -39,6 +39,13 @@ def test_frames_that_are_read_are_handed_on() -> None:
     assert (one.request, b"".join(one.response)) == (asked, told)
 
 
+def test_responses_that_are_asked_for_are_handed_on_and_metadata_in_any_case() -> None:
+    talk = Talk().client(request(18, 0, 0)).broker(response(0)).client(request(12, 1, 1)).broker(response(1))
+    talk.client(request(3, 1, 2, b"\0" * 4)).broker(response(2))
+    found = [one for one in read(talk.rows, responses=frozenset({12})) if isinstance(one, Exchange)]
+    assert [b"".join(one.response) for one in found] == [b"", response(1), response(2)]
+
+
 def test_software_is_what_the_client_says() -> None:
     body = b"\0" + encode_compact_string(b"lib") + encode_compact_string(b"1.2") + b"\0"
     talk = Talk().client(request(18, 3, 0, body)).broker(response(0))
