@@ -176,37 +176,52 @@ class Admin:
         if node_id not in replicas:
             order.pop()
         self.reorder(name, partition, order)
-        body = array([string(name) + array([struct.pack(">i", partition)])]) + struct.pack(">i", 20_000)
+        self.elect(name, {partition: node_id})
+
+    def reorder(self, name: str, partition: int, replicas: Sequence[int]) -> None:
+        """Set the replicas of one partition, as `reorder_all` does."""
+        self.reorder_all(name, {partition: replicas})
+
+    def reorder_all(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
+        """Set the replicas of partitions. Wait until every broker knows it, and the first ones are in sync.
+
+        Leaders stay until the next election.
+        """
+        orders = {partition: list(order) for partition, order in replicas.items()}
+        self._reassign(name, orders)
+
+        def holds(state: ClusterState) -> bool:
+            topic = state.topics[name]
+            return all(
+                topic.replicas[partition] == order and order[0] in topic.in_sync[partition]
+                for partition, order in orders.items()
+            )
+
+        self._await(f"{name} is on {orders}", holds, name)
+
+    def elect(self, name: str, leaders: Mapping[int, int]) -> None:
+        """Have the first replica of partitions lead. Wait until every broker knows it.
+
+        Args:
+            name: of the topic.
+            leaders: these replicas, node ids by partition.
+        """
+        places = [struct.pack(">i", partition) for partition in leaders]
+        body = array([string(name) + array(places)]) + struct.pack(">i", 20_000)
         reader = self._controller_call(ELECT_LEADERS, 0, body)
         reader.int32()  # throttle
         for _ in range(reader.int32()):
             reader.string()
             for _ in range(reader.int32()):
-                reader.int32()
-                code, message = reader.int16(), reader.string()
+                partition, code, message = reader.int32(), reader.int16(), reader.string()
                 if code != ELECTION_NOT_NEEDED:
-                    _check(f"elect {node_id} for {name}-{partition}", code, message)
-        self._await(
-            f"{name}-{partition} is led by {node_id}",
-            lambda state: state.topics[name].leaders[partition] == node_id,
-            name,
-        )
+                    _check(f"elect {leaders[partition]} for {name}-{partition}", code, message)
 
-    def reorder(self, name: str, partition: int, replicas: Sequence[int]) -> None:
-        """Set a partition's replicas. Wait until every broker knows it, and the first one is in sync.
+        def holds(state: ClusterState) -> bool:
+            led = state.topics[name].leaders
+            return all(led[partition] == node_id for partition, node_id in leaders.items())
 
-        The leader stays until the next election.
-        """
-        order = list(replicas)
-        self._reassign(name, partition, order)
-        self._await(
-            f"{name}-{partition} is on {order}",
-            lambda state: (
-                state.topics[name].replicas[partition] == order
-                and order[0] in state.topics[name].in_sync[partition]
-            ),
-            name,
-        )
+        self._await(f"{name} is led by {leaders}", holds, name)
 
     def leaders(self, name: str) -> dict[int, int]:
         """Return the leader's node id by partition; -1 if there is none."""
@@ -247,19 +262,20 @@ class Admin:
         connection = self._any() if node_id is None else self._node(node_id)
         return request_metadata(connection, *topics)
 
-    def _reassign(self, name: str, partition: int, order: Sequence[int]) -> None:
-        place = (
+    def _reassign(self, name: str, orders: Mapping[int, Sequence[int]]) -> None:
+        places = [
             struct.pack(">i", partition) + compact_array([struct.pack(">i", node) for node in order]) + b"\0"
-        )
-        topic = compact_string(name) + compact_array([place]) + b"\0"
+            for partition, order in orders.items()
+        ]
+        topic = compact_string(name) + compact_array(places) + b"\0"
         body = struct.pack(">i", 20_000) + compact_array([topic]) + b"\0"
         reader = self._controller_call(ALTER_REASSIGNMENTS, 0, body)
         reader.int32()  # throttle
-        _check(f"reassign {name}-{partition}", reader.int16(), reader.compact_string())
+        _check(f"reassign {name}", reader.int16(), reader.compact_string())
         for _ in range(reader.uvarint() - 1):
             reader.compact_string()
             for _ in range(reader.uvarint() - 1):
-                reader.int32()
+                partition = reader.int32()
                 _check(f"reassign {name}-{partition}", reader.int16(), reader.compact_string())
                 reader.tags()
             reader.tags()
