@@ -183,11 +183,17 @@ class Gateway(Proxy):
             RuntimeError: it did not become ready. The message has its output.
         """
         until = time.monotonic() + START_SECONDS
-        while self.state()["state"] != "ready":
+        while not self._is_ready():
             if time.monotonic() > until:
                 raise RuntimeError(f"the gateway is not ready:\n{self.log()}")
             time.sleep(0.05)
         return self
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(self.state()["state"] == "ready")
+        except OSError:  # it listens to clients a moment before its admin endpoint is there
+            return False
 
     def state(self) -> dict[str, Any]:
         """Return /state."""
