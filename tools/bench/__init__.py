@@ -16,6 +16,7 @@ milliseconds are not.
 - `memory`: resident bytes at start, after bulk, by connection, by partition, over time.
 - `operations`: time from start to ready, memory when idle, size of what pip installs for the gateway.
 - `drain`: SIGTERM while many connections are busy.
+- `moves`: leaders move under clients; the time from the error to the request at the new leader.
 - `transparent`: redirect and tproxy compared with explicit mode; a stub of a broker in another namespace.
 - `workers`: `--workers 2` compared with one worker, CPU of all processes, with the same stub.
 - `replay`: `measure` and `inspect` of large generated captures, compared with tshark; cold starts; `drive`.

@@ -14,17 +14,19 @@ GATEWAY: Final = "gateway"
 REPLAY: Final = "replay"
 """The column of `fetchgate replay`."""
 TSHARK: Final = "tshark"
+FOLLOW: Final = "follow"
+"""The column of a gateway with ``--follow-leader``."""
 EXPLICIT: Final = "explicit"
 TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
 COLUMNS: Final = (
     *(DIRECT, "Java", FLOOR, HAPROXY),
-    *(GATEWAY, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
+    *(GATEWAY, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
     *(TSHARK, REPLAY),
 )
 """Routes, in the order in which they are shown."""
-JUDGED: Final = (GATEWAY, *TRANSPARENT, TWO_WORKERS, REPLAY)
-"""The columns that must keep the limit. The others are for comparison."""
+JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY)
+"""Fetchgate's own columns. The others are for comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,9 @@ class Row:
     values: Mapping[str, float]
     """By route: one of `COLUMNS`."""
     limit: float | None = None
-    """The limit for fetchgate's own values: those in `JUDGED`."""
+    """The limit for the values that are `judged`."""
+    judged: Sequence[str] = JUDGED
+    """The columns that must keep the limit."""
     least: bool = False
     """Whether `limit` is a minimum. Otherwise it is a maximum."""
     figure: str = ""
@@ -45,7 +49,7 @@ class Row:
     @property
     def met(self) -> bool | None:
         """Whether all own values, as shown, keep the limit; None without a limit or own values."""
-        own = [shown(self.values[name]) for name in JUDGED if name in self.values]
+        own = [shown(self.values[name]) for name in self.judged if name in self.values]
         if self.limit is None or not own:
             return None
         limit = shown(self.limit)

@@ -1,0 +1,297 @@
+"""Leaders that move under clients, as in KIP-951's own benchmark, but smaller: three brokers, 100 partitions.
+
+A client produces and consumes, direct and through the gateway, in turns. In each window all leaders move
+several times at once. `tools.bench.gaps` reads from the wire how long the client takes to turn to a new
+leader. The consumer says how long the slowest record of each move took.
+
+All is seen at the brokers: through the gateway a gap begins when the error comes to the gateway, and ends
+when the new leader gets a request. So what the gateway itself needs is in it, and a request that the gateway
+repeats (``--follow-leader``) counts.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from operator import truediv
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from proxy.protocol.api import ApiKey
+from tools.bench import gaps
+from tools.bench.figures import DIRECT, FOLLOW, GATEWAY, Row, Table
+from tools.bench.moving import BYTES, CONSUMER, GO, PARTITIONS, PRODUCER, RATE, VERSIONS, build_go
+from tools.bench.processes import Gateway, Load
+from tools.bench.stage import Stage
+from tools.bench.windows import Rounds, compared, turned, without
+from tools.kafka import LATEST, Cluster, jars, reaper
+from tools.kafka.admin import Admin
+
+NODES: Final = 3
+TOPIC: Final = "moving"
+PROPERTIES: Final = {"replica.fetch.wait.max.ms": 20}
+"""With the default of 500 ms, followers that wait hide most of what clients do."""
+MOVES: Final = 5
+"""In a window, each of all leaders."""
+QUICK_MOVES: Final = 2
+SECONDS: Final = 2.0
+"""From one move to the next."""
+SETTLE_SECONDS: Final = 1.5
+"""Before the first move, when records come."""
+QUICK_CLIENTS: Final = ("librdkafka",)
+HINTED: Final = ("librdkafka", "Java", "franz-go")
+"""The clients that use KIP-951: a response with an error tells them the new leader."""
+TIMES_LIMIT: Final = 1.1
+"""The longest gap of a client with KIP-951, in the direct one's."""
+FOLLOWED_LIMIT, FOLLOWED_MOST = 10.0, 70.0
+"""Limits for gaps with ``--follow-leader``, in ms: the median and the longest, as Java 4.3 has by itself."""
+KINDS: Final = {"produce": ApiKey.PRODUCE, "fetch": ApiKey.FETCH}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window of one client and route."""
+
+    gaps: Mapping[str, Sequence[float]]
+    """In ms, by the names of `KINDS`."""
+    worst: Sequence[float]
+    """The latency of the slowest record of each move, from produce to consume, in ms."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was measured."""
+
+    rounds: dict[str, Rounds[Window]] = field(default_factory=dict)
+    """By client, then by route."""
+    notes: list[str] = field(default_factory=list)
+    follows: Sequence[str] = ()
+    """The names of those `KINDS` that the gateway follows."""
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure all clients."""
+    return [table(measured(stage))]
+
+
+def measured(stage: Stage) -> Found:
+    """Measure all clients that can run here, in rounds of all routes."""
+    found = Found()
+    rounds, moves = stage.rounds(quick=1, usual=3, long=5), QUICK_MOVES if stage.quick else MOVES
+    with ExitStack() as stack:
+        stage.report(f"moves: starting {NODES} brokers ...")
+        cluster = stack.enter_context(Cluster(LATEST, nodes=NODES, properties=PROPERTIES))
+        admin = stack.enter_context(Admin(cluster.bootstrap))
+        pairs = {at: [at % NODES + 1, (at + 1) % NODES + 1] for at in range(PARTITIONS)}
+        admin.create_topic(TOPIC, assignment=pairs)
+        routes = {DIRECT: cluster.bootstrap, **_gateways(stack, cluster, found)}
+        for client in _clients(stage, found):
+            told = [name for name in routes if name != FOLLOW or client not in HINTED]
+            windows: dict[str, list[Window]] = {name: [] for name in told}
+            for number in range(rounds):
+                stage.report(f"moves: {client}, round {number + 1} of {rounds} of {', '.join(told)} ...")
+                for name in turned(told, number):
+                    windows[name].append(_window(client, routes[name], cluster, admin, moves))
+            found.rounds[client] = windows
+    found.notes += _notes(rounds, moves)
+    return found
+
+
+def _gateways(stack: ExitStack, cluster: Cluster, found: Found) -> dict[str, str]:
+    """Start the gateways; return their addresses by route."""
+    options: dict[str, Sequence[str]] = {GATEWAY: ()}
+    if choice := follow_choice(_help()):
+        options[FOLLOW] = ("--follow-leader", choice)
+        found.follows = ("fetch",) if choice == "fetch" else tuple(KINDS)
+        found.notes.append(f"follow: a gateway with --follow-leader {choice}, for clients without KIP-951.")
+    started = {
+        name: stack.enter_context(Gateway(cluster.bootstrap, *more, node_id=NODES)).ready()
+        for name, more in options.items()
+    }
+    return {name: gateway.address for name, gateway in started.items()}
+
+
+def _help() -> str:
+    command = [sys.executable, "-m", "proxy", "proxy", "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def follow_choice(text: str) -> str:
+    """Return the last choice of ``--follow-leader``, which follows most; "" if there is no such option.
+
+    Args:
+        text: the help of the command line.
+    """
+    found = re.search(r"--follow-leader\s+\{([^}]+)\}", text)
+    return re.sub(r"\s", "", found[1]).rpartition(",")[2] if found else ""
+
+
+def _clients(stage: Stage, found: Found) -> list[str]:
+    """Return the clients that can run here."""
+    clients = list(QUICK_CLIENTS if stage.quick else VERSIONS)
+    absent: dict[str, str] = {}
+    if "Java" in clients:
+        try:
+            jars.classpath(LATEST, tools=True)
+        except RuntimeError:
+            absent["Java"] = "its tools could not be downloaded"
+    if not GO.keys().isdisjoint(clients):
+        try:
+            build_go()
+        except FileNotFoundError:
+            absent |= dict.fromkeys(GO, "there is no go here")
+        except subprocess.SubprocessError as error:
+            stage.report(f"moves: {error}")
+            absent |= dict.fromkeys(GO, "it could not be built")
+    found.notes += [f"{client}: left out, {why}." for client, why in absent.items()]
+    return [client for client in clients if client not in absent]
+
+
+def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: int) -> Window:
+    """Start a producer and a consumer; move all leaders several times."""
+    ports = frozenset(broker.port for broker in cluster.brokers)
+    moved: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="fetchgate-") as folder:
+        file = Path(folder) / "moves.pcap"
+        program = ("tools.bench.moving", client)
+        with (
+            tcpdump(file, ports) as captures,
+            Load(*program, "produce", address, TOPIC) as producer,
+            Load(*program, "consume", address, TOPIC) as consumer,
+        ):
+            producer.ready()
+            consumer.ready()
+            time.sleep(SETTLE_SECONDS)
+            for _ in range(moves):
+                turned_round = {
+                    at: replicas[::-1] for at, replicas in admin.state(TOPIC).topics[TOPIC].replicas.items()
+                }
+                admin.reorder_all(TOPIC, turned_round)
+                moved.append(time.time_ns())
+                admin.elect(TOPIC, {at: replicas[0] for at, replicas in turned_round.items()})
+                time.sleep(SECONDS)
+            records = consumer.finish()["records"]
+            producer.finish()
+        exchanges = gaps.read(file, ports, frozenset({PRODUCER, CONSUMER})) if captures else []
+    return Window({name: gaps.gaps(exchanges, key) for name, key in KINDS.items()}, worst(records, moved))
+
+
+@contextmanager
+def tcpdump(file: Path, ports: frozenset[int]) -> Iterator[bool]:
+    """Capture loopback; give False without tcpdump, or if this user may not use it."""
+    # As root it stays root: the user that it would become is made when it is installed.
+    command = ["tcpdump", "-Z", "root", "-i", "lo", "-s", "0", "-B", "32768", "--immediate-mode"]
+    command += ["-w", str(file), "tcp and (" + " or ".join(f"port {port}" for port in sorted(ports)) + ")"]
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        yield False
+        return
+    reaper.watch(process.pid)
+    try:
+        # Its first lines say what it does; without any more, it has ended.
+        yield any("listening on" in line for line in process.stderr or ())
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        reaper.forget(process.pid)
+
+
+def worst(records: Sequence[tuple[int, int]], moved: Sequence[int]) -> list[float]:
+    """Return the latency of the slowest record of each move, in ms.
+
+    Args:
+        records: of each, when it was produced (ns since 1970) and how long it took to come (ns).
+        moved: when leaders began to move (ns since 1970). The records of a move are produced before the next.
+    """
+    ends = [*moved[1:], sys.maxsize]
+    return [
+        max((took for made, took in records if begin <= made < end), default=0) / 1e6
+        for begin, end in zip(moved, ends, strict=True)
+    ]
+
+
+def table(found: Found) -> Table:
+    """Make the table."""
+    rows = [row for client, rounds in found.rounds.items() for row in _rows(client, rounds, found.follows)]
+    title = (
+        f"Leaders that move: {PARTITIONS} partitions on {NODES} brokers, {RATE} records/s of {BYTES} bytes"
+    )
+    return Table(part="moves", title=title, rows=rows, notes=[*_without(found), *found.notes])
+
+
+def _rows(client: str, rounds: Rounds[Window], follows: Sequence[str]) -> Iterator[Row]:
+    label = f"{client} {VERSIONS[client]()}"
+    for kind in KINDS:
+        seen = {
+            name: [one.gaps[kind] for one in windows]
+            for name, windows in rounds.items()
+            if all(one.gaps[kind] for one in windows)
+        }
+        yield from _gap_rows(
+            f"{label}, {kind}", seen, hinted=client in HINTED, followed=kind in follows and FOLLOW in seen
+        )
+    slowest = {name: [took for one in windows for took in one.worst] for name, windows in rounds.items()}
+    yield Row(
+        name=f"{label}: slowest record of a move, median",
+        unit="ms",
+        values={name: median(values) for name, values in slowest.items()},
+    )
+
+
+def _gap_rows(label: str, seen: Rounds[Sequence[float]], *, hinted: bool, followed: bool) -> Iterator[Row]:
+    """Yield the rows on the gaps of one client and kind of requests, by route and window."""
+    gaps_of = {name: [gap for window in windows for gap in window] for name, windows in seen.items()}
+    yield Row(
+        name=f"{label}: gap, median",
+        unit="ms",
+        values={name: median(values) for name, values in gaps_of.items()},
+        limit=FOLLOWED_LIMIT if followed else None,
+        judged=(FOLLOW,),
+    )
+    yield Row(
+        name=f"{label}: gap, longest",
+        unit="ms",
+        values={name: max(values) for name, values in gaps_of.items()},
+        limit=FOLLOWED_MOST if followed else None,
+        judged=(FOLLOW,),
+    )
+    if hinted and {DIRECT, GATEWAY} <= seen.keys():
+        medians = {name: [median(window) for window in windows] for name, windows in seen.items()}
+        yield Row(
+            name=f"{label}: median gap in the direct one's",
+            unit="times",
+            values=without(compared(medians, DIRECT, truediv), DIRECT),
+            limit=TIMES_LIMIT,
+        )
+
+
+def _without(found: Found) -> Iterator[str]:
+    """Say where no gap was seen."""
+    windows = [one for rounds in found.rounds.values() for each in rounds.values() for one in each]
+    if not any(gap for one in windows for gap in one.gaps.values()):
+        yield "Gaps: there is no tcpdump here, or this user may not use it."
+        return
+    for client, rounds in found.rounds.items():
+        for kind in KINDS:
+            names = [name for name, each in rounds.items() if not all(one.gaps[kind] for one in each)]
+            if names:
+                yield f"{client}, {kind}, {', '.join(names)}: a window without any error to turn away from."
+
+
+def _notes(rounds: int, moves: int) -> list[str]:
+    return [
+        f"{rounds} windows of each client and route, in turns, with {moves} moves of all leaders in each;",
+        "the median gap in the direct one's is the median of the ratios of one round.",
+        "Gap: from the error (Produce 6; Fetch 6 or 74) to the first request for the partition at the new",
+        "leader, seen at the brokers. Before the error, brokers themselves need some 100 ms for a move.",
+        "acks=all, linger 0, idempotent producers; brokers with replica.fetch.wait.max.ms=20; replication 2.",
+        "Brokers, clients, gateway and tcpdump share the cores of one machine, and loopback has no delay:",
+        "a gap of few ms, the longest gap and the slowest record are noisy.",
+    ]
