@@ -83,7 +83,7 @@ def run(stage: Stage) -> list[Table]:
 def measured(stage: Stage) -> Found:
     """Measure all clients that can run here, in rounds of all routes."""
     found = Found()
-    rounds, moves = stage.rounds(quick=1, usual=3, long=5), QUICK_MOVES if stage.quick else MOVES
+    rounds, moves = stage.rounds(quick=1, usual=2, long=3), QUICK_MOVES if stage.quick else MOVES
     with ExitStack() as stack:
         stage.report(f"moves: starting {NODES} brokers ...")
         cluster = stack.enter_context(Cluster(LATEST, nodes=NODES, properties=PROPERTIES))

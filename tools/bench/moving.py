@@ -9,6 +9,7 @@ and leave the rest as the client has it. A consumer prints for each record when 
 
 import asyncio
 import json
+import logging
 import os
 import re
 import select
@@ -199,7 +200,9 @@ def consume_java(bootstrap: str, topic: str, received: Received) -> None:
 def _run_java(command: list[str], line: Callable[[bytes], None]) -> None:
     """Run a tool of Kafka until stdin is closed; call a function with each line that it prints."""
     whole = [str(java()), "-Xmx256m", *JVM, "-cp", jars.classpath(LATEST, tools=True), *command]
-    process = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        whole, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     reaper.watch(process.pid)
 
     def read() -> None:
@@ -278,6 +281,7 @@ CONSUMERS: Final[dict[str, Callable[[str, str, Received], None]]] = {
 
 def main() -> None:
     """Run one client."""
+    logging.disable()  # the clients warn of each error, and that takes time
     name, role, bootstrap, topic = sys.argv[1:]
     if name in GO:
         _become_go(name, role, bootstrap, topic)
