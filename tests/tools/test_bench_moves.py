@@ -200,8 +200,8 @@ class TestMoves:
     @pytest.mark.parametrize(
         ("text", "choice"),
         [
-            ("  --follow-leader {off,fetch}\n", "fetch"),
-            ("  --follow-leader {off,fetch,\n    idempotent,all}  repeat\n", "all"),
+            ("usage: [--follow-leader off|fetch] [--workers N]\n", "fetch"),
+            ("usage: [--workers N]\n  --follow-leader off|fetch|idempotent|all\n", "all"),
             ("  --listen HOST:PORT\n", ""),
         ],
     )

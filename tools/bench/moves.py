@@ -128,8 +128,8 @@ def follow_choice(text: str) -> str:
     Args:
         text: the help of the command line.
     """
-    found = re.search(r"--follow-leader\s+\{([^}]+)\}", text)
-    return re.sub(r"\s", "", found[1]).rpartition(",")[2] if found else ""
+    found = re.search(r"--follow-leader ([a-z|]+)", text)
+    return found[1].rpartition("|")[2] if found else ""
 
 
 def _clients(stage: Stage, found: Found) -> list[str]:
