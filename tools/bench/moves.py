@@ -9,6 +9,7 @@ when the new leader gets a request. So what the gateway itself needs is in it, a
 repeats (``--follow-leader``) counts.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -294,4 +295,6 @@ def _notes(rounds: int, moves: int) -> list[str]:
         "acks=all, linger 0, idempotent producers; brokers with replica.fetch.wait.max.ms=20; replication 2.",
         "Brokers, clients, gateway and tcpdump share the cores of one machine, and loopback has no delay:",
         "a gap of few ms, the longest gap and the slowest record are noisy.",
+        f"For the last 5 minutes {os.getloadavg()[1]:.0f} processes wanted to run on {os.cpu_count()} cores.",
+        "If these are many more than the cores, gaps show how busy the machine was.",
     ]
