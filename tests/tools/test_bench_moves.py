@@ -201,7 +201,7 @@ class TestMoves:
         ("text", "choice"),
         [
             ("usage: [--follow-leader off|fetch] [--workers N]\n", "fetch"),
-            ("usage: [--workers N]\n  --follow-leader off|fetch|idempotent|all\n", "all"),
+            ("usage: [--workers N]\n  --follow-leader off|fetch|idempotent\n", "idempotent"),
             ("  --listen HOST:PORT\n", ""),
         ],
     )
