@@ -126,13 +126,25 @@ func consumeSarama(given options, got *received) {
 	consumer, err := sarama.NewConsumer(given.bootstrap, settings(given))
 	program.Check(err)
 	for number := range given.partitions {
-		partition, err := consumer.ConsumePartition(given.topic, int32(number), sarama.OffsetNewest)
-		program.Check(err)
+		partition := newest(consumer, given.topic, int32(number))
 		go func() {
 			for message := range partition.Messages() {
 				got.add(message.Value)
 			}
 		}()
+	}
+}
+
+// newest consumes from the end of a partition. For a while after an election, the new leader does not tell it.
+func newest(consumer sarama.Consumer, topic string, number int32) sarama.PartitionConsumer {
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		partition, err := consumer.ConsumePartition(topic, number, sarama.OffsetNewest)
+		if err == nil {
+			return partition
+		}
+		if time.Since(began) > 30*time.Second {
+			program.Check(err)
+		}
 	}
 }
 
