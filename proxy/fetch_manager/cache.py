@@ -2,8 +2,8 @@
 
 All times are milliseconds, of any clock that does not go back. The rules are those of Kafka 3.8 and later
 (FetchSession.scala; fetch-semantics 2.7). One thing is added. A client may list any number of partitions,
-and memory is bounded here: a shard has room for a number of partitions. If a newcomer needs more than is
-left, stale sessions give way, and no others.
+and memory is bounded here: a shard has room for a number of partitions, where long names of topics count as
+more of them. If a newcomer needs more than is left, stale sessions give way, and no others.
 """
 
 from bisect import bisect_left, insort
@@ -137,6 +137,7 @@ class FetchSessionCacheShard:
         "_new_id",
         "_sessions",
         "_slots",
+        "_weight",
         "evictions",
         "partitions",
     )
@@ -161,6 +162,8 @@ class FetchSessionCacheShard:
         self._by_use: list[int] = []
         self._evictable_by_privileged: list[int] = []
         self._evictable_by_all: list[int] = []
+        self._weight = 0
+        """`SessionPartitions.weight` of all sessions, as of the last touch of each."""
         self.partitions = 0
         """Partitions of all sessions, as of the last touch of each."""
         self.evictions = {False: 0, True: 0}
@@ -178,12 +181,11 @@ class FetchSessionCacheShard:
 
     def room_for(self, session: FetchSession) -> bool:
         """Return whether there is room for the partitions that a session of this shard has now."""
-        return self.partitions - session.cached_size + len(session.partitions) <= self._max_partitions
+        return self._weight - session.cached_weight + session.partitions.weight <= self._max_partitions
 
     def create(self, session: FetchSession, now_ms: int) -> int:
         """Give a new session a slot, an id and its first touch; return the id, or 0 if it gets no slot."""
-        size = len(session.partitions)
-        if not self._make_room(now_ms, privileged=session.privileged, size=size):
+        if not self._make_room(now_ms, session):
             return 0
         session_id = self._new_id(self._first_id, self._last_id)
         while session_id in self._sessions:
@@ -200,7 +202,9 @@ class FetchSessionCacheShard:
         if self._sessions.get(session.session_id) is not session:
             return
         aged = now_ms - session.created_ms > self._eviction_ms
-        size = len(session.partitions)
+        size, weight = len(session.partitions), session.partitions.weight
+        self._weight += weight - session.cached_weight
+        session.cached_weight = weight
         if size != session.cached_size or aged != session.aged:
             self._leave_pools(session)
             self.partitions += size - max(session.cached_size, 0)
@@ -222,19 +226,21 @@ class FetchSessionCacheShard:
         _discard(self._by_use, _use(session))
         self._leave_pools(session)
         self.partitions -= session.cached_size
+        self._weight -= session.cached_weight
 
-    def _make_room(self, now_ms: int, *, privileged: bool, size: int) -> bool:
+    def _make_room(self, now_ms: int, newcomer: FetchSession) -> bool:
         """Have a free slot, and room for a newcomer's partitions; return whether it can be had."""
-        if size > self._max_partitions:
+        weight = newcomer.partitions.weight
+        if weight > self._max_partitions:
             return False
         # For partitions only stale sessions give way: one large newcomer would end hundreds of others.
-        while self.partitions + size > self._max_partitions and (stale := self._stale(now_ms)) is not None:
+        while self._weight + weight > self._max_partitions and (stale := self._stale(now_ms)) is not None:
             self._evict(stale)
-        if self.partitions + size > self._max_partitions:
+        if self._weight + weight > self._max_partitions:
             return False
         if len(self._sessions) < self._slots:
             return True
-        victim = self._stale(now_ms) or self._smaller(privileged=privileged, size=size)
+        victim = self._stale(now_ms) or self._smaller(newcomer)
         if victim is None:
             return False
         self._evict(victim)
@@ -247,11 +253,11 @@ class FetchSessionCacheShard:
         oldest = self._sessions[self._by_use[0] & _ID]
         return oldest if now_ms - oldest.last_used_ms > self._eviction_ms else None
 
-    def _smaller(self, *, privileged: bool, size: int) -> FetchSession | None:
-        """Return the session that is worth least of those that such a newcomer may evict, None if none is."""
-        pool = self._evictable_by_privileged if privileged else self._evictable_by_all
+    def _smaller(self, newcomer: FetchSession) -> FetchSession | None:
+        """Return the session that is worth least of those that a newcomer may evict, None if none is."""
+        pool = self._evictable_by_privileged if newcomer.privileged else self._evictable_by_all
         # Ids are above 0: within one class of privilege the newcomer must be larger.
-        if not pool or (privileged << _BITS | size) << _BITS < pool[0]:
+        if not pool or (newcomer.privileged << _BITS | len(newcomer.partitions)) << _BITS < pool[0]:
             return None
         return self._sessions[pool[0] & _ID]
 

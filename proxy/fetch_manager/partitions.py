@@ -25,6 +25,10 @@ NOT_TOLD: Final = -1
 """High watermark and log start offset of a partition before the client was told any (fetch-semantics 2.3)."""
 NO_ROW: Final = -1
 _TOPIC_SHIFT: Final = 32
+_ROW_BYTES: Final = 100
+"""What a partition takes: its row, and its entry in `FetchSession.silent`."""
+_KEY_BYTES: Final = 150
+"""What a topic takes beside two copies of its key, one of them in `FetchSession.silent`."""
 _SPARE_TOPICS: Final = 64
 """Topics without partitions that may be remembered, in addition to twice the partitions."""
 _NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
@@ -41,6 +45,7 @@ class SessionPartitions:
     __slots__ = (
         "_codes",
         "_index",
+        "_key_bytes",
         "_keys",
         "_numbers",
         "high_watermarks",
@@ -55,6 +60,8 @@ class SessionPartitions:
         self._numbers: dict[bytes, int] = {}
         """Topic key -> topic number."""
         self._keys: list[bytes] = []
+        self._key_bytes = 0
+        """What the topics take."""
         self._codes: Codes = np.zeros(0, np.int64)
         self._index: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         """Row numbers in the order of their codes."""
@@ -70,6 +77,11 @@ class SessionPartitions:
 
     def __repr__(self) -> str:
         return f"<SessionPartitions partitions={len(self)} topics={len(self._keys)} v{self.layout.version}>"
+
+    @property
+    def weight(self) -> int:
+        """Its partitions; or those that would take the memory of its topics' keys, if these are more."""
+        return max(len(self), self._key_bytes // _ROW_BYTES)
 
     # The request half
 
@@ -178,6 +190,7 @@ class SessionPartitions:
             if key not in numbers:
                 numbers[key] = len(self._keys)
                 self._keys.append(key)
+                self._key_bytes += _KEY_BYTES + 2 * len(key)
         codes = entries.view(self.layout.request_fields)["partition"].astype(np.int64)
         topics = np.array([numbers[key] for key in listing.keys], np.int64)
         codes += np.repeat(topics << _TOPIC_SHIFT, listing.counts)
@@ -218,6 +231,7 @@ class SessionPartitions:
         # They stay in order, and so does the index.
         used, numbers = np.unique(topics, return_inverse=True)
         self._keys = [self._keys[topic] for topic in used.tolist()]
+        self._key_bytes = sum(_KEY_BYTES + 2 * len(key) for key in self._keys)
         self._numbers = {key: number for number, key in enumerate(self._keys)}
         self._codes = numbers.astype(np.int64) << _TOPIC_SHIFT | self._codes & 0xFFFF_FFFF
 

@@ -19,6 +19,7 @@ class FetchSession:
         "aged",
         "broker",
         "cached_size",
+        "cached_weight",
         "created_ms",
         "epoch",
         "last_used_ms",
@@ -44,6 +45,8 @@ class FetchSession:
         self.last_used_ms = 0
         self.cached_size = -1
         """The number of partitions at the last touch, -1 before the first."""
+        self.cached_weight = 0
+        """`SessionPartitions.weight` at the last touch, 0 before the first."""
         self.silent = b""
         """The last full response, behind its correlation id, if it had nothing to tell the client; b"" if it
         had, or if the partitions were changed since. The same again has nothing to tell either."""

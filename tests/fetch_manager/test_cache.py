@@ -14,7 +14,7 @@ from proxy.fetch_manager.cache import IDS_PER_SHARD, SHARDS, FetchSessionCache, 
 from proxy.fetch_manager.partitions import SessionPartitions
 from proxy.fetch_manager.session import FetchSession
 from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_request import MAX_NAME, Listing
 from tests.examples import examples
 from tests.model.sessions import CachedPartition
 from tests.model.sessions import FetchSession as ModelSession
@@ -290,6 +290,26 @@ def test_a_session_may_grow_while_there_is_room() -> None:
     assert cache.room_for(grows)
     grows.partitions.update(_listing(7))
     assert not cache.room_for(grows)
+
+
+def test_long_names_of_topics_take_the_room_of_partitions() -> None:
+    """Memory is bounded too if each partition has a topic of its own, with the longest name there is."""
+    cache = one_shard(10, max_partitions=1000)
+    first, *_, last = sessions = [FetchSession(_named(50), uses_ids=False) for _ in range(4)]
+
+    assert [cache.create(session, 0) > 0 for session in sessions] == [True, True, True, False]
+    cache.remove(first)
+    assert cache.create(last, 0) > 0
+    last.partitions.update(_listing(1000))
+    assert not cache.room_for(last)
+
+
+def _named(count: int) -> SessionPartitions:
+    """A partition of each of so many topics with long names."""
+    partitions = SessionPartitions(LAYOUT)
+    keys = [f"{number}-".encode().ljust(MAX_NAME, b"x") for number in range(count)]
+    partitions.update(Listing(LAYOUT, keys, [1] * count, np.zeros(count, LAYOUT.request_item)))
+    return partitions
 
 
 def _listing(count: int) -> Listing:
