@@ -1,0 +1,319 @@
+"""Hostile clients with sessions, at a gateway before a broker with 0 slots: what they take is bounded.
+
+Beside them a kafka-python consumer reads on. Work is counted in fetches and bytes toward the broker.
+"""
+
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from proxy.protocol.fetch_request import MAX_NAME, MAX_PARTITIONS, MAX_TOPICS
+from tests.integration.bystander import MAX_GROWTH
+from tests.model.asker import Requests, Want, summary
+from tests.model.primitives import Writer
+from tests.model.wire import FetchRequest, FetchResponse, decode_response, encode_request
+from tools.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+from tools.kafka.raw import RawConnection, frame
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+SLOTS = 80
+PARTITIONS = 20
+VERSION = 12
+MILLION = 1_000_000
+ENTRY_BYTES = 37
+"""Of an entry without records in a response v12."""
+LAST_ID = 8 * 268_435_455 - 1
+"""Ids above it are in no shard: a broker throws (case 96)."""
+ROUNDS = 10
+"""Records that the reader gets, one after the other, to show that it reads on."""
+
+READER = """
+import sys
+from kafka import KafkaConsumer, TopicPartition
+
+bootstrap, topic, partitions = sys.argv[1], sys.argv[2], int(sys.argv[3])
+consumer = KafkaConsumer(
+    bootstrap_servers=bootstrap, client_id="reader", auto_offset_reset="earliest", fetch_max_wait_ms=50
+)
+consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
+while True:
+    for records in consumer.poll(timeout_ms=1000).values():
+        for record in records:
+            print(record.value.decode(), flush=True)
+"""
+"""In a process of its own, as its import warns of deprecated functions."""
+
+
+class Reader:
+    """A consumer with a session through the gateway, and a producer that writes for it."""
+
+    def __init__(self, gateway: GatewayProcess, broker: Broker, topic: str) -> None:
+        self._gateway = gateway
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
+        self._written = 0
+        command = [sys.executable, "-W", "ignore", "-c", READER, gateway.address, topic, str(PARTITIONS)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def reads_on(self) -> None:
+        """Write records and have each of them read, in order."""
+        assert self._process.stdout is not None
+        for _ in range(ROUNDS):
+            self._producer.produce(self._topic, str(self._written), partition=self._written % 3)
+            self._producer.flush()
+            assert self._process.stdout.readline() == f"{self._written}\n"
+            self._written += 1
+
+    def fetches(self) -> dict[str, int]:
+        """Its fetches by kind."""
+        links = [link for link in self._gateway.state()["connections"] if link["client_id"] == "reader"]
+        return {
+            kind: sum(link["client"]["fetches"][kind] for link in links) for kind in ("full", "incremental")
+        }
+
+
+@dataclass
+class Client(Requests):
+    """A client on a connection of its own."""
+
+    gateway: GatewayProcess = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.connection = RawConnection(self.gateway.host, self.gateway.port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def exchange(self, message: bytes) -> bytes:
+        self.connection.socket.sendall(frame(message))
+        return self.connection.receive()
+
+    def send(self, request: FetchRequest) -> FetchResponse:
+        return decode_response(self.exchange(encode_request(request)), self.version)
+
+    def told(self, message: bytes) -> tuple[int, int, int]:
+        """Error, session id, and how many entries there is room for. To decode them takes long."""
+        response = self.exchange(message)
+        error, session_id = struct.unpack_from(">hi", response, 9)
+        return error, session_id, len(response) // ENTRY_BYTES
+
+    def session(self, *wants: Want) -> int:
+        """Make a session and use it once; return its id, 0 if there was no slot."""
+        made = self.fetch(*wants, session=(0, 0)).session_id
+        if made:
+            assert summary(self.fetch(session=(made, 1))) == (0, made, 0)
+        return made
+
+
+def listing(session: tuple[int, int], topics: list[str], partitions: int, *, forgotten: int = 0) -> bytes:
+    """A fetch v12 of so many partitions of each topic. What tests have otherwise takes long for a million."""
+    out = Writer()
+    for number in (-1, 0, 1, 1 << 20):
+        out.number("i", number)
+    out.number("b", 0)
+    for number in session:
+        out.number("i", number)
+    out.uvarint(len(topics) + 1)
+    tail = struct.pack(">iqiqib", -1, 0, -1, -1, 1 << 20, 0)
+    listed = b"".join(index.to_bytes(4) + tail for index in range(partitions))
+    for topic in topics:
+        out.uvarint(len(topic) + 1)
+        out.data += topic.encode()
+        out.uvarint(partitions + 1)
+        out.data += listed + b"\0"
+    out.uvarint(2 if forgotten else 1)
+    if forgotten:
+        out.data += b"\5wide"
+        out.uvarint(forgotten + 1)
+        out.data += b"".join(index.to_bytes(4) for index in range(forgotten)) + b"\0"
+    out.data += b"\1\0"
+    return struct.pack(">hhih", 1, VERSION, 7, -1) + b"\0" + bytes(out.data)
+
+
+@dataclass
+class Stage:
+    """A gateway under attack."""
+
+    gateway: GatewayProcess
+    reader: Reader
+
+    def __post_init__(self) -> None:
+        self.process = psutil.Process(self.gateway.pid)
+
+    def connect(self) -> Client:
+        return Client(VERSION, gateway=self.gateway)
+
+    def held(self) -> tuple[int, int]:
+        """Sessions of clients, and their partitions."""
+        sessions = self.gateway.state()["client_sessions"]
+        return sessions["held"], sessions["partitions"]
+
+    def traffic(self, side: str) -> dict[str, Any]:
+        """What went on one side, of all clients but the reader."""
+        state = self.gateway.state()
+        total = dict(state["totals"][side])
+        for link in state["connections"]:
+            if link["client_id"] == "reader":
+                kinds = {kind: total["fetches"][kind] - n for kind, n in link[side]["fetches"].items()}
+                total |= {"fetches": kinds, "bytes_out": total["bytes_out"] - link[side]["bytes_out"]}
+        return total
+
+    def fetches(self, side: str) -> int:
+        return sum(self.traffic(side)["fetches"].values())
+
+    def unharmed(self, attack: Callable[[], object], *, growth: int = MAX_GROWTH) -> None:
+        """The reader keeps its session and reads on; the process does not grow by more."""
+        self.reader.reads_on()
+        before, memory = self.reader.fetches(), self.process.memory_info().rss
+        attack()
+        self.reader.reads_on()
+        after = self.reader.fetches()
+        assert (after["full"], after["incremental"] > before["incremental"]) == (before["full"], True)
+        assert self.process.memory_info().rss - memory < growth
+        log = self.gateway.log()
+        assert "Traceback" not in log
+        assert "defect" not in log
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker without slots. A list of a million partitions takes it half a gigabyte."""
+    properties = {"max.incremental.fetch.session.cache.slots": 0}
+    with Broker(properties=properties, heap="2g") as started, Admin(started.address) as admin:
+        admin.create_topic("foo", partitions=3)
+        yield started
+
+
+@pytest.fixture
+def stage(broker: Broker) -> Iterator[Stage]:
+    topic = f"read-{random.randrange(1 << 30)}"
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, partitions=PARTITIONS)
+    options = ("--max-incremental-fetch-session-cache-slots", str(SLOTS), "--log-level", "debug")
+    with (
+        GatewayProcess(broker.address, *options) as gateway,
+        Reader(gateway, broker, topic) as reader,
+    ):
+        yield Stage(gateway, reader)
+
+
+FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
+
+
+def test_sessions_made_in_a_loop(stage: Stage) -> None:
+    """Section 2.7: who is younger than two minutes is not evicted; the reader's session has its slot."""
+    made: set[int] = set()
+
+    def attack() -> None:
+        for _ in range(40):
+            with stage.connect() as client:
+                made.update(client.session(*FOO) for _ in range(10))
+        # Nor does one get slots that makes sessions and uses none.
+        with stage.connect() as client:
+            for _ in range(500):
+                client.fetch(*FOO, session=(0, 0))
+
+    stage.unharmed(attack)
+
+    assert 0 in made
+    assert stage.held() == (SLOTS, PARTITIONS + 3 * (SLOTS - 1))
+    # Each session that was made was used once; no fetch went to the broker twice.
+    assert stage.fetches("broker") == stage.fetches("client") == 400 + len(made) - 1 + 500
+
+
+def test_ten_thousand_ids_and_wrong_epochs(stage: Stage) -> None:
+    """Case 16: nothing is made, and the session in the middle goes on."""
+    chance = random.Random(1)
+    with stage.connect() as victim, stage.connect() as client:
+        made = victim.fetch(*FOO, session=(0, 0)).session_id
+
+        def attack() -> None:
+            for _ in range(100):
+                sessions = [
+                    (chance.randrange(1, 8 * 268_435_455), chance.randrange(1, 9)) for _ in range(100)
+                ]
+                messages = [encode_request(client.request(*FOO, session=session)) for session in sessions]
+                client.connection.socket.sendall(b"".join(map(frame, messages)))
+                for _ in sessions:
+                    told = decode_response(client.connection.receive(), VERSION)
+                    assert (told.error_code, told.session_id) == (70, 0)
+            asked = stage.fetches("broker")
+            for epoch in (2, 3, 2**31 - 1, -2, -(2**31)):
+                assert summary(client.fetch(("foo", 2), session=(made, epoch))) == (71, 0, 0)
+            assert stage.fetches("broker") == asked
+
+        stage.unharmed(attack)
+
+        assert summary(victim.fetch(session=(made, 1))) == (0, made, 0)
+        assert stage.held() == (2, PARTITIONS + 3)
+
+
+def test_a_session_that_somebody_else_ends(stage: Stage) -> None:
+    """Section 2.1: as at a broker, who knows id and epoch may go on with a session, or end it."""
+    with stage.connect() as victim, stage.connect() as client:
+        made = victim.session(*FOO)
+        stage.unharmed(lambda: client.fetch(session=(made, 2)))
+        assert summary(victim.fetch(session=(made, 2))) == (71, 0, 0)
+
+        client.fetch(session=(made, -1))
+        assert summary(victim.fetch(session=(made, 3))) == (70, 0, 0)
+        assert victim.session(*FOO) not in (0, made)
+
+
+def test_lists_of_a_million_partitions(stage: Stage) -> None:
+    """They pass unread, and make no session here."""
+    with stage.connect() as client:
+        made = client.session(*FOO)
+
+        def attack() -> None:
+            for session, told in (((0, 0), (0, 0, MILLION)), ((made, 2), (70, 0, 0))):
+                assert client.told(listing(session, ["wide"], MILLION)) == told
+            assert client.told(listing((made, 2), [], 0, forgotten=MILLION)) == (70, 0, 0)
+
+        stage.unharmed(attack)
+
+        assert stage.held() == (2, PARTITIONS + 3)
+        assert summary(client.fetch(session=(made, 2))) == (0, made, 0)
+
+
+def test_sessions_as_large_as_they_get(stage: Stage) -> None:
+    """Memory is bounded: sessions of 31,000 partitions, and of 2,048 topics with the longest names."""
+    most = (1 << 20) - 64
+    partitions = min(MAX_PARTITIONS, most // 33 - 10)
+
+    def attack() -> None:
+        for number in range(12):
+            topics = [f"{number}-{topic}-".ljust(MAX_NAME, "x") for topic in range(MAX_TOPICS)]
+            for names, count in (*[(["wide"], partitions)] * 3, (topics, 1)):
+                with stage.connect() as client:
+                    error, made, told = client.told(listing((0, 0), names, count))
+                    assert (error, told >= len(names) * count) == (0, True)
+                    if made:
+                        again = client.told(encode_request(client.request(session=(made, 1))))
+                        assert again == (0, made, told)
+
+    stage.unharmed(attack, growth=256 << 20)
+
+    # A shard has room for four large sessions, and six shards were asked for more.
+    assert stage.held() == (1 + 6 * 4 + 12, PARTITIONS + 6 * 4 * partitions + 12 * MAX_TOPICS)
