@@ -11,10 +11,10 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
-from tests.fetch_manager.cases import Case
+from tests.fetch_manager.cases import Case, every_case
 from tests.fetch_manager.script import Script, Server
 from tests.fetch_manager.serving import Finish
-from tests.fetch_manager.test_cases import RUNS, Modelled, parked
+from tests.fetch_manager.test_cases import Modelled, parked
 from tests.model.asker import Requests, Want, entries, sizes, summary
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, count, framed, unframed
@@ -69,23 +69,15 @@ class Gateway:
 
 
 def script(world: Modelled, gateway: Gateway, version: int) -> Script:
-    made = Script(
+    return Script(
         version=version,
         world=world,
         expected=Server(lambda message: parked(world.native, message), "native"),
         ours=Server(gateway.begin, "ours"),
-    )
-    made.create("foo", 3)
-    made.create("bar", 2)
-    return made
+    ).with_topics()
 
 
-EVERY_CASE = pytest.mark.parametrize(
-    ("case", "version"), RUNS, ids=lambda it: getattr(it, "__name__", str(it))
-)
-
-
-@EVERY_CASE
+@every_case()
 @pytest.mark.parametrize("asks_broker", [False, True])
 def test_over_a_broker_without_slots(case: Case, version: int, *, asks_broker: bool) -> None:
     """Cases 14 to 48."""
@@ -98,7 +90,7 @@ def test_over_a_broker_without_slots(case: Case, version: int, *, asks_broker: b
     assert not world.bare.cache.sessions
 
 
-@EVERY_CASE
+@every_case()
 def test_in_pieces_of_any_size(case: Case, version: int) -> None:
     world = Modelled()
     gateway = Gateway(world.bare, chance=random.Random(version))
@@ -108,7 +100,7 @@ def test_in_pieces_of_any_size(case: Case, version: int) -> None:
     gateway.check()
 
 
-@EVERY_CASE
+@every_case()
 def test_over_sessions_with_the_broker(case: Case, version: int) -> None:
     """Section 6.11: the two sessions are independent."""
     world = Modelled()
@@ -129,15 +121,15 @@ OTHERWISE_IN_1 = (
 
 
 @pytest.mark.parametrize("release", ["1.0", "1.1"])
-@pytest.mark.parametrize("case", [case for case, version in RUNS if version == 7])
-def test_v7_over_kafka_1_0_and_1_1(case: Case, release: str) -> None:
+@every_case(7)
+def test_v7_over_kafka_1_0_and_1_1(case: Case, version: int, release: str) -> None:
     """Trap 4: v7 toward the client, v6 toward the broker; and 1.1 without slots."""
     if case.__name__ in OTHERWISE_IN_1:
         return
     world = Modelled()
     world.bare = ModelBroker(release=release, slots=0, topics=world.native.topics)
     gateway = Gateway(world.bare, asks_broker=True)
-    made = script(world, gateway, 7)
+    made = script(world, gateway, version)
     made.isolation_level = 1  # up to 2.0 the LSO is -1 for read_uncommitted
 
     case(made)

@@ -6,6 +6,8 @@ What is asserted besides keeps a script from showing nothing.
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+import pytest
+
 from tests.fetch_manager.script import Script, summary
 from tests.model.asker import entries, errors, sizes
 
@@ -390,3 +392,11 @@ CASES: Final[dict[Case, tuple[int, ...]]] = {
 The rest, and what differs on purpose, is in `test_manager`: 28 and 29 (a live broker can't be brought to it),
 44 (a name that was resolved stays), 49 (a throttle hides session errors).
 """
+
+
+def every_case(*versions: int) -> pytest.MarkDecorator:
+    """Run a test with each `case` at each `version` of it, or only at some versions."""
+    runs = [(case, version) for case, own in CASES.items() for version in own if version in (versions or own)]
+    return pytest.mark.parametrize(
+        ("case", "version"), runs, ids=[f"{case.__name__}-{version}" for case, version in runs]
+    )

@@ -85,6 +85,12 @@ class Script(Requests):
         """Create a topic in the world."""
         self.ids[name] = self.world.create(name, partitions)
 
+    def with_topics(self) -> Self:
+        """Create the topics that the cases expect."""
+        self.create("foo", 3)
+        self.create("bar", 2)
+        return self
+
     def key(self, name: str) -> dict[str, Any]:
         return {"topic": self.world.full(name)} if self.version <= 12 else {"topic_id": self.ids[name]}
 

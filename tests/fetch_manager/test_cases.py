@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.fetch_manager.cases import CASES, Case
+from tests.fetch_manager.cases import Case, every_case
 from tests.fetch_manager.script import Script, Server
 from tests.fetch_manager.serving import Finish, Serving
 from tests.model.broker import ModelBroker
@@ -68,34 +68,28 @@ def script(version: int, *, broker_max: int = 18, chance: random.Random | None =
     """Two topics, as the cases expect them."""
     world = Modelled()
     ours = Serving(lambda message: parked(world.bare, message), broker_max=broker_max, chance=chance)
-    made = Script(
+    return Script(
         version=version,
         world=world,
         expected=Server(lambda message: parked(world.native, message), "native"),
         ours=Server(ours.arrive, "ours"),
-    )
-    made.create("foo", 3)
-    made.create("bar", 2)
-    return made
+    ).with_topics()
 
 
-RUNS = [(case, version) for case, versions in CASES.items() for version in versions]
-
-
-@pytest.mark.parametrize(("case", "version"), RUNS, ids=lambda it: getattr(it, "__name__", str(it)))
+@every_case()
 def test_responses_are_those_of_a_broker_with_sessions(case: Case, version: int) -> None:
     """Cases 14 to 27, 30 to 43, and 45 to 48."""
     case(script(version))
 
 
-@pytest.mark.parametrize(("case", "version"), RUNS, ids=lambda it: getattr(it, "__name__", str(it)))
+@every_case()
 def test_pieces_may_have_any_size(case: Case, version: int) -> None:
     case(script(version, chance=random.Random(version)))
 
 
 @pytest.mark.parametrize("broker_max", [5, 6])
-@pytest.mark.parametrize("case", [case for case, version in RUNS if version == 7])
-def test_a_broker_without_sessions_gets_what_it_knows(case: Case, broker_max: int) -> None:
+@every_case(7)
+def test_a_broker_without_sessions_gets_what_it_knows(case: Case, version: int, broker_max: int) -> None:
     """Trap 4: v7 toward the client, v5 or v6 toward the broker."""
     if case.__name__ not in ("names_and_ids_do_not_mix", "versions_may_change_within_names_or_ids"):
-        case(script(7, broker_max=broker_max))
+        case(script(version, broker_max=broker_max))

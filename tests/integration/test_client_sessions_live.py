@@ -2,16 +2,14 @@
 
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.fetch_manager.cases import CASES, Case
-from tests.fetch_manager.script import Script, Server
+from tests.fetch_manager.cases import Case, every_case
 from tests.integration.mirror import LIVE_PROPERTIES, Live
-from tests.integration.test_fetch_manager_live import Connections, LiveWorld
+from tests.integration.test_fetch_manager_live import Connections, live_script
 from tests.tools.test_deploy import IN_A_ROW
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
@@ -19,7 +17,6 @@ from tools.kafka.admin import Admin
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
-VERSIONS = (7, 12, 16)
 PARTITIONS = 20
 ROUNDS = 30
 
@@ -38,30 +35,15 @@ def gateway(live: Live) -> Iterator[GatewayProcess]:
         yield started
 
 
-@pytest.mark.parametrize(
-    ("case", "version"),
-    [(case, version) for case, versions in CASES.items() for version in versions if version in VERSIONS],
-    ids=lambda it: getattr(it, "__name__", str(it)),
-)
+@every_case(7, 12, 16)
 def test_a_gateways_sessions_are_as_the_brokers(
     live: Live, gateway: GatewayProcess, case: Case, version: int
 ) -> None:
     """Cases 14 to 27, 30 to 43, and 45 to 48."""
-    direct = Connections(live.broker.host, live.broker.port)
     through = Connections(gateway.host, gateway.port)
-    marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
-    script = Script(
-        version=version,
-        world=LiveWorld(live, tuple(marks)),
-        expected=Server(direct.begin, marks[0]),
-        ours=Server(through.begin, marks[1]),
-    )
-    script.create("foo", 3)
-    script.create("bar", 2)
+    with live_script(live, version, through.begin) as script:
+        case(script)
 
-    case(script)
-
-    direct.close()
     through.close()
 
 

@@ -6,13 +6,13 @@ are equal to the byte but for session ids and throttle times. So the broker keep
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
-from tests.fetch_manager.cases import CASES, Case
+from tests.fetch_manager.cases import Case, every_case
 from tests.fetch_manager.script import Script, Server
 from tests.fetch_manager.serving import Finish, Serving
 from tests.integration.mirror import LIVE_PROPERTIES, Live
@@ -103,26 +103,27 @@ def live() -> Iterator[Live]:
         yield connected
 
 
-@pytest.mark.parametrize(
-    ("case", "version"),
-    [(case, version) for case, versions in CASES.items() for version in versions],
-    ids=lambda it: getattr(it, "__name__", str(it)),
-)
+@contextmanager
+def live_script(live: Live, version: int, ours: Callable[[bytes], Finish]) -> Iterator[Script]:
+    """A script for the broker directly, and for another server, with new topics and connections."""
+    connections = Connections(live.broker.host, live.broker.port)
+    marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
+    yield Script(
+        version=version,
+        world=LiveWorld(live, tuple(marks)),
+        expected=Server(connections.begin, marks[0]),
+        ours=Server(ours, marks[1]),
+    ).with_topics()
+    connections.close()
+
+
+@every_case()
 def test_responses_are_those_of_the_brokers_own_sessions(live: Live, case: Case, version: int) -> None:
     """Cases 14 to 27, 30 to 43, and 45 to 48."""
     connections = Connections(live.broker.host, live.broker.port)
     ours = Serving(connections.begin)
-    marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
-    script = Script(
-        version=version,
-        world=LiveWorld(live, tuple(marks)),
-        expected=Server(connections.begin, marks[0]),
-        ours=Server(ours.arrive, marks[1]),
-    )
-    script.create("foo", 3)
-    script.create("bar", 2)
-
-    case(script)
+    with live_script(live, version, ours.arrive) as script:
+        case(script)
 
     connections.close()
     assert ours.asked
