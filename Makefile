@@ -55,6 +55,7 @@ soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 	CONNECTIONS_SECONDS=300 $(BIN)/pytest -q --timeout 900 -m integration -k connections_leave tests/integration/test_drain.py
 	TRANSPARENT_LINK_RECORDS=50000 $(BIN)/pytest -q --timeout 900 -m integration -k slow_link tests/integration/test_transparent_live.py
 	LEADERS_SECONDS=120 $(BIN)/pytest -q tests/integration/test_leaders_live.py
+	STEPS=100000 $(BIN)/pytest -q tests/integration/test_steps_live.py
 	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
 	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/core/test_expanded_equals_direct.py tests/replay/simulate/test_predicted_equals_measured.py
 

@@ -164,16 +164,17 @@ class ClientSessions:
     def _floods(self, fetch: FetchRequest) -> bool:
         """Whether the client asks for a session with each fetch and uses none (fetch-semantics 6.7).
 
-        The session that it did not use is given up.
+        The session that it did not use is given up. One that it has ended takes no slot.
         """
         if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
             return False
         made, self._made = self._made, None
         if made is not None and self._manager is not None:
-            unused = made.epoch == FIRST_EPOCH
+            cache = self._manager.cache
+            unused = made.epoch == FIRST_EPOCH and cache.get(made.session_id) is made
             self._unused = self._unused + 1 if unused else 0
             if unused:
-                self._manager.cache.remove(made)
+                cache.remove(made)
         return self._unused >= _FLOODS
 
     def _count(self, fetch: FetchRequest) -> None:

@@ -327,6 +327,21 @@ def test_who_asks_each_time_and_uses_none_has_no_session() -> None:
     assert Client(gateway).fetch(*FOO, session=(0, 0)).session_id > 0
 
 
+@pytest.mark.parametrize("ended", ["closed", "emptied"])
+def test_who_ends_its_sessions_gets_others(ended: str) -> None:
+    """Section 6.7: they fill no slots."""
+    gateway = Gateway(broker(), asks_broker=True)
+    client = Client(gateway)
+    for _ in range(6):
+        made = client.fetch(*FOO, session=(0, 0)).session_id
+        assert made > 0
+        if ended == "closed":
+            client.fetch(session=(made, -1))
+        else:
+            client.fetch(session=(made, 1), forget=[("foo", index) for index in range(3)])
+    assert len(gateway.manager.cache) == 0
+
+
 @pytest.mark.parametrize("steps", [(), ("data",), ("evicted",), ("data", "evicted")])
 def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, ...]) -> None:
     """Section 6.11: an eviction at the broker is not the client's business."""

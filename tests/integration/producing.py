@@ -53,13 +53,14 @@ def record_batch(
     epoch: int = -1,
     sequence: int = -1,
     transactional: bool = False,
+    timestamp: int | None = None,
 ) -> bytes:
-    """Encode a batch of magic 2 without compression; all records carry the same timestamp."""
+    """Encode a batch of magic 2 without compression; all records carry the same timestamp, in ms."""
     records = b""
     for index, value in enumerate(values):
         body = b"\0" + _varint(0) + _varint(index) + _varint(-1) + _varint(len(value)) + value + _varint(0)
         records += _varint(len(body)) + body
-    now = round(time.time() * 1000)
+    now = round(time.time() * 1000) if timestamp is None else timestamp
     out = Writer()
     out.number("h", TRANSACTIONAL if transactional else 0)
     out.number("i", len(values) - 1)
@@ -106,14 +107,19 @@ class Producer:
         self._connection.close()
 
     def produce(
-        self, topic: str, partition: int, values: list[bytes], transaction: Transaction | None = None
+        self,
+        topic: str,
+        partition: int,
+        values: list[bytes],
+        transaction: Transaction | None = None,
+        timestamp: int | None = None,
     ) -> int:
         """Append one batch; returns its base offset.
 
         Raises:
             ProduceError: the broker answered another error than that it is not ready.
         """
-        batch = record_batch(values)
+        batch = record_batch(values, timestamp=timestamp)
         if transaction is not None:
             batch = record_batch(
                 values,
@@ -121,6 +127,7 @@ class Producer:
                 epoch=transaction.epoch,
                 sequence=transaction.sequences[topic, partition],
                 transactional=True,
+                timestamp=timestamp,
             )
         name = string(transaction.name if transaction else None)
         entry = struct.pack(">i", partition) + blob(batch)

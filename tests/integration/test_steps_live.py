@@ -1,0 +1,45 @@
+"""Any steps of clients with sessions: a gateway before a broker with 0 slots, beside a broker with slots."""
+
+import logging
+import os
+import random
+
+import pytest
+
+from tests.integration.mirror import LIVE_PROPERTIES, Live
+from tests.integration.steps import Side, Steps
+from tools.gateway import GatewayProcess
+from tools.kafka import Broker
+
+log = logging.getLogger(__name__)
+
+STEPS = int(os.environ.get("STEPS", "400"))
+SEED = int(os.environ.get("STEPS_SEED", "1"))
+SLOTS = 16
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + STEPS // 5)]
+
+
+def test_any_steps_are_those_of_a_broker_with_sessions() -> None:
+    """Cases 2 to 48 in any order, in more than two minutes also those of section 2.7 with real ages."""
+    slots = "max.incremental.fetch.session.cache.slots"
+    with (
+        Broker(properties=LIVE_PROPERTIES | {slots: SLOTS}) as native,
+        Broker(properties=LIVE_PROPERTIES | {slots: 0}) as bare,
+        Live(native) as expected,
+        Live(bare) as behind,
+        GatewayProcess(bare.address, "--max-incremental-fetch-session-cache-slots", str(SLOTS)) as gateway,
+    ):
+        steps = Steps(
+            expected=Side(expected, native.host, native.port),
+            ours=Side(behind, gateway.host, gateway.port),
+            chance=random.Random(SEED),
+        )
+        steps.run(STEPS)
+        steps.close()
+        evictions = gateway.state()["client_sessions"]["evictions"]
+
+    log.info("%s, %s evictions", dict(steps.counts), evictions)
+    assert {"error 0", "error 70", "error 71", "error 106", "error -1"} <= set(steps.counts)
+    for kind in ("incremental with entries", "incremental without", "sessions", "refused"):
+        assert steps.counts[kind] > STEPS // 20, kind
