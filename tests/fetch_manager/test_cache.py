@@ -1,4 +1,4 @@
-"""The slots for sessions toward clients. Ages are milliseconds."""
+"""The slots for sessions toward clients, beside the scripts of `slot_cases`. Ages are milliseconds."""
 
 import itertools
 import random
@@ -75,18 +75,6 @@ def alive(cache: Slots, *sessions: FetchSession) -> bool:
     return {session.session_id for session in cache} == {session.session_id for session in sessions}
 
 
-def test_ids_are_positive_unique_and_their_shards_own() -> None:
-    """Case 1."""
-    cache = FetchSessionCache(random.Random(1).randint, slots=80_000)
-
-    ids = [cache.create(newcomer(1), 0) for _ in range(10_000)]
-
-    assert len(set(ids)) == len(cache) == 10_000
-    for turn, session_id in enumerate(ids):
-        shard = turn % SHARDS
-        assert max(1, shard * 268_435_455) <= session_id < (shard + 1) * 268_435_455
-
-
 def test_an_id_in_use_is_not_given_again() -> None:
     """Case 1: none is repeated among those alive."""
     ids = iter([5, 5, 5, 6])
@@ -100,104 +88,6 @@ def test_an_id_in_use_is_not_given_again() -> None:
     )
 
     assert [shard.create(newcomer(1), 0), shard.create(newcomer(1), 0)] == [5, 6]
-
-
-def test_a_full_cache_refuses() -> None:
-    """Case 2."""
-    cache = one_shard(3, eviction_ms=100)
-    sessions = [make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)]
-
-    assert refused(cache, 40, 30)
-    assert refused(cache, 5, 40)
-    assert alive(cache, *sessions)
-
-
-def test_the_least_recently_used_goes_when_stale() -> None:
-    """Case 3."""
-    cache = one_shard(3, eviction_ms=100)
-    first, _, third = make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)
-    cache.touch(first, 200)
-
-    fourth = make(cache, 11, 210)
-
-    # The third is stale as well, and was used after the second.
-    assert alive(cache, first, third, fourth)
-
-
-def test_the_smallest_aged_goes_and_privilege_counts() -> None:
-    """Case 4."""
-    cache = one_shard(3, eviction_ms=100)
-    first, third = make(cache, 10, 0), make(cache, 30, 20)
-    fourth = make(cache, 11, 210)
-    cache.touch(first, 400)
-    cache.touch(third, 390)
-    cache.touch(fourth, 400)
-
-    fifth = make(cache, 50, 410)
-
-    assert alive(cache, third, fourth, fifth)
-    assert refused(cache, 5, 410)
-    sixth = make(cache, 5, 410, privileged=True)
-    assert alive(cache, third, fifth, sixth)
-    assert cache.evictions == {False: 2, True: 0}
-
-
-def test_an_equal_size_never_evicts() -> None:
-    """Case 5."""
-    cache = one_shard(1)
-    old = make(cache, 10, 0)
-    cache.touch(old, 120_001)
-
-    assert refused(cache, 10, 120_001)
-    assert alive(cache, make(cache, 11, 120_001))
-
-
-def test_staleness_is_strict() -> None:
-    """Case 6."""
-    cache = one_shard(1)
-    make(cache, 10, 0)
-
-    assert refused(cache, 10, 120_000)
-    assert alive(cache, make(cache, 10, 120_001))
-
-
-def test_a_privileged_newcomer_beats_any_consumer() -> None:
-    """Case 7."""
-    cache = one_shard(1)
-    make(cache, 100, 0)
-
-    follower = make(cache, 1, 1, privileged=True)
-
-    assert alive(cache, follower)
-    assert refused(cache, 200, 2, privileged=True)
-
-
-def test_a_consumer_never_evicts_a_follower_in_use() -> None:
-    """Case 8."""
-    cache = one_shard(1)
-    follower = make(cache, 1, 0, privileged=True)
-    cache.touch(follower, 120_001)
-
-    assert refused(cache, 100, 240_001)
-    make(cache, 100, 240_002)
-    assert cache.evictions == {False: 0, True: 1}
-
-
-def test_anyone_evicts_a_stale_follower() -> None:
-    """Case 9."""
-    cache = one_shard(1)
-    make(cache, 10, 0, privileged=True)
-
-    assert alive(cache, make(cache, 1, 120_001))
-
-
-def test_a_session_in_use_is_not_the_victim() -> None:
-    """Case 10."""
-    cache = one_shard(2)
-    used, _ = make(cache, 2, 0), make(cache, 2, 0)
-    cache.touch(used, 120_001)
-
-    assert alive(cache, used, make(cache, 1, 120_001))
 
 
 def test_partitions_are_counted_as_last_touched() -> None:
@@ -264,6 +154,15 @@ def test_the_figures_of_all_shards() -> None:
 
     assert (len(cache), cache.partitions, cache.evictions) == (8, 8, {False: 8, True: 0})
     assert repr(cache) == "<FetchSessionCache sessions=8 partitions=8>"
+
+
+def test_evictions_are_counted_by_privilege() -> None:
+    cache = one_shard(1)
+    make(cache, 5, 0)
+    make(cache, 1, 0, privileged=True)
+    make(cache, 1, 120_001)
+
+    assert cache.evictions == {False: 1, True: 1}
 
 
 def test_for_partitions_only_stale_sessions_give_way() -> None:

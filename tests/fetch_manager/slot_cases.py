@@ -1,0 +1,320 @@
+"""Conformance cases 1 to 12 as scripts: who gets a slot, and who gives way. One server at a time.
+
+They run against our cache and the model of a broker with a clock that is passed in, and against live brokers
+in real minutes (`tests/integration/test_slots_live.py`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from proxy.fetch_manager.cache import SHARDS
+from tests.model.asker import Requests
+from tests.model.sessions import EVICTION_MS, IDS_PER_SHARD
+from tests.model.wire import FetchRequest, FetchResponse
+
+TOPIC: Final = "wide"
+PARTITIONS: Final = 100
+FOLLOWER: Final = 5
+"""The replica id of a client that makes privileged sessions."""
+WRONG_EPOCH: Final = 2**31 - 1
+NOT_FOUND: Final = 70
+VERSION: Final = 12
+
+
+class Held:
+    """A session in each shard, which all have the same history. A cache without shards is one shard."""
+
+    def __init__(self, ids: list[int], size: int, *, privileged: bool) -> None:
+        self.ids = ids
+        self.size = size
+        self.privileged = privileged
+        self.epoch = 0
+
+
+class Slots(ABC):
+    """The slots of a server, so many in each shard. What is done is done in each shard.
+
+    Args:
+        shards: how many the server has.
+        margin_ms: how exact its clock is for who waits.
+    """
+
+    def __init__(self, shards: int, margin_ms: int = 0) -> None:
+        self.shards = shards
+        self.margin_ms = margin_ms
+
+    @abstractmethod
+    def create(self, size: int, *, privileged: bool) -> int:
+        """Ask for a session of so many partitions; return its id, or 0."""
+
+    @abstractmethod
+    def touch(self, session_id: int, held: Held, forget: int) -> None:
+        """Use a session, and forget so many of its partitions."""
+
+    @abstractmethod
+    def has(self, session_id: int) -> bool:
+        """Whether there is such a session; it is not used by that."""
+
+    @abstractmethod
+    def close(self, session_id: int) -> None:
+        """End a session."""
+
+    @abstractmethod
+    def wait(self, ms: int) -> None:
+        """Let time pass."""
+
+    @abstractmethod
+    def counted(self) -> int | None:
+        """Return NumIncrementalFetchPartitionsCached; None if it is not known."""
+
+    def make(self, size: int, *, privileged: bool = False) -> Held:
+        """Make a session, one in each shard."""
+        ids = [self.create(size, privileged=privileged) for _ in range(self.shards)]
+        assert all(ids), ids
+        if self.shards > 1:
+            assert [session_id // IDS_PER_SHARD for session_id in ids] == list(range(self.shards))
+        return Held(ids, size, privileged=privileged)
+
+    def refuses(self, size: int, *, privileged: bool = False) -> bool:
+        """Whether a session of that size gets no slot, in any shard."""
+        ids = [self.create(size, privileged=privileged) for _ in range(self.shards)]
+        return not any(ids)
+
+    def use(self, held: Held, *, forget: int = 0) -> None:
+        """Use a session."""
+        held.epoch += 1
+        for session_id in held.ids:
+            self.touch(session_id, held, forget)
+        held.size -= forget
+
+    def alive(self, *sessions: Held) -> bool:
+        """Whether these are there."""
+        return all(self.has(session_id) for held in sessions for session_id in held.ids)
+
+    def gone(self, *sessions: Held) -> bool:
+        """Whether these are not there."""
+        return not any(self.has(session_id) for held in sessions for session_id in held.ids)
+
+    def end(self, *sessions: Held) -> None:
+        """End sessions."""
+        for held in sessions:
+            for session_id in held.ids:
+                self.close(session_id)
+
+    def almost_stale(self) -> None:
+        """Let as much time pass as a session is safe, as far as the clock is exact."""
+        self.wait(EVICTION_MS - self.margin_ms)
+
+    def just_stale(self) -> None:
+        """Let pass what is missing then."""
+        self.wait(2 * self.margin_ms + 1)
+
+    def grow_stale(self) -> None:
+        """Let so much time pass that all sessions are stale and not safe any more."""
+        self.wait(EVICTION_MS + self.margin_ms + 1)
+
+
+class FetchSlots(Slots):
+    """The slots of a server that is asked with fetches.
+
+    Args:
+        shards: as `Slots`.
+        exchange: sends a fetch and returns the response.
+        wait: lets milliseconds pass.
+        margin_ms: as `Slots`.
+    """
+
+    def __init__(
+        self,
+        shards: int,
+        exchange: Callable[[FetchRequest], FetchResponse],
+        wait: Callable[[int], None],
+        margin_ms: int = 0,
+    ) -> None:
+        super().__init__(shards, margin_ms)
+        self._requests = Requests(VERSION)
+        self._exchange = exchange
+        self._wait = wait
+
+    def create(self, size: int, *, privileged: bool) -> int:
+        wants = [(TOPIC, index) for index in range(size)]
+        return self._fetch(*wants, session=(0, 0), privileged=privileged).session_id
+
+    def touch(self, session_id: int, held: Held, forget: int) -> None:
+        gone = [(TOPIC, held.size - 1 - number) for number in range(forget)]
+        told = self._fetch(session=(session_id, held.epoch), privileged=held.privileged, forget=gone)
+        assert (told.error_code, told.session_id) == (0, session_id)
+
+    def has(self, session_id: int) -> bool:
+        return self._fetch(session=(session_id, WRONG_EPOCH)).error_code != NOT_FOUND
+
+    def close(self, session_id: int) -> None:
+        self._fetch(session=(session_id, -1))
+
+    def wait(self, ms: int) -> None:
+        self._wait(ms)
+
+    def counted(self) -> int | None:
+        return None
+
+    def _fetch(self, *wants: tuple[str, int], privileged: bool = False, **options: Any) -> FetchResponse:
+        replica_id = FOLLOWER if privileged else -1
+        return self._exchange(self._requests.request(*wants, replica_id=replica_id, **options))
+
+
+Case: TypeAlias = Callable[[Slots], None]
+
+
+def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
+    """Cases 1 and 13: 10,000 of them, shard after shard."""
+    ids = [slots.create(1, privileged=False) for _ in range(10_000)]
+
+    assert len(set(ids)) == len(ids)
+    assert all(session_id > 0 for session_id in ids)
+    if slots.shards > 1:
+        shards = [session_id // IDS_PER_SHARD for session_id in ids]
+        assert shards == [number % SHARDS for number in range(len(ids))]
+    for session_id in ids:
+        slots.close(session_id)
+
+
+def the_least_recently_used_goes_when_stale(slots: Slots) -> None:
+    """Cases 2 to 4: three slots."""
+    first = slots.make(10)
+    slots.wait(10)
+    second = slots.make(20)
+    slots.wait(10)
+    third = slots.make(30)
+    assert slots.refuses(40)
+    assert slots.refuses(5)
+
+    slots.grow_stale()
+    slots.use(first)
+    fourth = slots.make(11)
+    # The third is stale as well, and was used after the second.
+    assert (slots.gone(second), slots.alive(first, third, fourth)) == (True, True)
+
+    slots.use(third)
+    slots.grow_stale()
+    for held in (third, first, fourth):
+        slots.use(held)
+        slots.wait(10)
+    fifth = slots.make(50)
+    # The smallest of those that are not safe, not the least recently used.
+    assert (slots.gone(first), slots.alive(third, fourth, fifth)) == (True, True)
+    assert slots.refuses(5)
+    sixth = slots.make(5, privileged=True)
+    assert (slots.gone(fourth), slots.alive(third, fifth, sixth)) == (True, True)
+    slots.end(third, fifth, sixth)
+
+
+def an_equal_size_never_evicts(slots: Slots) -> None:
+    """Case 5: one slot."""
+    old = slots.make(10)
+    slots.grow_stale()
+    slots.use(old)
+
+    assert slots.refuses(10)
+    new = slots.make(11)
+    assert (slots.gone(old), slots.alive(new)) == (True, True)
+    slots.end(new)
+
+
+def staleness_is_strict(slots: Slots) -> None:
+    """Case 6: one slot."""
+    old = slots.make(10)
+    slots.almost_stale()
+    assert slots.refuses(10)
+    slots.just_stale()
+    new = slots.make(10)
+    assert (slots.gone(old), slots.alive(new)) == (True, True)
+    slots.end(new)
+
+
+def a_privileged_newcomer_beats_any_consumer(slots: Slots) -> None:
+    """Case 7: one slot."""
+    consumer = slots.make(50)
+    follower = slots.make(1, privileged=True)
+
+    assert (slots.gone(consumer), slots.alive(follower)) == (True, True)
+    assert slots.refuses(60, privileged=True)
+    slots.end(follower)
+
+
+def a_consumer_never_evicts_a_follower_in_use(slots: Slots) -> None:
+    """Case 8: one slot."""
+    follower = slots.make(1, privileged=True)
+    slots.grow_stale()
+    slots.use(follower)
+
+    slots.almost_stale()
+    assert slots.refuses(50)
+    slots.just_stale()
+    consumer = slots.make(50)
+    assert (slots.gone(follower), slots.alive(consumer)) == (True, True)
+    slots.end(consumer)
+
+
+def anyone_evicts_a_stale_follower(slots: Slots) -> None:
+    """Case 9: one slot."""
+    follower = slots.make(10, privileged=True)
+    slots.grow_stale()
+
+    consumer = slots.make(1)
+    assert (slots.gone(follower), slots.alive(consumer)) == (True, True)
+    slots.end(consumer)
+
+
+def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
+    """Case 10: two slots."""
+    used, idle = slots.make(2), slots.make(2)
+    slots.grow_stale()
+    slots.use(used)
+
+    new = slots.make(1)
+    assert (slots.gone(idle), slots.alive(used, new)) == (True, True)
+    slots.end(used, new)
+
+
+def partitions_are_counted_as_last_touched(slots: Slots) -> None:
+    """Case 11: two slots. Where nobody tells the count, it shows in who gives way."""
+    two, four = slots.make(2), slots.make(4)
+    assert slots.counted() in (None, 6 * slots.shards)
+    slots.grow_stale()
+    slots.use(four)
+    five = slots.make(5)
+    assert slots.gone(two)
+    assert slots.counted() in (None, 9 * slots.shards)
+    slots.end(five)
+    assert slots.counted() in (None, 4 * slots.shards)
+
+    slots.use(four, forget=1)
+    assert slots.counted() in (None, 3 * slots.shards)
+    fresh = slots.make(9)
+    assert slots.refuses(3)
+    new = slots.make(4)
+    assert (slots.gone(four), slots.alive(fresh, new)) == (True, True)
+    slots.end(fresh, new)
+
+
+def without_a_slot_there_is_no_session(slots: Slots) -> None:
+    """Case 12: no slot."""
+    for size in (0, 1, 50):
+        assert slots.refuses(size)
+        assert slots.refuses(size, privileged=True)
+
+
+CASES: Final[dict[Case, int]] = {
+    ids_are_positive_unique_and_their_shards_own: 10_000,
+    the_least_recently_used_goes_when_stale: 3,
+    an_equal_size_never_evicts: 1,
+    staleness_is_strict: 1,
+    a_privileged_newcomer_beats_any_consumer: 1,
+    a_consumer_never_evicts_a_follower_in_use: 1,
+    anyone_evicts_a_stale_follower: 1,
+    a_session_in_use_is_not_the_victim: 2,
+    partitions_are_counted_as_last_touched: 2,
+    without_a_slot_there_is_no_session: 0,
+}
+"""Case -> slots in each shard."""

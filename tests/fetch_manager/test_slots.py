@@ -1,0 +1,81 @@
+"""Cases 1 to 12 with a clock that is passed in: our cache, and the model of a broker beside it."""
+
+import random
+
+import numpy as np
+import pytest
+
+from proxy.fetch_manager.cache import SHARDS, FetchSessionCache
+from proxy.fetch_manager.session import FetchSession
+from tests.fetch_manager.slot_cases import CASES, PARTITIONS, TOPIC, Case, FetchSlots, Held, Slots
+from tests.fetch_manager.test_cache import parts
+from tests.model.broker import ModelBroker
+from tests.model.wire import FetchRequest, FetchResponse, decode_response, encode_request
+
+
+class OurSlots(Slots):
+    """Our cache."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(SHARDS)
+        self.cache = FetchSessionCache(random.Random(1).randint, slots=SHARDS * slots)
+        self.now_ms = 0
+
+    def create(self, size: int, *, privileged: bool) -> int:
+        session = FetchSession(parts(size), uses_ids=False, privileged=privileged)
+        return self.cache.create(session, self.now_ms)
+
+    def touch(self, session_id: int, held: Held, forget: int) -> None:
+        session = self.cache.get(session_id)
+        assert session is not None
+        gone = np.arange(held.size - forget, held.size, dtype=">u4").tobytes()
+        session.partitions.forget([(b"t", gone)])
+        self.cache.touch(session, self.now_ms)
+
+    def has(self, session_id: int) -> bool:
+        return self.cache.get(session_id) is not None
+
+    def close(self, session_id: int) -> None:
+        session = self.cache.get(session_id)
+        assert session is not None
+        self.cache.remove(session)
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+
+    def counted(self) -> int:
+        return self.cache.partitions
+
+
+def modelled(release: str, slots: int) -> FetchSlots:
+    """The model of a broker: 2.8 has one cache, 4.3 has shards."""
+    shards = SHARDS if release == "4.3" else 1
+    broker = ModelBroker(release=release, slots=shards * slots)
+    broker.create_topic(TOPIC, PARTITIONS)
+    now_ms = [0]
+
+    def exchange(request: FetchRequest) -> FetchResponse:
+        return decode_response(broker.handle(encode_request(request), now_ms[0] / 1000), request.version)
+
+    def wait(ms: int) -> None:
+        now_ms[0] += ms
+
+    return FetchSlots(shards, exchange, wait)
+
+
+EVERY_CASE = pytest.mark.parametrize(("case", "slots"), CASES.items(), ids=[case.__name__ for case in CASES])
+
+
+@EVERY_CASE
+def test_our_slots(case: Case, slots: int) -> None:
+    """Cases 1 to 13."""
+    ours = OurSlots(slots)
+    case(ours)
+    assert len(ours.cache) == 0
+
+
+@EVERY_CASE
+@pytest.mark.parametrize("release", ["2.8", "4.3"])
+def test_a_models_slots(case: Case, slots: int, release: str) -> None:
+    """Cases 1 to 13: a broker is asked by fetches, here as in the live test."""
+    case(modelled(release, slots))
