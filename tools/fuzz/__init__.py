@@ -10,8 +10,8 @@ are made from seeds by a small mutator. Both give the same inputs to the same ta
 
 - `target`: what a target is, and what counts as a finding: an exception that is not documented, more than
   20 ms of CPU time for one input, more memory than the target's bound.
-- `connection`: targets `client`, `broker`, `core`: frames of either side, and both interleaved, through
-  `proxy.core.connection.Connection`.
+- `connection`: targets `client`, `broker`, `core`, `sessions`: frames of either side, and both interleaved,
+  through `proxy.core.connection.Connection`; with `sessions` clients have sessions with the gateway.
 - `captures`: targets `reassembly`, `packets`, `pcap`, `pcapng`: what `fetchgate replay` reads.
 - `processes`: targets `channel`, `admin`: messages between the processes of a gateway, and its admin
   endpoint.

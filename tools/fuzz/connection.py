@@ -1,10 +1,13 @@
-"""Targets `client`, `broker` and `core`: one connection of the gateway, without sockets.
+"""Targets `client`, `broker`, `core` and `sessions`: one connection of the gateway, without sockets.
 
 An input is a list of steps: a byte that says what is done, then what that needs. Frames are given their
 length, and responses the correlation id that is due, so that most of them are read beyond that. Raw steps
 leave both to the input. `ModelBroker` is who answers sensibly.
+
+With target `sessions` clients have sessions with the gateway, and their next connection may go on with them.
 """
 
+import random
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import ClassVar, Final
@@ -13,20 +16,31 @@ from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.histograms import Measured
+from proxy.fetch_manager.cache import SHARDS, FetchSessionCache
+from proxy.fetch_manager.manager import FetchManager
+from proxy.fetch_manager.session import FetchSession
 from tests.frames import fetch, topic_id
 from tests.model.broker import ConnectionClosedError, ModelBroker
 from tests.model.primitives import WireError
 from tools.fuzz.seeds import frames
 from tools.fuzz.target import Target
 
-CLIENT_FRAME, CLIENT_RAW, BROKER_FRAME, BROKER_RAW, MODEL, FETCH, OTHER, CONTROL = range(8)
+CLIENT_FRAME, CLIENT_RAW, BROKER_FRAME, BROKER_RAW, MODEL, FETCH, OTHER, CONTROL, SESSION, RECONNECT = range(
+    10
+)
 _CLIENT: Final = (CLIENT_FRAME, CLIENT_RAW, FETCH, OTHER, CONTROL)
 _BROKER: Final = (BROKER_FRAME, BROKER_RAW, MODEL, FETCH, OTHER, CONTROL)
 _ALL: Final = (*range(8), FETCH, MODEL)
+_SESSIONS: Final = (*range(10), SESSION, SESSION, MODEL, MODEL)
 _VERSIONS: Final = (4, 6, 7, 11, 12, 13, 15, 16, 17, 18)
+_SESSION_VERSIONS: Final = (7, 11, 12, 13, 16, 18)
 _TOPIC: Final = "t"
 _PARTITIONS: Final = 6
 _BUDGET: Final = 1 << 16
+_BROKER_SLOTS: Final = 1000
+_LITTLE_ROOM: Final = 8
+"""Partitions in each shard."""
+_EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
 """At most so many answers of the model in a row."""
 _MOST_ANSWERS: Final = 4096
@@ -48,11 +62,12 @@ class _Model:
     """
 
     _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}
-    """By state and step, the state that follows and the answer. A state is the release or a bare object."""
+    """By state and step, the state that follows and the answer. A state is how the broker began, or a bare
+    object."""
 
-    def __init__(self, release: str) -> None:
-        self._release = release
-        self._state: object = release
+    def __init__(self, release: str, slots: int) -> None:
+        self._began = (release, slots)
+        self._state: object = self._began
         self._broker: ModelBroker | None = None
         self._behind: list[_Step] = []
         """Steps that were answered from memory; `_broker` takes them once it is needed."""
@@ -75,7 +90,7 @@ class _Model:
         return answer
 
     def _catch_up(self) -> bytes:
-        broker = self._broker = self._broker or _model_broker(self._release)
+        broker = self._broker = self._broker or _model_broker(*self._began)
         answer = b""
         for request, now in self._behind:
             if not request:
@@ -92,7 +107,7 @@ class _Model:
 class _Script:
     """One connection, and what an input does to it."""
 
-    def __init__(self, data: bytes, steps: tuple[int, ...], *, answered: bool) -> None:
+    def __init__(self, data: bytes, steps: tuple[int, ...], *, answered: bool, serves: bool) -> None:
         self._data, self._at = data, 0
         self._steps = steps
         self._answered = answered
@@ -100,20 +115,40 @@ class _Script:
         ceilings = {"": 900} if options & 3 == 1 else {}
         self._limits = SessionLimits(max_sessions=options & 3, on=not options & 4, max_fetch_bytes=ceilings)
         self._budget = RequestBudget(_BUDGET)
-        self._connection = Connection(
-            sessions=self._limits,
-            resolve=_resolve if options & 8 else None,
-            max_request_bytes=100_000,
-            measured=_MEASURED,
-            foreign=bool(options & 16),
-            request_budget=self._budget if options & 32 else None,
-        )
+        self._options = options
+        self._manager: FetchManager | None = None
+        self._broker_slots = _BROKER_SLOTS
+        if serves:
+            kind = self._byte()
+            self._broker_slots = 0 if kind & 1 else _BROKER_SLOTS
+            room = _LITTLE_ROOM if kind & 4 else _BUDGET
+            cache = FetchSessionCache(
+                random.Random(kind).randint,  # noqa: S311 - the same for the same input
+                slots=SHARDS if kind & 2 else _BUDGET,
+                eviction_ms=_EVICTION_MS,
+                max_partitions=SHARDS * room,
+            )
+            self._manager = FetchManager(cache, asks_broker=not kind & 8)
+        self._connection = self._connect()
         self._release = _RELEASES[(options >> 6) % len(_RELEASES)]
         self._model: _Model | None = None
         self._asked = bytearray()
         """What went to the broker and was not answered by the model."""
         self._now = 0.0
         self._chunk = 0
+
+    def _connect(self) -> Connection:
+        options = self._options
+        return Connection(
+            sessions=self._limits,
+            resolve=_resolve if options & 8 else None,
+            max_request_bytes=100_000,
+            measured=_MEASURED,
+            foreign=bool(options & 16),
+            request_budget=self._budget if options & 32 else None,
+            manager=self._manager,
+            broker="b:1",
+        )
 
     def run(self) -> None:
         while self._at < len(self._data):
@@ -150,6 +185,10 @@ class _Script:
                 self._fetch(self._byte(), self._byte(), self._byte())
             case 6:
                 self._other(self._byte(), self._byte())
+            case 8:
+                self._session(self._byte(), self._byte(), self._byte(), self._byte())
+            case 9:
+                self._reconnect()
             case _:
                 self._control(self._byte())
         if self._answered:
@@ -218,7 +257,7 @@ class _Script:
     def _model_response(self, request: bytes) -> bytes:
         if request[:2] == _FETCH_KEY:
             if self._model is None:
-                self._model = _Model(self._release)
+                self._model = _Model(self._release, self._broker_slots)
             return self._model.answer(request, self._now)
         if request[:2] == _API_VERSIONS_KEY:
             return request[4:8] + _api_versions(self._release, request[3])
@@ -227,16 +266,27 @@ class _Script:
     def _fetch(self, kind: int, subset: int, offset: int) -> None:
         """Send a fetch as clients do."""
         version = _VERSIONS[kind % len(_VERSIONS)]
-        wants = [
-            (_TOPIC, index, offset if index == 0 else 0)
-            for index in range(_PARTITIONS)
-            if subset >> index & 1
-        ]
-        if subset & 64:
-            wants.reverse()
-        if subset & 128:
-            wants = wants[1:] + wants[:1]
-        self._client(_fetch_frame(version, tuple(wants), kind))
+        self._client(_fetch_frame(version, _wants(subset, offset), kind))
+
+    def _session(self, kind: int, which: int, subset: int, forgets: int) -> None:
+        """Send a fetch as clients with sessions do: with an id and an epoch that fit, or that do not."""
+        version = _SESSION_VERSIONS[kind % len(_SESSION_VERSIONS)]
+        held: list[FetchSession] = list(self._manager.cache) if self._manager is not None else []
+        session = held[which % len(held)] if held and which & 32 else None
+        epoch = session.epoch if session is not None else which >> 4 & 1
+        epoch = {0: 0, 1: -1, 2: epoch + 1, 3: -7}.get(which >> 6 if kind & 64 else 4, epoch)
+        session_id = session.session_id if session is not None else 0
+        if kind & 128:
+            session_id ^= which
+        wants = _wants(subset, which & 3)
+        forget = tuple((_TOPIC, index) for index in range(_PARTITIONS) if forgets >> index & 1)
+        self._client(_session_frame(version, wants, kind, (session_id, epoch), forget))
+
+    def _reconnect(self) -> None:
+        """End the connection, and begin another one: sessions of clients outlive it."""
+        self._end()
+        self._asked.clear()
+        self._connection = self._connect()
 
     def _other(self, api_key: int, version: int) -> None:
         content = bytes((0, api_key % 90, 0, version % 20, 0, 0, 0, api_key)) + b"\0\1c" + bytes(version % 7)
@@ -291,10 +341,36 @@ class _Script:
         left = (self._limits.used, self._budget.total, connection.buffered)
         if any(left):
             raise AssertionError(f"slots, request budget and buffered bytes that nobody gives back: {left}")
+        if self._manager is not None:
+            _check(self._manager.cache)
 
 
-def _model_broker(release: str) -> ModelBroker:
-    broker = ModelBroker(release)
+def _check(cache: FetchSessionCache) -> None:
+    """See whether a cache has what its sessions say."""
+    sessions = list(cache)
+    if cache.partitions != sum(session.cached_size for session in sessions):
+        raise AssertionError(f"{cache} of {sessions}")
+    for session in sessions:
+        partitions = session.partitions
+        sizes = {len(partitions.requests), len(partitions.high_watermarks), len(partitions.log_starts)}
+        if sizes != {len(partitions)} or len(partitions) != session.cached_size:
+            raise AssertionError(f"{session}: {sizes}, {session.cached_size} at the last touch")
+
+
+def _wants(subset: int, offset: int) -> tuple[tuple[str, int, int], ...]:
+    """List some of the partitions, the first one at an offset; two bits of `subset` are for the order."""
+    wants = [
+        (_TOPIC, index, offset if index == 0 else 0) for index in range(_PARTITIONS) if subset >> index & 1
+    ]
+    if subset & 64:
+        wants.reverse()
+    if subset & 128:
+        wants = wants[1:] + wants[:1]
+    return tuple(wants)
+
+
+def _model_broker(release: str, slots: int) -> ModelBroker:
+    broker = ModelBroker(release, slots=slots)
     topic = broker.create_topic(_TOPIC, _PARTITIONS)
     topic.topic_id = topic_id(_TOPIC)
     topic.partitions[0].append(b"x" * 50)
@@ -312,12 +388,23 @@ def _fetch_frame(version: int, wants: tuple[tuple[str, int, int], ...], correlat
     return fetch(version, *wants, correlation=correlation)
 
 
+@lru_cache(maxsize=4096)
+def _session_frame(
+    version: int,
+    wants: tuple[tuple[str, int, int], ...],
+    correlation: int,
+    session: tuple[int, int],
+    forget: tuple[tuple[str, int], ...],
+) -> bytes:
+    return fetch(version, *wants, correlation=correlation, session=session, forget=forget)
+
+
 def _resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
     return None if node_id % 7 == 3 else (f"gate-{host[:8]}", port & 0xFFFF)
 
 
-def _run(steps: tuple[int, ...], answered: bool, data: bytes) -> None:
-    _Script(data, steps, answered=answered).run()
+def _run(steps: tuple[int, ...], answered: bool, serves: bool, data: bytes) -> None:
+    _Script(data, steps, answered=answered, serves=serves).run()
 
 
 def _sized(content: bytes) -> bytes:
@@ -359,17 +446,51 @@ def _seeds(steps: tuple[int, ...]) -> list[bytes]:
     return found
 
 
-_MODULES: Final = ("proxy.core", "proxy.protocol", "proxy.session")
-TARGETS: Final = tuple(
+def _session_seeds() -> list[bytes]:
+    """Make scripts in which clients make sessions, use them, change them and come back to them."""
+    at = {step: number for number, step in enumerate(_SESSIONS)}
+
+    def session(kind: int, which: int, subset: int, forgets: int = 0) -> bytes:
+        return bytes([at[SESSION], kind, which, subset, forgets, at[MODEL], 0, 0])
+
+    record, reconnect = bytes([at[CONTROL], 5]), bytes([at[RECONNECT]])
+    found = []
+    for version in range(len(_SESSION_VERSIONS)):
+        asks = bytes([at[OTHER], 18, 0, at[MODEL], 0, 0])
+        begins = asks + session(version, 0, 63) + session(version, 32, 0)
+        wrong = session(version | 64, 32 | 128, 1) + session(version | 128, 33, 1)
+        for server in range(16):
+            for options in (3, 67, 131, 195):
+                head = bytes([options, server])
+                found.append(head + begins + record + session(version, 33, 2) + session(version, 32, 1, 6))
+                found.append(head + begins + reconnect + asks + record + session(version, 32, 0) * 2)
+                found.append(head + begins + wrong + session(version, 32, 0, 63) + session(version, 0, 3))
+    for where in range(64):  # one byte of one response is spoiled
+        spoiled = bytes([at[SESSION], where % 6, 32, 1, 0, at[MODEL], where, 0x80])
+        asks = bytes([3, 9, at[OTHER], 18, 0, at[MODEL], 0, 0])
+        found.append(asks + session(where % 6, 0, 63) + record + spoiled + session(where % 6, 32, 0))
+    return found + [script[:1] + b"\1" + script[1:] for script in _seeds(_SESSIONS)]
+
+
+_MODULES: Final = ("proxy.core", "proxy.fetch_manager", "proxy.protocol", "proxy.session")
+TARGETS: Final = (
+    *(
+        Target(
+            name=name,
+            run=partial(_run, steps, answered, False),
+            seeds=partial(_seeds, steps),
+            modules=_MODULES,
+        )
+        for name, steps, answered in (
+            ("client", _CLIENT, True),
+            ("broker", _BROKER, False),
+            ("core", _ALL, False),
+        )
+    ),
     Target(
-        name=name,
-        run=partial(_run, steps, answered),
-        seeds=partial(_seeds, steps),
+        name="sessions",
+        run=partial(_run, _SESSIONS, False, True),
+        seeds=_session_seeds,
         modules=_MODULES,
-    )
-    for name, steps, answered in (
-        ("client", _CLIENT, True),
-        ("broker", _BROKER, False),
-        ("core", _ALL, False),
-    )
+    ),
 )
