@@ -108,11 +108,14 @@ class Client:
         sides: the servers.
         lowest: its lowest version. From v12 on it names epochs: the fetches of one session that go on toward
             the broker can't name those that their own version has no field for.
+        steady: it keeps its session, which grows old then; others that have more partitions may get its slot.
     """
 
-    def __init__(self, sides: tuple[Side, Side], lowest: int) -> None:
+    def __init__(self, sides: tuple[Side, Side], lowest: int, *, steady: bool) -> None:
         self.sides = sides
         self.version = self.lowest = lowest
+        self.steady = steady
+        self.idle_until = 0.0
         self.held: Held | None = None
         self.connections = [side.connect() for side in sides]
 
@@ -151,7 +154,11 @@ class Steps(Requests):
         self.gone = False
         self.ends: Counter[tuple[str, int]] = Counter()
         self.starts: Counter[tuple[str, int]] = Counter()
-        self.clients = [Client(self.sides, lowest) for lowest in (7, 12) for _ in range(CLIENTS // 2)]
+        self.clients = [
+            Client(self.sides, lowest, steady=number % 2 == 0)
+            for lowest in (7, 12)
+            for number in range(CLIENTS // 2)
+        ]
 
     def run(self, steps: int) -> None:
         """Take so many steps.
@@ -226,6 +233,10 @@ class Steps(Requests):
     def step(self) -> None:
         """One client's next fetch."""
         client = self.chance.choice(self.clients)
+        if client.idle_until > time.monotonic():
+            return
+        if client.steady and self.chance.random() < 0.001:
+            client.idle_until = time.monotonic() + 1.2 * EVICTION_MS / 1000
         if self.chance.random() < 0.02:
             client.reconnect()
         if self.chance.random() < 0.04:
@@ -266,7 +277,7 @@ class Steps(Requests):
         roll = self.chance.random()
         if held is not None and roll < 0.05:
             epoch += self.chance.choice([1, -1, -7, 1000])
-        elif roll < 0.12:
+        elif roll < 0.12 and not (client.steady and held is not None):
             epoch = self.chance.choice([0, -1])
         elif roll < 0.15:
             number = self.chance.choice([5, 2**30, 2**30, *OUTSIDE])
@@ -274,7 +285,7 @@ class Steps(Requests):
             epoch = self.chance.choice([epoch, 1, 2] if number in OUTSIDE else [epoch, 1, 2, -1])
             ids = (number, number)
         # Not (0, 0) while it has a session: who makes sessions and uses none gets no more (section 6.7).
-        forget = self._forgets(client) if epoch > 0 else []
+        forget = self._forgets(client) if epoch > 0 and not client.steady else []
         request = self._request(client, self._wants(client), session=(0, epoch), forget=forget)
         told = self._exchange(client, request, ids)
         self._note(client, request, told, now, own=held is not None and ids == held.ids)
