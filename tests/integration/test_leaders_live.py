@@ -3,41 +3,38 @@
 `LEADERS_SECONDS` has them move for longer (`make soak`).
 """
 
-import asyncio
-import json
 import os
 import signal
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # no types
-from aiokafka import TopicPartition as AiokafkaPartition
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from proxy.protocol.metadata import read_topics, topic_partitions
+from tests.clients.programs import tool
 from tests.integration.bystander import until
+from tests.integration.moving import GROUPS, PATIENCE, TOPIC, Received, Sent
 from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import ALTER_REASSIGNMENTS, ELECT_LEADERS, Admin
 from tools.kafka.metadata import request_metadata
 from tools.kafka.raw import METADATA, RawConnection, Reader, array, compact_array, compact_string, string
 
-pytestmark = pytest.mark.timeout(300)
-"""Three brokers start, and with LEADERS_SECONDS=120 two minutes of moves fit in."""
-
-TOPIC: Final = "moving"
-PARTITIONS: Final = 6
 SECONDS: Final = float(os.environ.get("LEADERS_SECONDS", "0"))
+pytestmark = pytest.mark.timeout(300 + SECONDS)
+"""Three brokers start."""
+
+PARTITIONS: Final = 100 if SECONDS else 12
 ROTATIONS: Final = 12
 """At least."""
-PATIENCE: Final = 60.0
+ENOUGH: Final = 10
+"""Records of each producer that each consumer has got before the moves end: two transactions."""
 VERSION: Final = 12
 ASKS: Final = compact_array([bytes(16) + compact_string(TOPIC) + b"\0"]) + b"\0\0\0"
 """Metadata v12 of the topic by its name; no topic is made."""
@@ -50,13 +47,13 @@ Epochs = dict[int, tuple[int, int]]
 """By partition: leader epoch and leader."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def topic(cluster: Cluster) -> Iterator[None]:
-    """Each partition is on two brokers."""
+    """A topic whose partitions are on two brokers each."""
     nodes = [broker.node_id for broker in cluster.brokers]
     with Admin(cluster.bootstrap) as admin:
         pairs = {at: [nodes[at % 3], nodes[(at + 1) % 3]] for at in range(PARTITIONS)}
-        admin.create_topic(TOPIC, assignment=pairs)
+        admin.create_topic(TOPIC, assignment=pairs, config={"min.insync.replicas": "2"})
         yield
         admin.delete_topic(TOPIC)
 
@@ -107,91 +104,6 @@ class Watch:
                 time.sleep(0.01)
 
 
-@dataclass(slots=True)
-class Sent:
-    """What one producer sent: numbers that go up in each partition, and which of them were acknowledged."""
-
-    name: str
-    count: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
-    failed: list[str] = field(default_factory=list)
-
-    def next(self, partition: int) -> bytes:
-        self.count[partition] += 1
-        return json.dumps([self.name, self.count[partition]]).encode()
-
-
-def produce_librdkafka(bootstrap: str, sent: Sent, ended: threading.Event) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
-
-    def done(error: Any, _message: Message) -> None:
-        if error is not None:
-            sent.failed.append(str(error))
-
-    while not ended.is_set():
-        for partition in range(PARTITIONS):
-            producer.produce(TOPIC, sent.next(partition), b"key", partition=partition, on_delivery=done)
-        producer.poll(0.02)
-    assert producer.flush(PATIENCE) == 0
-
-
-def produce_aiokafka(bootstrap: str, sent: Sent, ended: threading.Event) -> None:
-    async def run() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
-        await producer.start()
-        futures = []
-        while not ended.is_set():
-            for partition in range(PARTITIONS):
-                value = sent.next(partition)
-                futures.append(await producer.send(TOPIC, value, b"key", partition=partition))
-            await asyncio.sleep(0.02)
-        for result in await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), PATIENCE):
-            if isinstance(result, BaseException):
-                sent.failed.append(repr(result))
-        await producer.stop()
-
-    asyncio.run(run())
-
-
-@dataclass(slots=True)
-class Received:
-    """What one consumer received: by partition, in its order."""
-
-    records: list[list[tuple[int, str, int]]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
-    """Offset, producer, and its number."""
-
-    def take(self, partition: int, offset: int, value: bytes) -> None:
-        self.records[partition].append((offset, *json.loads(value)))
-
-
-def consume_librdkafka(bootstrap: str, received: Received, ended: threading.Event) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "moving", "fetch.wait.max.ms": 100})
-    consumer.assign([TopicPartition(TOPIC, at, 0) for at in range(PARTITIONS)])
-    while not ended.is_set():
-        message = consumer.poll(0.1)
-        if message is not None and message.error() is None:
-            partition, offset, value = message.partition(), message.offset(), message.value()
-            assert partition is not None
-            assert offset is not None
-            assert value is not None
-            received.take(partition, offset, value)
-    consumer.close()
-
-
-def consume_aiokafka(bootstrap: str, received: Received, ended: threading.Event) -> None:
-    async def run() -> None:
-        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, fetch_max_wait_ms=100)
-        await consumer.start()
-        consumer.assign([AiokafkaPartition(TOPIC, at) for at in range(PARTITIONS)])
-        await consumer.seek_to_beginning()
-        while not ended.is_set():
-            for messages in (await consumer.getmany(timeout_ms=100)).values():
-                for message in messages:
-                    received.take(message.partition, message.offset, message.value)
-        await consumer.stop()
-
-    asyncio.run(run())
-
-
 def elect(connection: RawConnection, partitions: list[int]) -> None:
     """Have the first replica of each lead."""
     indexes = [struct.pack(">i", at) for at in partitions]
@@ -210,12 +122,12 @@ def reorder(connection: RawConnection, on: Mapping[int, list[int]]) -> None:
     assert reader.int16() == 0
 
 
-def rotate(connection: RawConnection, watch: Watch) -> None:
-    """Move all leaders; each time all of the moves have been seen before the next ones."""
+def rotate(connection: RawConnection, watch: Watch, enough: Callable[[], bool]) -> None:
+    """Move all leaders, until there was enough; all of the moves have been seen before the next ones."""
     end = time.monotonic() + SECONDS
     done = 0
     on = request_metadata(connection, TOPIC).topics[TOPIC].replicas
-    while done < ROTATIONS or time.monotonic() < end:
+    while done < ROTATIONS or time.monotonic() < end or not enough():
         before = dict(watch.newest)
         # Kept here, for a broker that is asked may not know the last order yet.
         on = {at: replicas[::-1] for at, replicas in on.items()}
@@ -230,51 +142,50 @@ def _moved(connection: RawConnection, watch: Watch, before: Epochs) -> bool:
     return all(watch.newest[at] > before[at] for at in before)
 
 
+@pytest.mark.parametrize("group", GROUPS)
 def test_nothing_is_lost_doubled_or_out_of_order_while_leaders_move(
-    cluster: Cluster, start_gateway: Callable[..., GatewayProcess]
+    group: str, cluster: Cluster, topic: None, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
     """Case 66; and Metadata is never older than what was seen before."""
+    if group == "sarama":
+        tool("go")
     gateway = start_gateway(cluster.bootstrap)
     nodes = [broker.node_id for broker in cluster.brokers]
+    produce, consume = GROUPS[group]
     ending, over = threading.Event(), threading.Event()
-    sent = [Sent("librdkafka"), Sent("aiokafka")]
-    received = [Received(), Received()]
-    producers = [
-        threading.Thread(target=run, args=(gateway.address, each, ending))
-        for run, each in zip((produce_librdkafka, produce_aiokafka), sent, strict=True)
-    ]
-    consumers = [
-        threading.Thread(target=run, args=(gateway.address, each, over))
-        for run, each in zip((consume_librdkafka, consume_aiokafka), received, strict=True)
-    ]
+    sent = [Sent(name, PARTITIONS) for name in produce]
+    received = [Received(name, PARTITIONS) for name in consume]
     with ExitStack() as stack:
+        threads = ThreadPoolExecutor(len(sent) + len(received))
+        stack.callback(threads.shutdown)
         stack.callback(over.set)
         stack.callback(ending.set)
-        for thread in (*producers, *consumers):
-            thread.start()
+        producing = [threads.submit(produce[each.name], gateway.address, each, ending) for each in sent]
+        consuming = [threads.submit(consume[each.name], gateway.address, each, over) for each in received]
         with Watch(gateway, nodes) as watch:
             broker = cluster.brokers[0]
             until(lambda: len(watch.newest) == PARTITIONS, "Metadata")
             with RawConnection(broker.host, broker.port) as connection:
-                rotate(connection, watch)
+                rotate(connection, watch, lambda: all(each.has_of(produce, ENOUGH) for each in received))
         ending.set()
-        for thread in producers:
-            thread.join(PATIENCE)
-        wanted = sum(sum(each.count) for each in sent)
+        for done in producing:
+            done.result(PATIENCE)
+        wanted = sum(each.count for each in sent)
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and any(sum(map(len, each.records)) < wanted for each in received):
+        while time.monotonic() < deadline and any(each.count < wanted for each in received):
             time.sleep(0.1)
         over.set()
-        for thread in consumers:
-            thread.join(PATIENCE)
+        for done in consuming:
+            done.result(PATIENCE)
 
-    assert [each.failed for each in sent] == [[], []]
+    assert [each.failed for each in sent] == [[]] * len(sent)
     for each in received:
         for partition, records in enumerate(each.records):
-            assert [offset for offset, *_ in records] == list(range(len(records)))
+            offsets = [offset for offset, _ in records]
+            assert offsets == sorted(set(offsets)), (each.name, partition)
             for producer in sent:
-                numbers = [number for _, name, number in records if name == producer.name]
-                assert numbers == list(range(1, producer.count[partition] + 1)), (partition, producer.name)
+                numbers = [number for _, (name, number) in records if name == producer.name]
+                assert numbers == producer.numbers[partition], (each.name, partition, producer.name)
     assert watch.older == []
 
 
@@ -298,7 +209,7 @@ def _newer(through: RawConnection, electing: RawConnection, before: Epochs, newe
 
 
 def test_a_broker_that_has_missed_moves_leads_nobody_back(
-    cluster: Cluster, start_gateway: Callable[..., GatewayProcess]
+    cluster: Cluster, topic: None, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
     """A broker stands still while leaders move, with a request in its socket.
 
