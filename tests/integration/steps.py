@@ -167,7 +167,7 @@ class Steps(Requests):
             DifferenceError: the two did not respond alike.
         """
         while self.counts["steps"] < steps:
-            if self.chance.random() < 0.3:
+            if self.chance.random() < 0.15:
                 self.change()
             self.step()
 
@@ -275,9 +275,11 @@ class Steps(Requests):
         epoch = 0 if held is None else held.epoch
         ids = (0, 0) if held is None else held.ids
         roll = self.chance.random()
+        if held is not None and client.steady and roll > 0.02:
+            roll = 1.0
         if held is not None and roll < 0.05:
             epoch += self.chance.choice([1, -1, -7, 1000])
-        elif roll < 0.12 and not (client.steady and held is not None):
+        elif roll < 0.12:
             epoch = self.chance.choice([0, -1])
         elif roll < 0.15:
             number = self.chance.choice([5, 2**30, 2**30, *OUTSIDE])
@@ -317,7 +319,7 @@ class Steps(Requests):
         count = self.chance.choice([1, 2, 5, 9]) if roll < 0.5 else 0
         found: list[Want] = []
         for _ in range(count):
-            where = self._partition(by_name=client.version <= 12)
+            where = self._partition(by_name=client.version <= 12, known=client.steady)
             end, start = self.ends[where], max(self.starts[where], self.ends[where] - 20)
             offset = end if self.chance.random() < 0.6 else self.chance.randint(max(start - 1, 0), end)
             found.append((*where, offset, self.chance.choice([1 << 20, 1 << 20, 100, 0])))
