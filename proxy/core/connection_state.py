@@ -91,6 +91,7 @@ class ConnectionState:
         "delayed",
         "events",
         "fault",
+        "follows",
         "foreign",
         "forwarding",
         "forwarding_left",
@@ -128,6 +129,8 @@ class ConnectionState:
         self.stream = Stream.FRAMES
         self.foreign = foreign
         """The protocol may still turn out not to be Kafka: no request was answered yet."""
+        self.follows = False
+        """``--follow-leader`` is on."""
         self.fault: Fault | None = None
         """Set when the connection has to end. The client must still be sent what is due to it."""
         self.request_part = RequestPart(request_budget)

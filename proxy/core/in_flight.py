@@ -51,9 +51,12 @@ class InFlightRequest:
         "fetch",
         "first",
         "forwarded",
+        "held",
+        "kept",
         "out",
         "received",
         "received_frame",
+        "reply",
         "resend",
         "rows",
         "sent",
@@ -114,6 +117,12 @@ class InFlightRequest:
         """How often it was sent again."""
         self.served: FetchContext | None = None
         """Makes the response to a client that has its session with the gateway, of the full response."""
+        self.kept: list[Buffer] = []
+        """What the client is to get of a fetch's response, until it is known whether it is held."""
+        self.held = False
+        """The response is whole, and waits for what a new leader says (`proxy.core.follow`)."""
+        self.reply: Callable[[bytes | None, float], None] | None = None
+        """Takes the response to a request of the gateway's own, and the time; None: it won't come."""
         self.resend: Callable[[], None] | None = None
         """Sends the fetch once more. It is called when the current response, which the client does not get,
         has ended."""
