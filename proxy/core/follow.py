@@ -1,34 +1,30 @@
-"""Repeats a fetch to the new leader for clients that KIP-951 does not tell: ``--follow-leader``. Sans-IO.
+"""Repeats requests to the new leader for clients that KIP-951 does not tell: ``--follow-leader``. Sans-IO.
 
-A response with errors 6 or 74 is held. The broker is asked who leads now; then the failed partitions are
-fetched from that one, once, on the connection that the same client has there (`proxy.core.peers`). What comes
-is put in the place of the errors. Whatever else happens, the client gets the errors as they came: when the
-hold ends at the latest, which is bounded by what the client itself would have waited.
+A response with errors 6 or 74 is held. The broker is asked who leads now; then the part that failed is sent
+to that one, once, on the connection that the same client has there (`proxy.core.peers`). What comes is put in
+the place of the errors. Whatever else happens, the client gets the errors as they came: when the hold ends
+at the latest, which is bounded.
 
-An epoch that the client sent fences it (KIP-320). It is replaced only when the new leader has proven that
-nothing is hidden by that: its log has records of that very epoch, and they reach the client's offset. Logs
-that share a record of an epoch are the same up to it.
+An epoch that the client sent with a fetch fences it (KIP-320). It is replaced only when the new leader has
+proven that nothing is hidden by that: its log has records of that very epoch, and they reach the client's
+offset. Logs that share a record of an epoch are the same up to it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from struct import Struct
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.events import FetchKind, NotFollowed
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.in_flight import InFlightRequest
 from proxy.core.peers import Authentication, Identity, Peer, Peers
-from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ApiKey, ErrorCode
-from proxy.protocol.fetch_layout import HINTS_VERSION, LAYOUTS
-from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, build_fetch_request
-from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, Failed, Repeat, own, spliced
+from proxy.core.repeat_fetch import FetchRepeat, against
+from proxy.protocol.api import ApiKey
+from proxy.protocol.fetch_layout import HINTS_VERSION
 from proxy.protocol.leader_requests import (
-    BY_ID,
-    BY_NAME,
-    EPOCHS_VERSION,
     Leader,
     Place,
     epochs_request,
@@ -36,51 +32,14 @@ from proxy.protocol.leader_requests import (
     read_epochs,
     read_metadata,
 )
-from proxy.protocol.primitives import Buffer, ProtocolError, read_string
+from proxy.protocol.primitives import Buffer, ProtocolError
 
-FIRST_VERSION: Final = 9
-"""Of Fetch. A broker that takes it takes what the gateway asks, too: see `proxy.protocol.leader_requests`."""
-MAX_SECONDS: Final = 1.0
-"""No response is held longer."""
-MIN_SECONDS: Final = 0.1
-"""So long a response may be held whatever the client's max_wait_ms."""
 AGAIN_SECONDS: Final = 0.025
 """After so long a broker is asked again that does not know yet who leads."""
-WAIT_MS: Final = 100
-"""max_wait_ms of a repeated fetch, at most. It paces a client that asks a former leader again and again."""
-MAX_BYTES: Final = 1 << 20
-"""A larger response is not held, and no more records are asked for than this."""
 _MAX_KNOWN: Final = 1 << 15
-_CORRELATION_ID: Final = 0x6667_666C
 _FETCH: Final = int(ApiKey.FETCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Brokers answer these when other members have come, which may take minutes."""
-_LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
-_EPOCH: Final = slice(4, 8)
-"""current_leader_epoch in an entry of a request."""
-
-
-@dataclass(slots=True, eq=False)
-class _Failed:
-    """A partition whose entry in a response is an error."""
-
-    place: Place
-    start: int
-    end: int
-    """Where its entry stands in the response."""
-    fields: bytes
-    """Its entry in the client's request."""
-    epoch: int
-    """The leader epoch that the client sent; -1: none."""
-    offset: int
-    leader: Leader | None = None
-    proven: bool = False
-    """The client's position is one in the log of that leader."""
-    why: NotFollowed = NotFollowed.NO_LEADER
-    """What stands in the way, until it is followed."""
-    entry: bytes = b""
-    """What the new leader says."""
-    record_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -88,10 +47,7 @@ class _Held:
     """A response that waits for what new leaders say."""
 
     request: InFlightRequest
-    fetch: FetchRequest
-    frame: bytes
-    record_bytes: int
-    failed: dict[Place, _Failed]
+    repeat: Repeat
     deadline: float
     ask_at: float | None = None
     """When the broker is asked again who leads."""
@@ -106,7 +62,7 @@ class _Leg:
 
     held: _Held
     peer: Peer
-    failed: list[_Failed]
+    failed: list[Failed]
 
 
 def _nothing(*_: object) -> None:
@@ -121,6 +77,8 @@ class Following:
         peers: the connections of all clients.
         host: the client's.
         node_id: the broker; None: it is not known which one that is.
+        catch_up: has the core note what passed by the steady path.
+        settle: has the core say what may pass there from now on.
     """
 
     __slots__ = (
@@ -180,16 +138,22 @@ class Following:
 
     def identity(self) -> Identity | None:
         """Return whose connection it is; None if that is not known, or requests can't be sent now."""
-        state, told = self._state, self._authentication
+        state = self._state
         usable = (
             state.stage is Stage.OPEN
             and state.stream is Stream.FRAMES
             and state.fault is None
             and not (state.forwarding_left or state.delayed)
         )
-        if not (usable and told.done and state.client_id) or told.as_whom is None:
+        return self._who if usable else None
+
+    @property
+    def _who(self) -> Identity | None:
+        """Whose connection it is."""
+        told = self._authentication
+        if not (told.done and self._state.client_id) or told.as_whom is None:
             return None
-        return Identity(self._host, state.client_id, told.as_whom)
+        return Identity(self._host, self._state.client_id, told.as_whom)
 
     def wait_left(self, now: float) -> float:
         """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it.
@@ -223,11 +187,11 @@ class Following:
         self._settle()
         self._wake()
 
-    def count(self, walk: FetchResponseWalk) -> None:
+    def count(self, partitions: int, record_bytes: int) -> None:
         """Count what came for a fetch of the gateway's own."""
         broker = self._state.tally.broker
-        broker.partitions_answered += walk.partitions
-        broker.fetch_record_bytes += walk.record_bytes
+        broker.partitions_answered += partitions
+        broker.fetch_record_bytes += record_bytes
 
     # What the client asks
 
@@ -268,69 +232,54 @@ class Following:
         if request.kept:
             self._state.responses.buffered -= sum(map(len, request.kept))
             pieces, request.kept = [*request.kept, *pieces], []
-        walk = request.walk
+        walk, fetch, not_followed = request.walk, request.fetch, self._state.tally.not_followed
         if walk is None or not walk.moved or request.resend is not None:
             return pieces
-        reason = _against(request)
-        if reason is not None:
-            self._state.tally.not_followed[reason] += walk.moved
+        reason = against(request)
+        if reason is not None or fetch is None:
+            not_followed[reason or NotFollowed.NOT_UNDERSTOOD] += walk.moved
             return pieces
-        return self._begin(request, pieces)
+        try:
+            repeat = FetchRepeat(fetch, b"".join(pieces))
+        except ProtocolError:
+            not_followed[NotFollowed.NOT_UNDERSTOOD] += walk.moved
+            return pieces
+        # An incremental fetch of the client's own session does not list what has not changed.
+        if walk.moved > len(repeat.failed):
+            not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
+        return self._begin(request, repeat) if repeat.failed else pieces
 
-    def _begin(self, request: InFlightRequest, pieces: list[Buffer]) -> list[Buffer]:
+    def _begin(self, request: InFlightRequest, repeat: Repeat) -> list[Buffer]:
         """Hold a response with errors; return it if nothing can be done."""
-        frame, fetch, tally = b"".join(pieces), request.fetch, self._state.tally
-        walk = FetchResponseWalk(LAYOUTS[request.version], fetch.isolation_level if fetch else 0, keep=True)
-        with suppress(ProtocolError):
-            walk.feed(frame)
-        listing = fetch.listing if fetch is not None else None
-        if fetch is None or listing is None or not walk.done:
-            tally.not_followed[NotFollowed.NOT_UNDERSTOOD] += request.walk.moved if request.walk else 0
-            return pieces
-        failed, left = _failed(walk, listing)
-        if left:  # an incremental fetch of the client's own session does not list what has not changed
-            tally.not_followed[NotFollowed.NOT_LISTED] += left
-        if not failed:
-            return pieces
-        now = self._state.now
-        seconds = min(max(fetch.max_wait_ms / 1e3, MIN_SECONDS), MAX_SECONDS)
-        held = _Held(request, fetch, frame, walk.record_bytes, failed, now + seconds)
+        now, failed = self._state.now, repeat.failed.values()
+        held = _Held(request, repeat, now + repeat.seconds)
         if self._who is None or self._state.stage is not Stage.OPEN:
-            self._give_up(failed.values(), NotFollowed.NO_CONNECTION)
-            self._count(held)
-            return pieces
-        for each in failed.values():
+            self._give_up(failed, NotFollowed.NO_CONNECTION)
+            return [self._settled(held)]
+        for each in failed:
             epoch, leader = self._known.get(each.place, (-1, None))
             if leader is not None and epoch == each.epoch:
                 each.leader, each.proven = leader, True
-        if any(each.leader is None for each in failed.values()):
+        known = [each for each in failed if each.leader is not None]
+        if len(known) < len(failed):
             self._ask_leaders(held)
-        self._go(held, [each for each in failed.values() if each.leader is not None], now)
+        self._go(held, known, now)
         if not held.waits:
-            self._count(held)
-            return [self._spliced(held)]
+            return [self._settled(held)]
         request.held = True
         self._held.append(held)
-        self._state.responses.buffered += len(frame)
+        self._state.responses.buffered += len(repeat.frame)
         self._alarm(held.deadline)
         return []
-
-    @property
-    def _who(self) -> Identity | None:
-        """Whose connection this is; a request that is coming in does not hinder a response."""
-        told = self._authentication
-        if not (told.done and self._state.client_id) or told.as_whom is None:
-            return None
-        return Identity(self._host, self._state.client_id, told.as_whom)
 
     # Who leads
 
     def _ask_leaders(self, held: _Held) -> None:
         """Ask the broker that said that it does not lead who does."""
-        by_id = held.fetch.layout.topic_ids
-        topics = dict.fromkeys(each.place[0] for each in held.failed.values() if each.leader is None)
-        frame = metadata_request(_CORRELATION_ID, _client_id(held.fetch), topics, by_id=by_id)
-        request = _own(ApiKey.METADATA, BY_ID if by_id else BY_NAME, frame)
+        repeat = held.repeat
+        topics = dict.fromkeys(each.place[0] for each in repeat.failed.values() if each.leader is None)
+        frame = metadata_request(CORRELATION_ID, repeat.client_id, topics, by_id=repeat.by_id)
+        request = own(frame)
         request.reply = partial(self._leaders_told, held)
         held.ask_at = None
         held.waits += 1
@@ -343,10 +292,10 @@ class Following:
         told: dict[Place, Leader] = {}
         if frame is not None:
             with suppress(ProtocolError):
-                told = read_metadata(frame, by_id=held.fetch.layout.topic_ids)
-        found: list[_Failed] = []
+                told = read_metadata(frame, by_id=held.repeat.by_id)
+        found: list[Failed] = []
         unknown = False
-        for each in held.failed.values():
+        for each in held.repeat.failed.values():
             if each.leader is not None:
                 continue
             leader = told.get(each.place)
@@ -365,9 +314,9 @@ class Following:
 
     # What the new leader says
 
-    def _go(self, held: _Held, failed: Iterable[_Failed], now: float) -> None:
+    def _go(self, held: _Held, failed: Iterable[Failed], now: float) -> None:
         """Ask the leaders of some partitions: first for a proof of the position, where one is needed."""
-        by_leader: dict[int, list[_Failed]] = {}
+        by_leader: dict[int, list[Failed]] = {}
         for each in failed:
             if each.leader is not None:
                 by_leader.setdefault(each.leader.leader_id, []).append(each)
@@ -379,20 +328,19 @@ class Following:
                 self._give_up(those, NotFollowed.BUSY)
             else:
                 leg = _Leg(held, peer, those)
-                doubtful = [each for each in those if each.epoch >= 0 and not each.proven]
-                if doubtful:
-                    self._ask_epochs(leg, doubtful, now)
-                else:
+                if all(each.sure for each in those):
                     self._repeat(leg, now)
+                else:
+                    self._ask_epochs(leg, now)
 
-    def _ask_epochs(self, leg: _Leg, doubtful: Iterable[_Failed], now: float) -> None:
+    def _ask_epochs(self, leg: _Leg, now: float) -> None:
         asked: dict[bytes, list[tuple[int, int, int]]] = {}
-        for each in doubtful:
-            if each.leader is not None:
+        for each in leg.failed:
+            if each.leader is not None and not each.sure:
                 entry = each.place[1], each.leader.leader_epoch, each.epoch
                 asked.setdefault(each.leader.topic, []).append(entry)
-        frame = epochs_request(_CORRELATION_ID, _client_id(leg.held.fetch), asked)
-        request = _own(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCHS_VERSION, frame)
+        frame = epochs_request(CORRELATION_ID, leg.held.repeat.client_id, asked)
+        request = own(frame)
         request.reply = partial(self._epochs_told, leg)
         leg.held.waits += 1
         leg.peer.ask(request, frame, now)
@@ -402,64 +350,59 @@ class Following:
         held.waits -= 1
         if held.done:
             return
-        if frame is None:
-            self._give_up(leg.failed, NotFollowed.CLOSED)
-        else:
-            ends = {}
+        ends = {}
+        if frame is not None:
             with suppress(ProtocolError):
                 ends = read_epochs(frame)
-            for each in leg.failed:
-                end = ends.get((each.leader.topic, each.place[1])) if each.leader is not None else None
-                # Its log has records of the client's epoch, and they reach the client's offset (KIP-320).
-                if end is not None and not end.error_code and end.leader_epoch == each.epoch:
-                    each.proven |= 0 <= each.offset <= end.end_offset
-            self._give_up((each for each in leg.failed if not _sure(each)), NotFollowed.NOT_PROVEN)
-            leg.failed = [each for each in leg.failed if _sure(each)]
-            if leg.failed and leg.peer.identity() != self._who:
-                self._give_up(leg.failed, NotFollowed.CLOSED)
-            elif leg.failed:
-                self._repeat(leg, now)
+        for each in leg.failed:
+            end = ends.get((each.leader.topic, each.place[1])) if each.leader is not None else None
+            # Its log has records of the client's epoch, and they reach the client's offset (KIP-320).
+            if end is not None and not end.error_code and end.leader_epoch == each.epoch:
+                each.proven |= 0 <= each.offset <= end.end_offset
+        unsure = [each for each in leg.failed if not each.sure]
+        self._give_up(unsure, NotFollowed.CLOSED if frame is None else NotFollowed.NOT_PROVEN)
+        leg.failed = [each for each in leg.failed if each.sure]
+        if frame is None or leg.peer.identity() != self._who:
+            self._give_up(leg.failed, NotFollowed.CLOSED)
+        elif leg.failed:
+            self._repeat(leg, now)
         self._go_on(held)
 
     def _repeat(self, leg: _Leg, now: float) -> None:
-        """Fetch from a new leader what the old one refused."""
-        held = leg.held
-        frame = _repeated(held, leg.failed)
-        request = _own(ApiKey.FETCH, held.request.version, frame)
+        """Send a new leader what the old one refused."""
+        frame = leg.held.repeat.ask(leg.failed)
+        request = own(frame)
         request.sent_partitions = len(leg.failed)
         request.reply = partial(self._answered, leg)
-        held.waits += 1
+        leg.held.waits += 1
         leg.peer.ask(request, frame, now)
 
     def _answered(self, leg: _Leg, frame: bytes | None, _now: float) -> None:
         held = leg.held
         held.waits -= 1
         if frame is None:
-            if not held.done:
-                self._give_up(leg.failed, NotFollowed.CLOSED)
-                self._go_on(held)
-            return
-        walk = FetchResponseWalk(held.fetch.layout, held.fetch.isolation_level, keep=True)
-        with suppress(ProtocolError):
-            walk.feed(frame)
-        leg.peer.count(walk)
-        if held.done:
-            return
-        said = _entries(walk, frame) if walk.done and not walk.error_code else {}
-        for each in leg.failed:
-            each.entry, each.record_bytes = said.get(each.place, (b"", 0))
-            if each.entry and each.leader is not None:
-                if len(self._known) >= _MAX_KNOWN:
-                    self._known.clear()
-                self._known[each.place] = each.epoch, each.leader
-            else:
-                each.why = NotFollowed.REFUSED
-                self._known.pop(each.place, None)
-        self._go_on(held)
+            self._give_up(leg.failed, NotFollowed.CLOSED)
+        else:
+            told = held.repeat.read(frame)
+            leg.peer.count(told.partitions, told.record_bytes)
+            if held.done:
+                return
+            for each in leg.failed:
+                each.entry, each.record_bytes = told.entries.get(each.place, (b"", 0))
+                if each.entry and each.leader is not None:
+                    self._know(each.place, each.epoch, each.leader)
+            self._give_up((each for each in leg.failed if not each.entry), NotFollowed.REFUSED)
+        if not held.done:
+            self._go_on(held)
+
+    def _know(self, place: Place, epoch: int, leader: Leader) -> None:
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[place] = epoch, leader
 
     # The end
 
-    def _give_up(self, failed: Iterable[_Failed], why: NotFollowed) -> None:
+    def _give_up(self, failed: Iterable[Failed], why: NotFollowed) -> None:
         """Leave partitions with their errors."""
         for each in failed:
             each.why = why
@@ -472,58 +415,42 @@ class Following:
 
     def _end(self, held: _Held) -> None:
         """Send a response as far as it was mended."""
-        if held.done:
-            return
         self._catch_up()
         held.done = True
         request, state = held.request, self._state
         self._held.remove(held)
         request.held = False
-        state.responses.buffered -= len(held.frame)
-        self._count(held)
-        frame = self._spliced(held)
-        state.to_client += state.responses.in_turn(request, [frame])
+        state.responses.buffered -= len(held.repeat.frame)
+        state.to_client += state.responses.in_turn(request, [self._settled(held)])
         state.to_client += state.responses.ended(request)
         self._settle()
         self._wake()
 
-    def _count(self, held: _Held) -> None:
-        tally, room = self._state.tally, held.fetch.max_bytes - held.record_bytes
-        for each in held.failed.values():
-            # KIP-74: only the first batch of a response may be larger than max_bytes.
-            if each.record_bytes > room and each.record_bytes and room < held.fetch.max_bytes:
-                each.entry, each.record_bytes, each.why = b"", 0, NotFollowed.NO_ROOM
-            room -= each.record_bytes
+    def _settled(self, held: _Held) -> bytes:
+        """Return a response as the client is to get it, and count what became of it."""
+        repeat, tally = held.repeat, self._state.tally
+        repeat.settle()
+        for each in repeat.failed.values():
             if each.entry:
-                tally.followed["fetch"] += 1
+                tally.followed[repeat.name] += 1
             else:
                 tally.not_followed[each.why] += 1
-
-    def _spliced(self, held: _Held) -> bytes:
-        """Return the response with what new leaders have said, and count its bytes."""
-        frame, at, parts = held.frame, LENGTH_BYTES, []
-        followed = [each for each in held.failed.values() if each.entry]
-        if not followed:
-            return frame
-        for each in followed:  # in the order of the response
-            parts += [frame[at : each.start], each.entry]
-            at = each.end
-        content = b"".join([*parts, frame[at:]])
-        more = LENGTH_BYTES + len(content) - len(frame)
-        client = self._state.tally.client
-        client.fetch_response_bytes += more
-        client.fetch_record_bytes += sum(each.record_bytes for each in followed)
-        self._state.meter.skip(0, more)
-        return len(content).to_bytes(LENGTH_BYTES) + content
+        frame = spliced(repeat)
+        if held.request.api_key == _FETCH:
+            more = len(frame) - len(repeat.frame)
+            tally.client.fetch_response_bytes += more
+            tally.client.fetch_record_bytes += sum(each.record_bytes for each in repeat.failed.values())
+            self._state.meter.skip(0, more)
+        return frame
 
     def tick(self, now: float) -> None:
         """Do what is due: ask again, or send a response that was held long enough."""
         self._state.now = now
         for held in self._held.copy():
             if now >= held.deadline:
-                late = (each for each in held.failed.values() if each.leader is not None and not each.entry)
-                for each in late:
-                    each.why = NotFollowed.LATE if each.why is NotFollowed.NO_LEADER else each.why
+                for each in held.repeat.failed.values():
+                    if each.leader is not None and not each.entry and each.why is NotFollowed.NO_LEADER:
+                        each.why = NotFollowed.LATE
                 self._end(held)
             elif held.ask_at is not None and now >= held.ask_at:
                 self._ask_leaders(held)
@@ -550,94 +477,3 @@ class Following:
         for held in self._held:
             held.done = True
         self._held.clear()
-
-
-def _against(request: InFlightRequest) -> NotFollowed | None:
-    """Say why a response with errors is not followed."""
-    if request.served is not None:
-        return NotFollowed.SESSION
-    if request.version < FIRST_VERSION:
-        return NotFollowed.VERSION
-    if request.received > MAX_BYTES:
-        return NotFollowed.TOO_LARGE
-    return None if request.understood else NotFollowed.NOT_UNDERSTOOD
-
-
-def _failed(walk: FetchResponseWalk, listing: Listing) -> tuple[dict[Place, _Failed], int]:
-    """Return the partitions that new leaders may have, and how many others of them are not listed."""
-    errors = {
-        (entry.key, entry.partition): entry
-        for entry in walk.entries
-        if entry.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-    }
-    topics = {key for key, _ in errors}
-    fields = listing.entries.view(listing.layout.request_fields)
-    asked: dict[Place, int] = {}
-    done = 0
-    for key, count in zip(listing.keys, listing.counts, strict=True):
-        if key in topics:
-            numbers = fields["partition"][done : done + count].tolist()
-            asked.update(((key, number), done + row) for row, number in enumerate(numbers))
-        done += count
-    failed = {
-        place: _Failed(
-            place,
-            entry.start,
-            entry.end,
-            listing.entries[asked[place]].tobytes(),
-            int(fields["epoch"][asked[place]]),
-            int(fields["offset"][asked[place]]),
-        )
-        for place, entry in errors.items()
-        if place in asked
-    }
-    return failed, walk.moved - len(failed)
-
-
-def _sure(each: _Failed) -> bool:
-    return each.proven or each.epoch < 0
-
-
-def _own(api_key: int, version: int, frame: bytes) -> InFlightRequest:
-    return InFlightRequest(api_key, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
-
-
-def _client_id(fetch: FetchRequest) -> bytes:
-    return read_string(fetch.frame, REQUEST_START_BYTES)[0] or b""
-
-
-def _repeated(held: _Held, failed: Sequence[_Failed]) -> bytes:
-    """Return a fetch of some partitions, with the client's own fields."""
-    fetch = held.fetch
-    layout = fetch.layout
-    by_topic: dict[bytes, list[bytes]] = {}
-    for each in failed:
-        fields = each.fields
-        if each.epoch >= 0 and each.leader is not None:
-            epoch = each.leader.leader_epoch.to_bytes(4, signed=True)
-            fields = fields[: _EPOCH.start] + epoch + fields[_EPOCH.stop :]
-        by_topic.setdefault(each.place[0], []).append(fields)
-    topics = ((key, b"".join(entries)) for key, entries in by_topic.items())
-    frame = bytearray(build_fetch_request(fetch, layout, (0, SESSIONLESS_EPOCH), topics))
-    frame[REQUEST_CORRELATION_ID] = _CORRELATION_ID.to_bytes(4)
-    at = fetch.body + layout.request_limits
-    max_wait_ms, min_bytes, max_bytes = _LIMITS.unpack_from(frame, at)
-    # What the client has got must not wait.
-    wait_ms = 0 if held.record_bytes else min(max(max_wait_ms, 0), WAIT_MS)
-    room = max(min(max_bytes - held.record_bytes, MAX_BYTES), 1)
-    _LIMITS.pack_into(frame, at, wait_ms, min(min_bytes, 1), room)
-    return bytes(frame)
-
-
-def _entries(walk: FetchResponseWalk, frame: bytes) -> dict[Place, tuple[bytes, int]]:
-    """Return what a new leader says of the partitions that have no error, and how many bytes are records."""
-    said: dict[Place, tuple[bytes, int]] = {}
-    for entry in walk.entries:
-        # One that leads the client elsewhere is left out: it is for a request that the client has not sent.
-        if not (entry.error_code or entry.redirects):
-            said[entry.key, entry.partition] = frame[entry.start : entry.end], entry.records
-    for run in walk.runs:
-        for item in run.entries:
-            data = item.tobytes()
-            said[run.key, int.from_bytes(data[:4])] = data, 0
-    return said

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, Protocol
 
 from proxy.core.in_flight import InFlightRequest
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
-from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
 
 SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
@@ -44,7 +43,7 @@ class Peer(Protocol):
     def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
         """Send a request of the gateway's own."""
 
-    def count(self, walk: FetchResponseWalk) -> None:
+    def count(self, partitions: int, record_bytes: int) -> None:
         """Count what came for a fetch of the gateway's own."""
 
 

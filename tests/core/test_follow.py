@@ -10,8 +10,10 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.events import FetchKind, NotFollowed, Tally
-from proxy.core.follow import AGAIN_SECONDS, MAX_BYTES, MAX_SECONDS, MIN_SECONDS
+from proxy.core.follow import AGAIN_SECONDS
 from proxy.core.peers import Peers
+from proxy.core.repeat import MAX_BYTES, MAX_SECONDS
+from proxy.core.repeat_fetch import MIN_SECONDS
 from proxy.protocol.api import ApiKey
 from tests.core.metadata import body, message, partition, topic
 from tests.frames import Want, entry, fetch, fetch_response, framed, topic_id

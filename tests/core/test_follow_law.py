@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from proxy.core.connection import Connection
-from proxy.core.follow import MAX_SECONDS
 from proxy.core.peers import Peers
+from proxy.core.repeat import MAX_SECONDS
 from proxy.protocol.api import ApiKey
 from tests.core.test_follow import (
     TOPIC,
