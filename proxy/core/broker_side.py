@@ -129,6 +129,8 @@ class BrokerSide:
                 pieces = self._following.receive(request, pieces, left=state.response_left, last=last)
         elif disposition is _PASSED:
             pieces = [chunk]
+            if request.produced is not None and self._following is not None:
+                pieces = self._following.receive_produced(request, request.produced, chunk, last=last)
             if request.api_key == _FETCH:
                 tally.broker.fetch_response_bytes += len(chunk)
                 tally.client.fetch_response_bytes += len(chunk)

@@ -14,6 +14,7 @@ from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.peers import SASL
+from proxy.core.repeat import MAX_BYTES
 from proxy.core.requests import decisive, describe_length, printable, read_client_names
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
@@ -245,7 +246,7 @@ class ClientSide:
             state.tally.refused[Refusal.VERSION] += 1
             state.fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
             return len(data)
-        answered = True
+        answered, produced = True, None
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
             wants = wants_response(data, size)
@@ -253,6 +254,14 @@ class ClientSide:
                 state.request_part.need = min(size, 2 * len(data))
                 return 0
             answered = wants
+            if answered and self._following is not None and self._following.takes(version):
+                if len(data) < size <= MAX_BYTES and state.request_part.reserve(min(size, 2 * len(data))):
+                    return 0
+                if len(data) >= size:
+                    produced = self._following.produced(data[:size], version)
+                if produced is not None and not self._following.enter(produced):
+                    state.request_part.held = True
+                    return 0
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
                 state.request_part.need = size
@@ -276,6 +285,8 @@ class ClientSide:
         request = InFlightRequest(
             api_key, version, data[REQUEST_CORRELATION_ID], self._rewriting.disposition(api_key, version)
         )
+        if produced is not None and self._following is not None and self._following.keep(produced):
+            request.produced = produced
         responses = state.responses
         if answered:
             if self._following is not None:
@@ -294,12 +305,18 @@ class ClientSide:
             # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
             # 87).
             state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
-        elif (request.disposition is _PASSED and api_key not in self._unlearnt) or api_key == ApiKey.PRODUCE:
+        elif self._repeats(request):
             with suppress(ProtocolError):
                 state.steady.learn(request, decisive(data), answered=answered)
         if not state.forwarding_left:
             state.stage = Stage.OPEN
         return min(size, len(data))
+
+    def _repeats(self, request: InFlightRequest) -> bool:
+        """Whether the next request like this one may pass by the steady path."""
+        if request.api_key == ApiKey.PRODUCE:
+            return self._following is None or not self._following.takes(request.version)
+        return request.disposition is _PASSED and request.api_key not in self._unlearnt
 
     def _name(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""

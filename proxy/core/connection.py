@@ -132,7 +132,7 @@ class Connection:
         if peers is not None and resolve is not None:
             state.follows = True
             self.following = Following(
-                state, peers, host, node_id, catch_up=self._catch_up, settle=self._settle
+                state, peers, host, node_id, catch_up=self._catch_up, settle=self._settle, resume=self._resume
             )
         self._client_side = ClientSide(
             state, fetches, rewriting, served, self.following, max_request_bytes=max_request_bytes
@@ -419,10 +419,16 @@ class Connection:
             response_rest=self._passing() if state.response_left and faultless else 0,
         )
 
+    def _resume(self) -> None:
+        """Process what has waited for another connection."""
+        self._catch_up()
+        self._client_side.go_on()
+        self._settle()
+
     def _passing(self) -> int:
         """Return how many bytes of the current response pass whatever they are; never the last one."""
         request, owed = self._responses.expected[0], self._responses.owed
-        kept = request.chunks or request.kept
+        kept = request.chunks or request.kept or request.produced
         if not owed or owed[0] is not request or kept or request.served is not None:
             return 0
         if request.disposition is _PASSED:

@@ -97,6 +97,7 @@ class ConnectionState:
         "forwarding_left",
         "meter",
         "now",
+        "request_budget",
         "request_part",
         "response_left",
         "response_part",
@@ -133,6 +134,7 @@ class ConnectionState:
         """``--follow-leader`` is on."""
         self.fault: Fault | None = None
         """Set when the connection has to end. The client must still be sent what is due to it."""
+        self.request_budget = request_budget
         self.request_part = RequestPart(request_budget)
         self.forwarding: InFlightRequest | None = None
         """The request that is forwarded while it comes, if it will be answered."""

@@ -72,6 +72,8 @@ class NotFollowed(StrEnum):
     """The client's fetch does not list the partition: it has a session with the broker."""
     NO_ROOM = "no room"
     """The response would have more records than max_bytes."""
+    NOT_NEXT = "not next in sequence"
+    """Of a produce: an earlier batch was not acknowledged, or a later one was sent elsewhere."""
     TOO_LARGE = "response too large"
     """It was not kept."""
     VERSION = "version"

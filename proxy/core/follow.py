@@ -10,6 +10,7 @@ proven that nothing is hidden by that: its log has records of that very epoch, a
 offset. Logs that share a record of an epoch are the same up to it.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.events import FetchKind, NotFollowed
 from proxy.core.in_flight import InFlightRequest
 from proxy.core.peers import Authentication, Identity, Peer, Peers
-from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, Failed, Repeat, own, spliced
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, own, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
-from proxy.protocol.api import ApiKey
+from proxy.core.repeat_produce import ProduceRepeat
+from proxy.protocol.api import ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import HINTS_VERSION
 from proxy.protocol.leader_requests import (
     Leader,
@@ -33,11 +35,20 @@ from proxy.protocol.leader_requests import (
     read_metadata,
 )
 from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.produce import (
+    FIRST_FOLLOWED,
+    LAST_FOLLOWED,
+    Produced,
+    ProducedEntry,
+    read_idempotent,
+    read_response,
+)
 
 AGAIN_SECONDS: Final = 0.025
 """After so long a broker is asked again that does not know yet who leads."""
 _MAX_KNOWN: Final = 1 << 15
 _FETCH: Final = int(ApiKey.FETCH)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Brokers answer these when other members have come, which may take minutes."""
 
@@ -79,19 +90,26 @@ class Following:
         node_id: the broker; None: it is not known which one that is.
         catch_up: has the core note what passed by the steady path.
         settle: has the core say what may pass there from now on.
+        resume: has the core take the request again that waits.
     """
 
     __slots__ = (
         "_alarm",
         "_authentication",
+        "_behind",
         "_catch_up",
         "_held",
         "_host",
+        "_kept",
         "_known",
+        "_lanes",
         "_node_id",
+        "_over",
         "_peers",
+        "_resume",
         "_settle",
         "_state",
+        "_waits_since",
         "_wake",
     )
 
@@ -104,6 +122,7 @@ class Following:
         *,
         catch_up: Callable[[], None],
         settle: Callable[[], None],
+        resume: Callable[[], None],
     ) -> None:
         self._state = state
         self._peers = peers
@@ -111,6 +130,16 @@ class Following:
         self._node_id = node_id
         self._catch_up = catch_up
         self._settle = settle
+        self._resume = resume
+        self._lanes = peers.lanes
+        self._kept = 0
+        """Bytes of produce requests that are not answered."""
+        self._over = False
+        """The connection is about to end: nothing is held any more."""
+        self._waits_since: float | None = None
+        """When a produce came that waits for others of its lanes, in seconds."""
+        self._behind: deque[tuple[InFlightRequest, ProduceRepeat]] = deque()
+        """Produce responses with errors that came while one was held: batches follow in their order."""
         self._authentication = Authentication()
         self._held: list[_Held] = []
         self._known: dict[Place, tuple[int, Leader]] = {}
@@ -208,6 +237,56 @@ class Following:
         self._state.steady.forget()  # what comes next is to be seen
         self._authentication.authenticates(frame)
 
+    def takes(self, version: int) -> bool:
+        """Whether produce requests of a version are looked into."""
+        return self._lanes is not None and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
+
+    def produced(self, frame: bytes, version: int) -> Produced | None:
+        """Return what a produce request has, if all of its batches are idempotent."""
+        with suppress(ProtocolError):
+            return read_idempotent(frame, version)
+        return None
+
+    def enter(self, produced: Produced) -> bool:
+        """Note that a produce request comes; return False if it has to wait for others, at most a second."""
+        now = self._state.now
+        if self._lanes is None:
+            return True
+        forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
+        if self._lanes.enter(produced, self.go_on, forced=forced):
+            self._waits_since = None
+            return True
+        if self._waits_since is None:
+            self._waits_since = now
+            self._alarm(now + MAX_SECONDS)
+        return False
+
+    def keep(self, produced: Produced) -> bool:
+        """Keep a produce request until it is answered; return False if there is no room."""
+        budget, size = self._state.request_budget, len(produced.frame)
+        if budget is not None and not budget.reserve(size):
+            if self._lanes is not None:
+                self._lanes.leave(produced, self.go_on)
+            return False
+        self._kept += size
+        return True
+
+    def _leave(self, produced: Produced) -> None:
+        """Note that nothing of a produce request is in flight any more."""
+        self._release(len(produced.frame))
+        if self._lanes is not None:
+            self._lanes.leave(produced, self.go_on)
+
+    def _release(self, size: int) -> None:
+        self._kept -= size
+        if self._state.request_budget is not None:
+            self._state.request_budget.release(size)
+
+    def go_on(self) -> None:
+        """Take the produce again that waits."""
+        self._resume()
+        self._wake()
+
     # What the broker says
 
     def receive(
@@ -249,11 +328,48 @@ class Following:
             not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
         return self._begin(request, repeat) if repeat.failed else pieces
 
+    def receive_produced(
+        self, request: InFlightRequest, produced: Produced, chunk: bytes, *, last: bool
+    ) -> list[Buffer]:
+        """Take the next bytes of the response to an idempotent produce; return what the client gets now."""
+        request.kept.append(chunk)
+        self._state.responses.buffered += len(chunk)
+        lanes = self._lanes
+        if not last or lanes is None:
+            return []
+        frame, request.kept = b"".join(request.kept), []
+        self._state.responses.buffered -= len(frame)
+        told: dict[Place, ProducedEntry] = {}
+        with suppress(ProtocolError):
+            told = read_response(frame, request.version)
+        for batch in produced.batches:
+            entry = told.get((batch.topic, batch.partition))
+            if entry is not None and not entry.error_code:
+                lanes.acknowledged(batch)
+        if not any(entry.error_code == _NOT_LEADER for entry in told.values()):
+            self._leave(produced)
+            return [frame]
+        repeat = ProduceRepeat(produced, frame, told, lanes, partial(self._leave, produced))
+        if self._behind or any(held.repeat.name == repeat.name for held in self._held):
+            request.held = True
+            self._state.responses.buffered += len(frame)
+            self._behind.append((request, repeat))
+            return []
+        return self._begin_produced(request, repeat)
+
+    def _begin_produced(self, request: InFlightRequest, repeat: ProduceRepeat) -> list[Buffer]:
+        left = repeat.choose()
+        if left:
+            self._state.tally.not_followed[NotFollowed.NOT_NEXT] += left
+        return self._begin(request, repeat)
+
     def _begin(self, request: InFlightRequest, repeat: Repeat) -> list[Buffer]:
         """Hold a response with errors; return it if nothing can be done."""
         now, failed = self._state.now, repeat.failed.values()
         held = _Held(request, repeat, now + repeat.seconds)
-        if self._who is None or self._state.stage is not Stage.OPEN:
+        if not failed:
+            return [self._settled(held)]
+        if self._who is None or self._over:
             self._give_up(failed, NotFollowed.NO_CONNECTION)
             return [self._settled(held)]
         for each in failed:
@@ -320,7 +436,11 @@ class Following:
         for each in failed:
             if each.leader is not None:
                 by_leader.setdefault(each.leader.leader_id, []).append(each)
-        for leader_id, those in by_leader.items():
+        for leader_id, found in by_leader.items():
+            those = [each for each in found if held.repeat.may(each)]
+            self._give_up((each for each in found if not held.repeat.may(each)), NotFollowed.NOT_NEXT)
+            if not those:
+                continue
             peer = self._peers.find(self._who, leader_id, now)
             if peer is None:
                 self._give_up(those, NotFollowed.NO_CONNECTION)
@@ -423,8 +543,19 @@ class Following:
         state.responses.buffered -= len(held.repeat.frame)
         state.to_client += state.responses.in_turn(request, [self._settled(held)])
         state.to_client += state.responses.ended(request)
+        self._next_produced()
         self._settle()
         self._wake()
+
+    def _next_produced(self) -> None:
+        """Take the next produce response that has waited for its turn."""
+        responses = self._state.responses
+        while self._behind and not any(held.repeat.name == ProduceRepeat.name for held in self._held):
+            request, repeat = self._behind.popleft()
+            request.held = False
+            responses.buffered -= len(repeat.frame)
+            if pieces := self._begin_produced(request, repeat):
+                self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
 
     def _settled(self, held: _Held) -> bytes:
         """Return a response as the client is to get it, and count what became of it."""
@@ -446,6 +577,8 @@ class Following:
     def tick(self, now: float) -> None:
         """Do what is due: ask again, or send a response that was held long enough."""
         self._state.now = now
+        if self._waits_since is not None and now >= self._waits_since + MAX_SECONDS:
+            self.go_on()
         for held in self._held.copy():
             if now >= held.deadline:
                 for each in held.repeat.failed.values():
@@ -457,6 +590,7 @@ class Following:
 
     def release(self) -> None:
         """Send all responses that are held as they came: the connection is about to end."""
+        self._over = True
         for held in self._held.copy():
             self._end(held)
 
@@ -477,3 +611,7 @@ class Following:
         for held in self._held:
             held.done = True
         self._held.clear()
+        self._behind.clear()
+        self._release(self._kept)
+        if self._lanes is not None:
+            self._lanes.drop(self.go_on)

@@ -15,6 +15,7 @@ from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.protocol.primitives import Buffer
+from proxy.protocol.produce import Produced
 from proxy.protocol.received import Received
 from proxy.protocol.versions import raise_listing
 
@@ -54,6 +55,7 @@ class InFlightRequest:
         "held",
         "kept",
         "out",
+        "produced",
         "received",
         "received_frame",
         "reply",
@@ -118,7 +120,9 @@ class InFlightRequest:
         self.served: FetchContext | None = None
         """Makes the response to a client that has its session with the gateway, of the full response."""
         self.kept: list[Buffer] = []
-        """What the client is to get of a fetch's response, until it is known whether it is held."""
+        """What the client is to get of a response, until it is known whether it is held."""
+        self.produced: Produced | None = None
+        """An idempotent produce, of which a part may be repeated."""
         self.held = False
         """The response is whole, and waits for what a new leader says (`proxy.core.follow`)."""
         self.reply: Callable[[bytes | None, float], None] | None = None

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
 from proxy.core.in_flight import InFlightRequest
+from proxy.core.lanes import Lanes
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
 from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
 
@@ -48,9 +49,14 @@ class Peer(Protocol):
 
 
 class Peers:
-    """The connections of a process, by the client's host and the broker."""
+    """The connections of a process, by the client's host and the broker.
 
-    def __init__(self) -> None:
+    Args:
+        lanes: the order of idempotent batches; None: no produce is repeated.
+    """
+
+    def __init__(self, lanes: Lanes | None = None) -> None:
+        self.lanes = lanes
         self._by_place: dict[tuple[str, int], list[Peer]] = {}
 
     def __repr__(self) -> str:

@@ -60,6 +60,9 @@ class Repeat(Protocol):
     seconds: float
     """How long the response may be held."""
 
+    def may(self, each: Failed) -> bool:
+        """Whether a partition may be repeated now."""
+
     def ask(self, failed: Sequence[Failed]) -> bytes:
         """Return a request for some of the partitions."""
 

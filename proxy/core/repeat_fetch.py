@@ -51,6 +51,10 @@ class FetchRepeat:
         self.by_id = fetch.layout.topic_ids
         self.seconds = min(max(fetch.max_wait_ms / 1e3, MIN_SECONDS), MAX_SECONDS)
 
+    def may(self, _each: Failed) -> bool:
+        """Whether a partition may be repeated now: reading twice does no harm."""
+        return True
+
     def ask(self, failed: Sequence[Failed]) -> bytes:
         """Return a fetch of some partitions, with the client's own fields."""
         fetch = self._fetch

@@ -396,11 +396,12 @@ class Link:
             self._run_core(self.report_buffered)
 
     def _alarm(self, at: float) -> None:
-        self._host.loop.call_later(max(at - monotonic(), 0.0), self._tick)
+        self._host.loop.call_later(max(at - monotonic(), 0.0), self._tick, at)
 
-    def _tick(self) -> None:
+    def _tick(self, at: float) -> None:
+        """Have the core do what is due at a time; timers may be early by a fraction of a millisecond."""
         if self.core.following is not None and self.phase < Phase.FINISHED:
-            self._run_core(partial(self.core.following.tick, monotonic()))
+            self._run_core(partial(self.core.following.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
         """Call the core with something else than bytes, and act on the result."""

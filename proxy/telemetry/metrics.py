@@ -265,7 +265,8 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
         "Partitions whose request was repeated to their new leader.",
         labels=["request"],
     )
-    followed.add_metric(["fetch"], tally.followed["fetch"])
+    for request in ("fetch", "produce"):
+        followed.add_metric([request], tally.followed[request])
     yield followed
     not_followed = CounterMetricFamily(
         "fetchgate_leaders_not_followed",

@@ -4,7 +4,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
 
@@ -13,10 +13,23 @@ from confluent_kafka import Producer
 
 from proxy.core.events import NotFollowed
 from tests.integration.bystander import until
-from tests.integration.test_leaders_live import ASKS, PARTITIONS, TOPIC, VERSION, elect, epochs_of, reorder
+from tests.integration.test_leaders_live import (
+    ASKS,
+    PARTITIONS,
+    TOPIC,
+    VERSION,
+    Received,
+    Sent,
+    consume_librdkafka,
+    elect,
+    epochs_of,
+    produce_aiokafka,
+    reorder,
+)
 from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
+from tools.kafka.metadata import request_metadata
 from tools.kafka.raw import FETCH, METADATA, RawConnection, Reader, array, string
 
 pytestmark = pytest.mark.timeout(300)
@@ -113,10 +126,11 @@ class OldConsumer:
 
 def produce(bootstrap: str, ended: threading.Event) -> None:
     """Write one record after the other to each partition, so that each has records of each epoch."""
+    sent = Sent("first")
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
     while not ended.is_set():
         for partition in range(PARTITIONS):
-            producer.produce(TOPIC, b"value", partition=partition)
+            producer.produce(TOPIC, sent.next(partition), partition=partition)
         producer.poll(0)
         time.sleep(0.02)
     producer.flush(PATIENCE)
@@ -158,3 +172,45 @@ def follow_moves(cluster: Cluster, on: dict[int, list[int]], consumer: OldConsum
     finally:
         ended.set()
         producer.join()
+
+
+def test_an_idempotent_producer_writes_on_while_leaders_move(
+    cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """aiokafka's produce v7 names no new leader; nothing is lost, doubled or out of order."""
+    gateway = start_gateway(cluster.bootstrap, "--follow-leader", "idempotent")
+    sent, received = Sent("aiokafka"), Received()
+    ending, over = threading.Event(), threading.Event()
+    producer = threading.Thread(target=produce_aiokafka, args=(gateway.address, sent, ending))
+    consumer = threading.Thread(target=consume_librdkafka, args=(cluster.bootstrap, received, over))
+
+    def written(count: list[int]) -> bool:
+        return all(now >= then + EACH for now, then in zip(sent.count, count, strict=True))
+
+    with ExitStack() as stack:
+        stack.callback(over.set)
+        stack.callback(ending.set)
+        producer.start()
+        consumer.start()
+        connection = stack.enter_context(RawConnection(cluster.brokers[0].host, cluster.brokers[0].port))
+        on = request_metadata(connection, TOPIC).topics[TOPIC].replicas
+        for _ in range(MOVES):
+            until(partial(written, sent.count.copy()), "records before the move")
+            on = {at: replicas[::-1] for at, replicas in on.items()}
+            reorder(connection, on)
+            elect(connection, list(on))
+        until(partial(written, sent.count.copy()), "records after the last move")
+        ending.set()
+        producer.join(PATIENCE)
+
+        def read() -> int:
+            return sum(name == sent.name for records in received.records for _, name, _ in records)
+
+        until(lambda: read() >= sum(sent.count), "all records")
+        over.set()
+        consumer.join(PATIENCE)
+    assert sent.failed == []
+    for partition, records in enumerate(received.records):
+        numbers = [number for _, name, number in records if name == sent.name]
+        assert numbers == list(range(1, sent.count[partition] + 1)), partition
+    assert gateway.metric("fetchgate_leaders_followed_total", request="produce") >= 1
