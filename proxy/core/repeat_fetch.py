@@ -17,8 +17,9 @@ from proxy.protocol.primitives import ProtocolError, read_string
 
 FIRST_VERSION: Final = 9
 """A broker that takes it takes what the gateway asks, too: see `proxy.protocol.leader_requests`."""
-MIN_SECONDS: Final = 0.1
-"""So long a response may be held whatever the client's max_wait_ms."""
+MORE_SECONDS: Final = 0.2
+"""A response may be held so much longer than the client's max_wait_ms. So long its own fetch may wait at the
+new leader, and the repeated one comes behind it."""
 WAIT_MS: Final = 100
 """max_wait_ms of a repeated fetch, at most. It paces a client that asks a former leader again and again."""
 _LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
@@ -49,7 +50,9 @@ class FetchRepeat:
         self._record_bytes = walk.record_bytes
         self.client_id = read_string(fetch.frame, REQUEST_START_BYTES)[0] or b""
         self.by_id = fetch.layout.topic_ids
-        self.seconds = min(max(fetch.max_wait_ms / 1e3, MIN_SECONDS), MAX_SECONDS)
+        # Records that are there must not wait as long as a client that gets none.
+        wait_ms = 0 if self._record_bytes else max(fetch.max_wait_ms, 0)
+        self.seconds = min(wait_ms / 1e3 + MORE_SECONDS, MAX_SECONDS)
 
     def may(self, _each: Failed) -> bool:
         """Whether a partition may be repeated now: reading twice does no harm."""
