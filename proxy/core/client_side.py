@@ -291,6 +291,8 @@ class ClientSide:
         if answered:
             if self._following is not None:
                 self._following.asked(request)
+                with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
+                    state.client_id = state.client_id or printable(request_header(data, LENGTH_BYTES)[3])
             responses.owed.append(request)
             responses.expected.append(request)
             request.sent_at = state.now

@@ -85,7 +85,7 @@ class Peers:
 class Authentication:
     """How far the authentication of one connection has come, and as whom, seen by its requests."""
 
-    __slots__ = ("_mechanism", "_proof", "_wanted", "as_whom")
+    __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
 
     def __init__(self) -> None:
         self.as_whom: bytes | None = b""
@@ -93,7 +93,8 @@ class Authentication:
         self._mechanism = b""
         self._wanted = True
         """The broker has not answered yet what it answers only to those who have authenticated."""
-        self._proof: InFlightRequest | None = None
+        self._asked = False
+        """The client has sent such a request since."""
 
     @property
     def done(self) -> bool:
@@ -102,12 +103,11 @@ class Authentication:
 
     def asked(self, request: InFlightRequest) -> None:
         """Note a request of the client that is not of SASL."""
-        if self._wanted and self._proof is None and request.api_key not in _BEFORE:
-            self._proof = request
+        self._asked |= request.api_key not in _BEFORE
 
     def answered(self, request: InFlightRequest) -> None:
         """Note that a response has come."""
-        if request is self._proof:
+        if self._asked and request.api_key not in _BEFORE:
             self._wanted = False
 
     def authenticates(self, frame: bytes) -> None:
@@ -116,7 +116,7 @@ class Authentication:
         Args:
             frame: the request; b"" if it was not kept.
         """
-        self._wanted, self._proof = True, None
+        self._wanted, self._asked = True, False
         try:
             api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
             if api_key == ApiKey.SASL_HANDSHAKE:

@@ -397,6 +397,15 @@ def test_a_connection_on_which_nothing_was_answered_is_not_used() -> None:
     two.old.to_client(two.refusal((TOPIC, 0)))
 
 
+def test_a_client_need_not_ask_for_versions() -> None:
+    two = Two()
+    two.new.connection.ended()
+    other = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=NEW)
+    other.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    other.to_broker(two.repeated((TOPIC, 0)))
+
+
 def sasl(played: Playbook, mechanism: bytes, *tokens: bytes) -> None:
     asked = request(17, 1, 2, len(mechanism).to_bytes(2) + mechanism)
     played.exchange(asked, response(2, bytes(6)))
