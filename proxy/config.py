@@ -342,6 +342,16 @@ class Config:
         help="how many milliseconds such a session is safe from larger ones, and may be idle, before its "
         "slot goes to another client that wants it; brokers have 120000 fixed",
     )
+    follow_leader: str = option(
+        metavar="off|fetch|idempotent",
+        parse=_one_of("off", "fetch", "idempotent"),
+        parse_transparent=_left_out("off", "brokers are told apart in explicit mode only"),
+        default="off",
+        help="fetch: when a partition's leader has moved, repeat the fetch to the new leader on the client's "
+        "own connection there, for clients that are not told the new leader (Fetch below v16, KIP-951); "
+        "idempotent: also produce requests of idempotent producers without a transaction; off: "
+        "the client gets the error and finds the new leader by itself; not with --transparent",
+    )
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),

@@ -71,6 +71,7 @@ class Playbook:
         versions: what the broker said to other clients.
         leaders: what all connections know of leaders.
         core: what is played; by default it is compared with what it does without the steady path.
+        more: what else a `Connection` takes.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Playbook:
         versions: BrokerVersions | None = None,
         leaders: Leaders | None = None,
         core: type[Connection | Twin] = Twin,
+        **more: Any,
     ) -> None:
         self.sessions = sessions or SessionLimits(max_sessions=10)
         self.measured = Measured()
@@ -96,6 +98,7 @@ class Playbook:
             request_budget=request_budget,
             versions=versions,
             leaders=leaders,
+            **more,
         )
         self.now = 0.0
         self._asked: dict[bytes, tuple[int, int]] = {}

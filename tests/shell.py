@@ -109,6 +109,7 @@ class Wire:
     busy: bool = False
     wire: bool = False
     has_ended: bool = False
+    following: None = None
     fault: Fault | None = None
     steady: Steady = field(
         default_factory=lambda: Steady(
@@ -280,9 +281,7 @@ class WireGateway(Gateway):
 
     closing = b""
 
-    def make_core(
-        self, _reached_at: str, _measured: Measured, _versions: BrokerVersions, _broker: str
-    ) -> Connection:
+    def make_core(self, _link: Link, _reached_at: str, _versions: BrokerVersions, _broker: str) -> Connection:
         return cast("Connection", Wire(closing=self.closing))
 
     def open(self) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from proxy.core.events import NotFollowed
 from proxy.session.decision import Reason
 
 ROOT: Final = Path(__file__).parents[1]
@@ -58,6 +59,12 @@ def test_the_page_of_metrics_explains_each_reason_to_forward_a_fetch() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     explained = page.partition("### Why a fetch is forwarded\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(Reason)
+
+
+def test_the_page_of_metrics_explains_each_reason_not_to_follow_a_leader() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    explained = page.partition("### Why a leader is not followed\n")[2].partition("\n#")[0]
+    assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(NotFollowed)
 
 
 def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState, Stream
 from proxy.core.fetch_responses import FetchResponses
+from proxy.core.follow import Following
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.responses import Rewriting
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
@@ -27,9 +28,10 @@ class BrokerSide:
         fetches: makes the responses to fetches.
         rewriting: puts addresses or version ranges into responses.
         sessions: makes the responses of the sessions that the client has with the gateway.
+        following: holds responses that say that a leader has moved; None: nothing does.
     """
 
-    __slots__ = ("_fetches", "_rewriting", "_sessions", "_state", "awaiting")
+    __slots__ = ("_fetches", "_following", "_rewriting", "_sessions", "_state", "awaiting")
 
     def __init__(
         self,
@@ -37,8 +39,10 @@ class BrokerSide:
         fetches: FetchResponses,
         rewriting: Rewriting,
         sessions: ClientSessions,
+        following: Following | None,
     ) -> None:
         self._state = state
+        self._following = following
         self._fetches = fetches
         self._rewriting = rewriting
         self._sessions = sessions
@@ -121,8 +125,12 @@ class BrokerSide:
             pieces = self._fetches.receive(request, chunk, last=last)
             if request.served is not None and request.resend is None:
                 pieces = self._sessions.receive(request, pieces, last=last)
+            if self._following is not None:
+                pieces = self._following.receive(request, pieces, left=state.response_left, last=last)
         elif disposition is _PASSED:
             pieces = [chunk]
+            if request.produced is not None and self._following is not None:
+                pieces = self._following.receive_produced(request, request.produced, chunk, last=last)
             if request.api_key == _FETCH:
                 tally.broker.fetch_response_bytes += len(chunk)
                 tally.client.fetch_response_bytes += len(chunk)
@@ -135,6 +143,8 @@ class BrokerSide:
         responses.buffered += request.buffered - buffered
         if pieces:
             state.to_client += responses.in_turn(request, pieces)
+        if last and self._following is not None:
+            self._following.answered(request)
         if last and request.awaits_brokers:
             self.awaiting += 1
             responses.expected.popleft()
@@ -148,7 +158,11 @@ class BrokerSide:
             self._state.tally.broker.fetch_response_bytes += len(chunk)
         else:
             self._state.tally.probe_bytes += len(chunk)
-            self._rewriting.learn(request, chunk, last=last)
+            if request.reply is None:
+                self._rewriting.learn(request, chunk, last=last)
+        if request.reply is not None:
+            request.chunks.append(chunk)
+            request.buffered += len(chunk)
 
     def _end_response(self, request: InFlightRequest) -> None:
         """End a response: send its request again, or let it and what waited for it leave."""
@@ -171,6 +185,12 @@ class BrokerSide:
             responses.resending -= 1
         if request.served is not None:
             self._sessions.ended(request)
+        if request.reply is not None:
+            frame, responses.buffered = b"".join(request.chunks), responses.buffered - request.buffered
+            request.drop_chunks()
+            request.reply(frame, state.now)
+        elif request.held:
+            return  # `Following` sends it
         if waited := responses.ended(request):
             state.to_client += waited
 

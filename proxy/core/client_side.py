@@ -11,7 +11,10 @@ from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetches import Fetches
+from proxy.core.follow import Following
 from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.peers import SASL
+from proxy.core.repeat import MAX_BYTES
 from proxy.core.requests import decisive, describe_length, printable, read_client_names
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
@@ -47,17 +50,20 @@ class ClientSide:
         fetches: decides the fetches.
         rewriting: says which responses have to be rewritten.
         sessions: serves the sessions that the client has with the gateway.
+        following: is told how far the client's authentication has come; None: leaders are not followed.
         max_request_bytes: the longest frame taken from the client.
     """
 
     __slots__ = (
         "_fetches",
+        "_following",
         "_header",
         "_header_version",
         "_max_request_bytes",
         "_rewriting",
         "_sessions",
         "_state",
+        "_unlearnt",
         "software_name",
         "software_version",
     )
@@ -68,6 +74,7 @@ class ClientSide:
         fetches: Fetches,
         rewriting: Rewriting,
         sessions: ClientSessions,
+        following: Following | None,
         *,
         max_request_bytes: int,
     ) -> None:
@@ -75,6 +82,9 @@ class ClientSide:
         self._fetches = fetches
         self._rewriting = rewriting
         self._sessions = sessions
+        self._following = following
+        self._unlearnt = {_FETCH} if following is None else {_FETCH, *SASL}
+        """API keys of requests that are to be seen each time."""
         self._max_request_bytes = max_request_bytes
         self._header = b""
         """The header of the last fetch, behind its correlation id."""
@@ -190,6 +200,8 @@ class ClientSide:
         # Responses to v2 and v3 are not walked: they have no layout here.
         disposition = _WALKED if version >= MIN_VERSION else _PASSED
         request = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], disposition)
+        if self._following is not None:
+            self._following.asked(request)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, REQUEST_START_BYTES):
             try:
@@ -234,7 +246,7 @@ class ClientSide:
             state.tally.refused[Refusal.VERSION] += 1
             state.fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
             return len(data)
-        answered = True
+        answered, produced = True, None
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
             wants = wants_response(data, size)
@@ -242,6 +254,14 @@ class ClientSide:
                 state.request_part.need = min(size, 2 * len(data))
                 return 0
             answered = wants
+            if answered and self._following is not None and self._following.takes(version):
+                if len(data) < size <= MAX_BYTES and state.request_part.reserve(min(size, 2 * len(data))):
+                    return 0
+                if len(data) >= size:
+                    produced = self._following.produced(data[:size], version)
+                if produced is not None and not self._following.enter(produced):
+                    state.request_part.held = True
+                    return 0
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
                 state.request_part.need = size
@@ -252,6 +272,11 @@ class ClientSide:
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
                 self._refuse(data[REQUEST_CORRELATION_ID])
                 return size
+        elif self._following is not None and api_key in SASL:
+            if len(data) < size < READ_WITHIN:
+                state.request_part.need = size
+                return 0
+            self._following.authenticates(data[:size] if len(data) >= size else b"")
         elif api_key == ApiKey.FETCH and self._sessions.lacks_sessions(version):
             state.fail("client", "a fetch that is too large to be read, for a broker without sessions")
             return len(data)
@@ -260,8 +285,14 @@ class ClientSide:
         request = InFlightRequest(
             api_key, version, data[REQUEST_CORRELATION_ID], self._rewriting.disposition(api_key, version)
         )
+        if produced is not None and self._following is not None and self._following.keep(produced):
+            request.produced = produced
         responses = state.responses
         if answered:
+            if self._following is not None:
+                self._following.asked(request)
+                with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
+                    state.client_id = state.client_id or printable(request_header(data, LENGTH_BYTES)[3])
             responses.owed.append(request)
             responses.expected.append(request)
             request.sent_at = state.now
@@ -276,12 +307,18 @@ class ClientSide:
             # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
             # 87).
             state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
-        elif (request.disposition is _PASSED and api_key != _FETCH) or api_key == ApiKey.PRODUCE:
+        elif self._repeats(request):
             with suppress(ProtocolError):
                 state.steady.learn(request, decisive(data), answered=answered)
         if not state.forwarding_left:
             state.stage = Stage.OPEN
         return min(size, len(data))
+
+    def _repeats(self, request: InFlightRequest) -> bool:
+        """Whether the next request like this one may pass by the steady path."""
+        if request.api_key == ApiKey.PRODUCE:
+            return self._following is None or not self._following.takes(request.version)
+        return request.disposition is _PASSED and request.api_key not in self._unlearnt
 
     def _name(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""

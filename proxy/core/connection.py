@@ -18,9 +18,11 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, Tally
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
+from proxy.core.follow import Following
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import Disposition
 from proxy.core.leaders import Leaders
+from proxy.core.peers import Peers
 from proxy.core.responses import Rewriting
 from proxy.core.steady import Steady
 from proxy.fetch_manager.manager import FetchManager
@@ -62,6 +64,10 @@ class Connection:
         steady: false in tests: the core sees all bytes, also those that would pass by the steady path.
         manager: gives the clients of the process sessions; None: they get none from the gateway.
         broker: identifies the broker among those of all connections, as sessions are with one broker.
+        peers: the connections of all clients, to follow leaders; used where addresses are rewritten. None:
+            leaders are not followed.
+        host: the client's.
+        node_id: the broker's; None: it is not known.
     """
 
     __slots__ = (
@@ -73,6 +79,7 @@ class Connection:
         "_state",
         "_versions",
         "events",
+        "following",
         "steady",
         "to_broker",
         "to_client",
@@ -93,6 +100,9 @@ class Connection:
         steady: bool = True,
         manager: FetchManager | None = None,
         broker: str = "",
+        peers: Peers | None = None,
+        host: str = "",
+        node_id: int | None = None,
     ) -> None:
         measured = measured or Measured()
         self.steady = Steady(sessions, measured, max_request_bytes=max_request_bytes, on=steady)
@@ -117,9 +127,18 @@ class Connection:
             served,
             leaders,
         )
-        self._client_side = ClientSide(state, fetches, rewriting, served, max_request_bytes=max_request_bytes)
+        self.following: Following | None = None
+        """Follows leaders; the shell attaches itself to it."""
+        if peers is not None and resolve is not None:
+            state.follows = True
+            self.following = Following(
+                state, peers, host, node_id, catch_up=self._catch_up, settle=self._settle, resume=self._resume
+            )
+        self._client_side = ClientSide(
+            state, fetches, rewriting, served, self.following, max_request_bytes=max_request_bytes
+        )
         responses = FetchResponses(state, fetches, sessions, resolve, leaders)
-        self._broker_side = BrokerSide(state, responses, rewriting, served)
+        self._broker_side = BrokerSide(state, responses, rewriting, served, self.following)
 
     def __repr__(self) -> str:
         return (
@@ -304,6 +323,8 @@ class Connection:
         state.now = now
         self._catch_up()
         state.take_over()
+        if self.following is not None:
+            self.following.release()
         if state.stage is not Stage.CLOSING:
             state.stage = Stage.CLOSING
             # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
@@ -326,6 +347,9 @@ class Connection:
         if part := self.steady.part():
             self.receive_broker(part, self._state.now)
         self._versions.forget()  # the next broker at this address may be of another release
+        if self.following is not None:
+            self.following.lose()
+            self.following.release()
         if self._state.foreign and self._state.response_part:
             self._state.be_wire()
         for request in list(self._responses.owed):
@@ -341,6 +365,8 @@ class Connection:
     def ended(self) -> None:
         """Note that both sides are gone, and with them all that was in flight."""
         self._catch_up()
+        if self.following is not None:
+            self.following.end()
         self._fetches.end()
         self._client_sessions.end()
         self._versions.ended(self._fetches.eligibility)
@@ -393,10 +419,17 @@ class Connection:
             response_rest=self._passing() if state.response_left and faultless else 0,
         )
 
+    def _resume(self) -> None:
+        """Process what has waited for another connection."""
+        self._catch_up()
+        self._client_side.go_on()
+        self._settle()
+
     def _passing(self) -> int:
         """Return how many bytes of the current response pass whatever they are; never the last one."""
         request, owed = self._responses.expected[0], self._responses.owed
-        if not owed or owed[0] is not request or request.chunks or request.served is not None:
+        kept = request.chunks or request.kept or request.produced
+        if not owed or owed[0] is not request or kept or request.served is not None:
             return 0
         if request.disposition is _PASSED:
             return self._state.response_left - 1

@@ -91,11 +91,13 @@ class ConnectionState:
         "delayed",
         "events",
         "fault",
+        "follows",
         "foreign",
         "forwarding",
         "forwarding_left",
         "meter",
         "now",
+        "request_budget",
         "request_part",
         "response_left",
         "response_part",
@@ -128,8 +130,11 @@ class ConnectionState:
         self.stream = Stream.FRAMES
         self.foreign = foreign
         """The protocol may still turn out not to be Kafka: no request was answered yet."""
+        self.follows = False
+        """``--follow-leader`` is on."""
         self.fault: Fault | None = None
         """Set when the connection has to end. The client must still be sent what is due to it."""
+        self.request_budget = request_budget
         self.request_part = RequestPart(request_budget)
         self.forwarding: InFlightRequest | None = None
         """The request that is forwarded while it comes, if it will be answered."""

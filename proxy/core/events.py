@@ -46,6 +46,41 @@ class Refusal(StrEnum):
     """A response with addresses is longer than the gateway can keep."""
 
 
+class NotFollowed(StrEnum):
+    """Why the client got the error of a partition whose leader has moved, in spite of ``--follow-leader``.
+
+    The label of `fetchgate_leaders_not_followed_total`.
+    """
+
+    NO_CONNECTION = "no connection"
+    """The client has none to the new leader, or it can't be told whose connections these are."""
+    NO_LEADER = "no leader"
+    """The broker did not name a new leader in time."""
+    NOT_PROVEN = "position not proven"
+    """The new leader's log does not show that nothing before the client's offset was lost (KIP-320)."""
+    REFUSED = "refused"
+    """The new leader gave an error, too, or sent the client elsewhere."""
+    BUSY = "connection busy"
+    """On the client's connection to the new leader a request may wait longer than a response is held."""
+    CLOSED = "connection closed"
+    """That connection ended first."""
+    LATE = "too late"
+    """The new leader did not answer while the response was held."""
+    SESSION = "session"
+    """The client has a session with the gateway."""
+    NOT_LISTED = "not listed"
+    """The client's fetch does not list the partition: it has a session with the broker."""
+    NO_ROOM = "no room"
+    """The response would have more records than max_bytes."""
+    NOT_NEXT = "not next in sequence"
+    """Of a produce: an earlier batch was not acknowledged, or a later one was sent elsewhere."""
+    TOO_LARGE = "response too large"
+    """It was not kept."""
+    VERSION = "version"
+    """The fetch is so old that the broker may not take what would have to be asked."""
+    NOT_UNDERSTOOD = "not understood"
+
+
 @dataclass(slots=True)
 class SideTally:
     """Counts of one side (client or broker) of a connection. Frames are counted with their length."""
@@ -75,11 +110,15 @@ class Tally:
     refusals: int = 0
     """Requests for a session to which the broker responded without one, since it had no free slot."""
     probe_bytes: int = 0
-    """Bytes of the gateway's own ApiVersions request and of the response to it."""
+    """Bytes of what the gateway itself asked, but fetches, and of the responses."""
     passthrough: Counter[str] = field(default_factory=Counter)
     """Fetches and connections that were forwarded as they came, by reason."""
     refused: Counter[str] = field(default_factory=Counter)
     """Connections that ended since a client could have been led past the gateway, by `Refusal`."""
+    followed: Counter[str] = field(default_factory=Counter)
+    """Partitions whose request was repeated to their new leader, which answered, by request (``fetch``)."""
+    not_followed: Counter[str] = field(default_factory=Counter)
+    """Those whose error the client got, by `NotFollowed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

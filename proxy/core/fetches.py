@@ -18,7 +18,7 @@ from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.savings import Form
 from proxy.protocol import api_versions
 from proxy.protocol.api import API_VERSION, REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ApiKey
-from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
+from proxy.protocol.fetch_layout import HINTS_VERSION, MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
@@ -140,6 +140,7 @@ class Fetches:
                 and self.handler.table is None
                 and not self.handler.session_id
                 and not self.eligibility.starves
+                and not (self._state.follows and request.version < HINTS_VERSION)
             ):
                 steady.learn_fetch(fetch, reason)
 

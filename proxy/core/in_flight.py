@@ -15,6 +15,7 @@ from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.protocol.primitives import Buffer
+from proxy.protocol.produce import Produced
 from proxy.protocol.received import Received
 from proxy.protocol.versions import raise_listing
 
@@ -51,9 +52,13 @@ class InFlightRequest:
         "fetch",
         "first",
         "forwarded",
+        "held",
+        "kept",
         "out",
+        "produced",
         "received",
         "received_frame",
+        "reply",
         "resend",
         "rows",
         "sent",
@@ -114,6 +119,14 @@ class InFlightRequest:
         """How often it was sent again."""
         self.served: FetchContext | None = None
         """Makes the response to a client that has its session with the gateway, of the full response."""
+        self.kept: list[Buffer] = []
+        """What the client is to get of a response, until it is known whether it is held."""
+        self.produced: Produced | None = None
+        """An idempotent produce, of which a part may be repeated."""
+        self.held = False
+        """The response is whole, and waits for what a new leader says (`proxy.core.follow`)."""
+        self.reply: Callable[[bytes | None, float], None] | None = None
+        """Takes the response to a request of the gateway's own, and the time; None: it won't come."""
         self.resend: Callable[[], None] | None = None
         """Sends the fetch once more. It is called when the current response, which the client does not get,
         has ended."""

@@ -93,8 +93,8 @@ class LastSeen:
 
     def note_response(self, frame: bytes, version: int, walk: FetchResponseWalk) -> None:
         """Keep a response if nothing in it has to be read each time."""
-        plain = not walk.record_bytes and not walk.tags and not walk.session_id and not walk.error_code
-        if plain and len(frame) <= _MAX_RESPONSE:
+        special = walk.record_bytes or walk.tags or walk.session_id or walk.error_code or walk.moved
+        if not special and len(frame) <= _MAX_RESPONSE:
             self._response, self._version, self._partitions = (
                 frame[RESPONSE_START_BYTES:],
                 version,

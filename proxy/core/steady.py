@@ -428,6 +428,11 @@ class Steady:
         self.session = None
         self._fetch = None
 
+    def forget(self) -> None:
+        """Let the core see the next request, whatever it is."""
+        self.forget_fetch()
+        self._forms.clear()
+
     def learn_unaddressed(self, request: InFlightRequest, frame: bytes) -> None:
         """Keep the form of a response that may name brokers, but names none: nearly all to a produce."""
         form = self._forms.get(key_of(request.api_key, request.version))

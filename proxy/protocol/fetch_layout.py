@@ -31,6 +31,9 @@ MAX_RUN_MATCH: Final = 128
 SESSION_VERSION: Final = 7
 """KIP-227: the first version with session id and epoch (fetch-semantics 1.3)."""
 
+HINTS_VERSION: Final = 16
+"""KIP-951: from here on errors 6 and 74 name the new leader (fetch-semantics 5)."""
+
 # Where the fields stand that an entry of a response begins with, behind the partition number.
 ERROR_CODE: Final = slice(4, 6)
 HIGH_WATERMARK: Final = slice(6, 14)

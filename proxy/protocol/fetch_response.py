@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES
+from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import ABORTED_BYTES, MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
 from proxy.protocol.metadata import LEADER_BYTES, MAX_LEADERS, LeaderHint
 from proxy.protocol.primitives import (
@@ -32,6 +32,8 @@ NODE_ENDPOINTS_TAG: Final = 0
 """FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
 _CURRENT_LEADER_TAG: Final = 1
 """Of an entry. Brokers send it from v16 on (fetch-semantics 5)."""
+
+_MOVED: Final = (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH))
 
 _THROTTLE = Struct(">i")
 _SESSION_HEAD = Struct(">ihi")  # throttle_time_ms, error_code, session_id
@@ -130,6 +132,7 @@ class FetchResponseWalk:
         "error_code",
         "layout",
         "leaders",
+        "moved",
         "offset",
         "partitions",
         "record_bytes",
@@ -180,6 +183,8 @@ class FetchResponseWalk:
         """The topic elements of the response, if entries are kept: key, number of entries."""
         self.leaders: list[LeaderHint] = []
         """The newer leaders that entries name, if topics have ids (v13 and later)."""
+        self.moved = 0
+        """Entries that say that another broker leads, or in a later epoch: errors 6 and 74."""
         self.tagged = False
         """The header or a topic element has tags. No schema has any there."""
         self.tags: list[TagSpan] = []
@@ -413,6 +418,8 @@ class FetchResponseWalk:
             self.record_bytes += records
             if self.record_spans is not None:
                 self.record_spans.append((base + at, base + end))
+        if error in _MOVED:
+            self.moved += 1
         self._left -= 1
         self.partitions += 1
         if not layout.flexible:

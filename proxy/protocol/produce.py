@@ -1,15 +1,26 @@
-"""Produce: whether a response will come."""
+"""Produce: whether a response will come; batches that can be repeated, and what responses say of them."""
 
-from typing import Final
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple
 
-from proxy.protocol.api import LENGTH_BYTES, request_header
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ApiKey, request_header, response_header
 from proxy.protocol.primitives import (
     Buffer,
+    Malformed,
     ProtocolError,
     Truncated,
+    encode_compact_count,
+    encode_count,
+    encode_uvarint,
+    read_compact_count,
     read_compact_string,
+    read_count,
     read_int16,
+    read_int32,
     read_string,
+    read_uvarint,
+    skip_tags,
 )
 
 READ_WITHIN: Final = 1 << 17
@@ -17,6 +28,7 @@ READ_WITHIN: Final = 1 << 17
 
 _FIRST_TRANSACTIONAL: Final = 3
 _FIRST_FLEXIBLE: Final = 9
+_RECORD_ERRORS_SINCE: Final = 8
 
 
 def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
@@ -70,3 +82,182 @@ def wants_response(data: Buffer, size: int) -> bool | None:
         return None if len(data) < min(size, READ_WITHIN) else True
     # With acks=0 a broker sends nothing, not even an error (fetch-semantics, trap 32; case 86).
     return found != 0
+
+
+FIRST_FOLLOWED: Final = 7
+"""The first version that is looked into. Brokers that take it take Metadata v7 (2.1)."""
+LAST_FOLLOWED: Final = 9
+"""The last version whose responses do not name new leaders (KIP-951)."""
+
+_BATCH = Struct(">qiibIhiqqqhii")
+"""base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, first and
+last timestamp, producer_id, producer_epoch, base_sequence, number of records (KIP-98)."""
+_BATCH_OVERHEAD: Final = 12
+"""base_offset and batch_length are not counted in the latter."""
+_MAGIC: Final = 2
+_TRANSACTIONAL: Final = 0x10
+_OFFSETS = Struct(">qqq")
+"""base_offset, log_append_time_ms, log_start_offset of an entry of a response (v5 and later)."""
+_MAX_PARTITIONS: Final = 1 << 14
+
+
+class ProducedBatch(NamedTuple):
+    """The batch of one partition in a request."""
+
+    topic: bytes
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    """Of its first record."""
+    next_sequence: int
+    """Of the first record of the next batch."""
+    entry: bytes
+    """Its partition's entry in the request."""
+
+
+class Produced(NamedTuple):
+    """A request of idempotent batches, of no transaction, that will be answered."""
+
+    frame: bytes
+    body: int
+    """Offset of the body."""
+    topics_at: int
+    """Offset of its topics."""
+    version: int
+    batches: list[ProducedBatch]
+
+
+class ProducedEntry(NamedTuple):
+    """What a response says of one partition."""
+
+    error_code: int
+    start: int
+    end: int
+
+
+def read_idempotent(frame: bytes, version: int) -> Produced | None:
+    """Read a Produce request, v7 to v9; None if a batch is not idempotent, or one is of a transaction.
+
+    Raises:
+        ProtocolError: it is no such request.
+    """
+    *_, body = request_header(frame, LENGTH_BYTES)
+    flexible = version >= _FIRST_FLEXIBLE
+    transactional_id, at = (read_compact_string if flexible else read_string)(frame, body)
+    found, at = read_int16(frame, at)
+    if transactional_id is not None or not found:
+        return None
+    topics_at = at = at + 4  # timeout_ms
+    read = read_compact_count if flexible else read_count
+    batches: list[ProducedBatch] = []
+    topics, at = read(frame, at)
+    for _ in range(topics or 0):
+        name, at = (read_compact_string if flexible else read_string)(frame, at)
+        partitions, at = read(frame, at)
+        for _ in range(partitions or 0):
+            start = at
+            index, at = read_int32(frame, at)
+            if flexible:
+                size, at = read_uvarint(frame, at)
+                size -= 1
+            else:
+                size, at = read_int32(frame, at)
+            records = at
+            at = records + size
+            if size < _BATCH.size or at > len(frame) or len(batches) == _MAX_PARTITIONS:
+                return None
+            if flexible:
+                _, at = skip_tags(frame, at)
+            batch = _batch(frame, records, size, name or b"", index, frame[start:at])
+            if batch is None:
+                return None
+            batches.append(batch)
+        if flexible:
+            _, at = skip_tags(frame, at)
+    if flexible:
+        _, at = skip_tags(frame, at)
+    if at != len(frame):
+        raise Malformed(f"{len(frame) - at} bytes after a produce request")
+    places = {(batch.topic, batch.partition) for batch in batches}
+    return Produced(frame, body, topics_at, version, batches) if len(places) == len(batches) else None
+
+
+def _batch(
+    frame: bytes, at: int, size: int, topic: bytes, partition: int, entry: bytes
+) -> ProducedBatch | None:
+    _, length, _, magic, _, attributes, delta, _, _, producer, epoch, sequence, _ = _BATCH.unpack_from(
+        frame, at
+    )
+    if magic != _MAGIC or length + _BATCH_OVERHEAD != size or attributes & _TRANSACTIONAL:
+        return None
+    if producer < 0 or sequence < 0 or delta < 0:
+        return None
+    # Sequences go from 0 to 2^31-1 and begin anew (KIP-98).
+    following = (sequence + delta + 1) & 0x7FFFFFFF
+    return ProducedBatch(topic, partition, producer, epoch, sequence, following, entry)
+
+
+def some_of(produced: Produced, batches: Iterable[ProducedBatch], correlation_id: int) -> bytes:
+    """Return a request with some of the batches of another one."""
+    flexible = produced.version >= _FIRST_FLEXIBLE
+    by_topic: dict[bytes, list[bytes]] = {}
+    for batch in batches:
+        by_topic.setdefault(batch.topic, []).append(batch.entry)
+    count = encode_compact_count if flexible else encode_count
+    end = b"\0" if flexible else b""
+    topics = [
+        (encode_uvarint(len(name) + 1) if flexible else len(name).to_bytes(2))
+        + name
+        + count(len(entries))
+        + b"".join(entries)
+        + end
+        for name, entries in by_topic.items()
+    ]
+    head = produced.frame[LENGTH_BYTES : produced.topics_at]
+    at = REQUEST_CORRELATION_ID.start - LENGTH_BYTES
+    head = head[:at] + correlation_id.to_bytes(4) + head[at + 4 :]
+    content = head + count(len(topics)) + b"".join(topics) + end
+    return len(content).to_bytes(4) + content
+
+
+def read_response(frame: bytes, version: int) -> dict[tuple[bytes, int], ProducedEntry]:
+    """Read a Produce response, v7 to v9.
+
+    Raises:
+        ProtocolError: it is no such response.
+    """
+    flexible = version >= _FIRST_FLEXIBLE
+    _, at = response_header(frame, LENGTH_BYTES, ApiKey.PRODUCE, version)
+    read = read_compact_count if flexible else read_count
+    text = read_compact_string if flexible else read_string
+    entries: dict[tuple[bytes, int], ProducedEntry] = {}
+    topics, at = read(frame, at)
+    for _ in range(topics or 0):
+        name, at = text(frame, at)
+        partitions, at = read(frame, at)
+        for _ in range(partitions or 0):
+            start = at
+            index, at = read_int32(frame, at)
+            error, at = read_int16(frame, at)
+            at += _OFFSETS.size
+            if version >= _RECORD_ERRORS_SINCE:
+                errors, at = read(frame, at)
+                for _ in range(errors or 0):
+                    _, at = text(frame, at + 4)
+                    if flexible:
+                        _, at = skip_tags(frame, at)
+                _, at = text(frame, at)
+            if flexible:
+                _, at = skip_tags(frame, at)
+            if at > len(frame):
+                raise Truncated("partition", start)
+            entries[name or b"", index] = ProducedEntry(error, start, at)
+        if flexible:
+            _, at = skip_tags(frame, at)
+    at += 4  # throttle_time_ms
+    if flexible:
+        _, at = skip_tags(frame, at)
+    if at != len(frame):
+        raise Malformed(f"{len(frame) - at} bytes after a produce response")
+    return entries

@@ -24,8 +24,9 @@ from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, Tally
-from proxy.core.histograms import Measured
+from proxy.core.lanes import Lanes
 from proxy.core.leaders import Leaders
+from proxy.core.peers import Peers
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.logger import Logger
@@ -106,6 +107,7 @@ class Server(Service):
         """The connections that the gateway itself closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
+        self._peers = None if config.follow_leader == "off" else Peers(_lanes(config))
         self._descriptors = Descriptors(log, self.note)
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
@@ -296,7 +298,7 @@ class Server(Service):
         self.accepted += 1
         addresses = self.addresses_for(link)
         broker = ",".join(map(str, addresses))
-        return self.make_core(reached_at, link.measured, self._versions_at(addresses), broker)
+        return self.make_core(link, reached_at, self._versions_at(addresses), broker)
 
     def _versions_at(self, addresses: Sequence[Address]) -> BrokerVersions:
         """Return what connections to a broker share; a bootstrap of several addresses may be any broker."""
@@ -304,9 +306,7 @@ class Server(Service):
             return BrokerVersions()
         return self._versions.setdefault(addresses[0], BrokerVersions())
 
-    def make_core(
-        self, reached_at: str, measured: Measured, versions: BrokerVersions, broker: str
-    ) -> Connection:
+    def make_core(self, link: Link, reached_at: str, versions: BrokerVersions, broker: str) -> Connection:
         """Make the core of a new connection."""
         brokers = self.brokers if isinstance(self.brokers, Directory) else None
         return Connection(
@@ -314,13 +314,16 @@ class Server(Service):
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
             opening=self._is_opening,
             max_request_bytes=self.config.max_request_bytes,
-            measured=measured,
+            measured=link.measured,
             foreign=self._transparent,
             request_budget=self.request_budget,
             versions=versions,
             manager=self.manager,
             broker=broker,
             leaders=self._leaders,
+            peers=self._peers,
+            host=_host_and_port(link.client_address)[0],
+            node_id=link.node_id,
         )
 
     def _is_opening(self, node_id: int) -> bool:
@@ -552,6 +555,11 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def _own_host(sock: Any) -> str:
     return str(sock.getsockname()[0])
+
+
+def _lanes(config: Config) -> Lanes | None:
+    """Return the order of idempotent batches, None if no produce is repeated."""
+    return Lanes() if config.follow_leader == "idempotent" else None
 
 
 def _manager(config: Config) -> FetchManager | None:

@@ -52,7 +52,7 @@ class _AccountCollector(Collector):
         yield from _bytes(sides)
         yield CounterMetricFamily(
             "fetchgate_probe_bytes",
-            "Bytes of the gateway's own ApiVersions requests and of the responses to them.",
+            "Bytes of the gateway's own requests, but fetches, and of the responses to them.",
             value=tally.probe_bytes,
         )
         yield from _fetches(sides)
@@ -260,6 +260,22 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
     for refusal in Refusal:
         refused.add_metric([refusal], tally.refused[refusal])
     yield refused
+    followed = CounterMetricFamily(
+        "fetchgate_leaders_followed",
+        "Partitions whose request was repeated to their new leader.",
+        labels=["request"],
+    )
+    for request in ("fetch", "produce"):
+        followed.add_metric([request], tally.followed[request])
+    yield followed
+    not_followed = CounterMetricFamily(
+        "fetchgate_leaders_not_followed",
+        "Partitions whose leader has moved, and whose client got the error, by reason.",
+        labels=["reason"],
+    )
+    for reason, count in bounded(tally.not_followed):
+        not_followed.add_metric([reason], count)
+    yield not_followed
 
 
 def _distributions(measured: Measured, loop_lag: Distribution) -> Iterator[Metric]:

@@ -153,6 +153,8 @@ def _tally(tally: Tally) -> dict[str, Any]:
         "refusals": tally.refusals,
         "passthrough": dict(sorted(tally.passthrough.items())),
         "refused": dict(sorted(tally.refused.items())),
+        "leaders_followed": dict(sorted(tally.followed.items())),
+        "leaders_not_followed": dict(sorted(tally.not_followed.items())),
     }
 
 

@@ -104,6 +104,10 @@ def add(total: Tally, part: Tally) -> None:
         total.passthrough.update(part.passthrough)
     if part.refused:
         total.refused.update(part.refused)
+    if part.followed:
+        total.followed.update(part.followed)
+    if part.not_followed:
+        total.not_followed.update(part.not_followed)
 
 
 def saved_bytes(tally: Tally) -> int:

@@ -11,8 +11,7 @@ from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Fault, Passthrough
-from proxy.core.histograms import Measured
-from proxy.net.link import OWN_FULL
+from proxy.net.link import OWN_FULL, Link
 from proxy.server import server as serving
 from proxy.server.gateway import Gateway
 from tests.playbook import Playbook, request, response
@@ -206,9 +205,7 @@ def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
 class ForeignGateway(WireGateway):
     """A gateway whose cores are those of transparent mode, without netfilter."""
 
-    def make_core(
-        self, _reached_at: str, _measured: Measured, _versions: BrokerVersions, _broker: str
-    ) -> Connection:
+    def make_core(self, _link: Link, _reached_at: str, _versions: BrokerVersions, _broker: str) -> Connection:
         return foreign()
 
 

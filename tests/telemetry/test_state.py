@@ -101,6 +101,8 @@ def test_it_describes_brokers_and_connections() -> None:
                 "refusals": 2,
                 "passthrough": {},
                 "refused": {},
+                "leaders_followed": {},
+                "leaders_not_followed": {},
             }
 
     run(scene())

@@ -1,0 +1,617 @@
+"""Repeats requests to the new leader for clients that KIP-951 does not tell: ``--follow-leader``. Sans-IO.
+
+A response with errors 6 or 74 is held. The broker is asked who leads now; then the part that failed is sent
+to that one, once, on the connection that the same client has there (`proxy.core.peers`). What comes is put in
+the place of the errors. Whatever else happens, the client gets the errors as they came: when the hold ends
+at the latest, which is bounded.
+
+An epoch that the client sent with a fetch fences it (KIP-320). It is replaced only when the new leader has
+proven that nothing is hidden by that: its log has records of that very epoch, and they reach the client's
+offset. Logs that share a record of an epoch are the same up to it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from proxy.core.connection_state import ConnectionState, Stage, Stream
+from proxy.core.events import FetchKind, NotFollowed
+from proxy.core.in_flight import InFlightRequest
+from proxy.core.peers import Authentication, Identity, Peer, Peers
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, own, spliced
+from proxy.core.repeat_fetch import FetchRepeat, against
+from proxy.core.repeat_produce import ProduceRepeat
+from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.fetch_layout import HINTS_VERSION
+from proxy.protocol.leader_requests import (
+    Leader,
+    Place,
+    epochs_request,
+    metadata_request,
+    read_epochs,
+    read_metadata,
+)
+from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.produce import (
+    FIRST_FOLLOWED,
+    LAST_FOLLOWED,
+    Produced,
+    ProducedEntry,
+    read_idempotent,
+    read_response,
+)
+
+AGAIN_SECONDS: Final = 0.025
+"""After so long a broker is asked again that does not know yet who leads."""
+_MAX_KNOWN: Final = 1 << 15
+_FETCH: Final = int(ApiKey.FETCH)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+"""Brokers answer these when other members have come, which may take minutes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A response that waits for what new leaders say."""
+
+    request: InFlightRequest
+    repeat: Repeat
+    deadline: float
+    ask_at: float | None = None
+    """When the broker is asked again who leads."""
+    waits: int = 0
+    """Responses to requests of the gateway's own that are to come."""
+    done: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Leg:
+    """What one new leader is asked."""
+
+    held: _Held
+    peer: Peer
+    failed: list[Failed]
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing: no shell is attached."""
+
+
+class Following:
+    """Follows the leaders for one connection, and serves as its client's connection for others.
+
+    Args:
+        state: that of the connection.
+        peers: the connections of all clients.
+        host: the client's.
+        node_id: the broker; None: it is not known which one that is.
+        catch_up: has the core note what passed by the steady path.
+        settle: has the core say what may pass there from now on.
+        resume: has the core take the request again that waits.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_authentication",
+        "_behind",
+        "_catch_up",
+        "_held",
+        "_host",
+        "_kept",
+        "_known",
+        "_lanes",
+        "_node_id",
+        "_over",
+        "_peers",
+        "_resume",
+        "_settle",
+        "_state",
+        "_waits_since",
+        "_wake",
+    )
+
+    def __init__(
+        self,
+        state: ConnectionState,
+        peers: Peers,
+        host: str,
+        node_id: int | None,
+        *,
+        catch_up: Callable[[], None],
+        settle: Callable[[], None],
+        resume: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._peers = peers
+        self._host = host
+        self._node_id = node_id
+        self._catch_up = catch_up
+        self._settle = settle
+        self._resume = resume
+        self._lanes = peers.lanes
+        self._kept = 0
+        """Bytes of produce requests that are not answered."""
+        self._over = False
+        """The connection is about to end: nothing is held any more."""
+        self._waits_since: float | None = None
+        """When a produce came that waits for others of its lanes, in seconds."""
+        self._behind: deque[tuple[InFlightRequest, ProduceRepeat]] = deque()
+        """Produce responses with errors that came while one was held: batches follow in their order."""
+        self._authentication = Authentication()
+        self._held: list[_Held] = []
+        self._known: dict[Place, tuple[int, Leader]] = {}
+        """The epoch that the client sends, and the leader that was followed with it. While that one leads in
+        that epoch, it is asked at once: what was proven once stays so, for a leader truncates nothing."""
+        self._wake: Callable[[], None] = _nothing
+        self._alarm: Callable[[float], None] = _nothing
+        if node_id is not None:
+            peers.add(self, host, node_id)
+
+    def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
+        """Have a shell see to this connection.
+
+        Args:
+            wake: is called when something is due that did not come with the connection's own bytes. It must
+                be written at once: what passes by the steady path next comes behind it.
+            alarm: is given a time, in seconds, at which `tick` is to be called.
+        """
+        self._wake, self._alarm = wake, alarm
+
+    def __repr__(self) -> str:
+        return f"<Following {self._host} at {self._node_id} held={len(self._held)}>"
+
+    # As a peer
+
+    def identity(self) -> Identity | None:
+        """Return whose connection it is; None if that is not known, or requests can't be sent now."""
+        state = self._state
+        usable = (
+            state.stage is Stage.OPEN
+            and state.stream is Stream.FRAMES
+            and state.fault is None
+            and not (state.forwarding_left or state.delayed)
+        )
+        return self._who if usable else None
+
+    @property
+    def _who(self) -> Identity | None:
+        """Whose connection it is."""
+        told = self._authentication
+        if not (told.done and self._state.client_id) or told.as_whom is None:
+            return None
+        return Identity(self._host, self._state.client_id, told.as_whom)
+
+    def wait_left(self, now: float) -> float:
+        """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it.
+
+        A broker handles the requests of a connection one by one (fetch-semantics, trap 16).
+        """
+        self._catch_up()
+        self._state.take_over()
+        self._settle()
+        left = 0.0
+        for request in self._state.responses.expected:
+            if request.api_key in _PARKED:
+                return float("inf")
+            if request.fetch is not None:
+                left = max(left, request.sent_at + request.fetch.max_wait_ms / 1e3 - now)
+        return left
+
+    def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
+        """Send a request of the gateway's own."""
+        self._catch_up()
+        self._state.now = now
+        broker = self._state.tally.broker
+        if request.api_key == _FETCH:
+            broker.fetch_request_bytes += len(frame)
+            broker.fetches[FetchKind.SESSIONLESS] += 1
+            broker.partitions_requested += request.sent_partitions
+        else:
+            self._state.tally.probe_bytes += len(frame)
+        request.sent = len(frame)
+        self._state.send(request, frame)
+        self._settle()
+        self._wake()
+
+    def count(self, partitions: int, record_bytes: int) -> None:
+        """Count what came for a fetch of the gateway's own."""
+        broker = self._state.tally.broker
+        broker.partitions_answered += partitions
+        broker.fetch_record_bytes += record_bytes
+
+    # What the client asks
+
+    def asked(self, request: InFlightRequest) -> None:
+        """Note a request of the client that will be answered, and is not of SASL."""
+        self._authentication.asked(request)
+
+    def answered(self, request: InFlightRequest) -> None:
+        """Note that a response is whole."""
+        self._authentication.answered(request)
+
+    def authenticates(self, frame: bytes) -> None:
+        """Note a request of SASL; b"" if it was not kept."""
+        self._state.steady.forget()  # what comes next is to be seen
+        self._authentication.authenticates(frame)
+
+    def takes(self, version: int) -> bool:
+        """Whether produce requests of a version are looked into."""
+        return self._lanes is not None and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
+
+    def produced(self, frame: bytes, version: int) -> Produced | None:
+        """Return what a produce request has, if all of its batches are idempotent."""
+        with suppress(ProtocolError):
+            return read_idempotent(frame, version)
+        return None
+
+    def enter(self, produced: Produced) -> bool:
+        """Note that a produce request comes; return False if it has to wait for others, at most a second."""
+        now = self._state.now
+        if self._lanes is None:
+            return True
+        forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
+        if self._lanes.enter(produced, self.go_on, forced=forced):
+            self._waits_since = None
+            return True
+        if self._waits_since is None:
+            self._waits_since = now
+            self._alarm(now + MAX_SECONDS)
+        return False
+
+    def keep(self, produced: Produced) -> bool:
+        """Keep a produce request until it is answered; return False if there is no room."""
+        budget, size = self._state.request_budget, len(produced.frame)
+        if budget is not None and not budget.reserve(size):
+            if self._lanes is not None:
+                self._lanes.leave(produced, self.go_on)
+            return False
+        self._kept += size
+        return True
+
+    def _leave(self, produced: Produced) -> None:
+        """Note that nothing of a produce request is in flight any more."""
+        self._release(len(produced.frame))
+        if self._lanes is not None:
+            self._lanes.leave(produced, self.go_on)
+
+    def _release(self, size: int) -> None:
+        self._kept -= size
+        if self._state.request_budget is not None:
+            self._state.request_budget.release(size)
+
+    def go_on(self) -> None:
+        """Take the produce again that waits."""
+        self._resume()
+        self._wake()
+
+    # What the broker says
+
+    def receive(
+        self, request: InFlightRequest, pieces: list[Buffer], *, left: int, last: bool
+    ) -> list[Buffer]:
+        """Take the next bytes of a fetch's response, as the client is to get them; return what it gets now.
+
+        Args:
+            request: the fetch.
+            pieces: these bytes.
+            left: how many are still to come from the broker.
+            last: there are no more.
+        """
+        if request.version >= HINTS_VERSION:
+            return pieces
+        if not last:
+            if not pieces or request.served is not None or request.received + left > MAX_BYTES:
+                return pieces
+            request.kept += pieces
+            self._state.responses.buffered += sum(map(len, pieces))
+            return []
+        if request.kept:
+            self._state.responses.buffered -= sum(map(len, request.kept))
+            pieces, request.kept = [*request.kept, *pieces], []
+        walk, fetch, not_followed = request.walk, request.fetch, self._state.tally.not_followed
+        if walk is None or not walk.moved or request.resend is not None:
+            return pieces
+        reason = against(request)
+        if reason is not None or fetch is None:
+            not_followed[reason or NotFollowed.NOT_UNDERSTOOD] += walk.moved
+            return pieces
+        try:
+            repeat = FetchRepeat(fetch, b"".join(pieces))
+        except ProtocolError:
+            not_followed[NotFollowed.NOT_UNDERSTOOD] += walk.moved
+            return pieces
+        # An incremental fetch of the client's own session does not list what has not changed.
+        if walk.moved > len(repeat.failed):
+            not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
+        return self._begin(request, repeat) if repeat.failed else pieces
+
+    def receive_produced(
+        self, request: InFlightRequest, produced: Produced, chunk: bytes, *, last: bool
+    ) -> list[Buffer]:
+        """Take the next bytes of the response to an idempotent produce; return what the client gets now."""
+        request.kept.append(chunk)
+        self._state.responses.buffered += len(chunk)
+        lanes = self._lanes
+        if not last or lanes is None:
+            return []
+        frame, request.kept = b"".join(request.kept), []
+        self._state.responses.buffered -= len(frame)
+        told: dict[Place, ProducedEntry] = {}
+        with suppress(ProtocolError):
+            told = read_response(frame, request.version)
+        for batch in produced.batches:
+            entry = told.get((batch.topic, batch.partition))
+            if entry is not None and not entry.error_code:
+                lanes.acknowledged(batch)
+        if not any(entry.error_code == _NOT_LEADER for entry in told.values()):
+            self._leave(produced)
+            return [frame]
+        repeat = ProduceRepeat(produced, frame, told, lanes, partial(self._leave, produced))
+        if self._behind or any(held.repeat.name == repeat.name for held in self._held):
+            request.held = True
+            self._state.responses.buffered += len(frame)
+            self._behind.append((request, repeat))
+            return []
+        return self._begin_produced(request, repeat)
+
+    def _begin_produced(self, request: InFlightRequest, repeat: ProduceRepeat) -> list[Buffer]:
+        left = repeat.choose()
+        if left:
+            self._state.tally.not_followed[NotFollowed.NOT_NEXT] += left
+        return self._begin(request, repeat)
+
+    def _begin(self, request: InFlightRequest, repeat: Repeat) -> list[Buffer]:
+        """Hold a response with errors; return it if nothing can be done."""
+        now, failed = self._state.now, repeat.failed.values()
+        held = _Held(request, repeat, now + repeat.seconds)
+        if not failed:
+            return [self._settled(held)]
+        if self._who is None or self._over:
+            self._give_up(failed, NotFollowed.NO_CONNECTION)
+            return [self._settled(held)]
+        for each in failed:
+            epoch, leader = self._known.get(each.place, (-1, None))
+            if leader is not None and epoch == each.epoch:
+                each.leader, each.proven = leader, True
+        known = [each for each in failed if each.leader is not None]
+        if len(known) < len(failed):
+            self._ask_leaders(held)
+        self._go(held, known, now)
+        if not held.waits:
+            return [self._settled(held)]
+        request.held = True
+        self._held.append(held)
+        self._state.responses.buffered += len(repeat.frame)
+        self._alarm(held.deadline)
+        return []
+
+    # Who leads
+
+    def _ask_leaders(self, held: _Held) -> None:
+        """Ask the broker that said that it does not lead who does."""
+        repeat = held.repeat
+        topics = dict.fromkeys(each.place[0] for each in repeat.failed.values() if each.leader is None)
+        frame = metadata_request(CORRELATION_ID, repeat.client_id, topics, by_id=repeat.by_id)
+        request = own(frame)
+        request.reply = partial(self._leaders_told, held)
+        held.ask_at = None
+        held.waits += 1
+        self.ask(request, frame, self._state.now)
+
+    def _leaders_told(self, held: _Held, frame: bytes | None, now: float) -> None:
+        held.waits -= 1
+        if held.done:
+            return
+        told: dict[Place, Leader] = {}
+        if frame is not None:
+            with suppress(ProtocolError):
+                told = read_metadata(frame, by_id=held.repeat.by_id)
+        found: list[Failed] = []
+        unknown = False
+        for each in held.repeat.failed.values():
+            if each.leader is not None:
+                continue
+            leader = told.get(each.place)
+            if leader is None or leader.leader_id < 0 or leader.leader_epoch < each.epoch:
+                unknown = True
+            elif leader.leader_id != self._node_id or 0 <= each.epoch < leader.leader_epoch:
+                each.leader = leader  # it may be the same broker, which leads again
+                found.append(each)
+            else:
+                unknown = True
+        self._go(held, found, now)
+        if unknown and frame is not None and now + AGAIN_SECONDS < held.deadline:
+            held.ask_at = now + AGAIN_SECONDS
+            self._alarm(held.ask_at)
+        self._go_on(held)
+
+    # What the new leader says
+
+    def _go(self, held: _Held, failed: Iterable[Failed], now: float) -> None:
+        """Ask the leaders of some partitions: first for a proof of the position, where one is needed."""
+        by_leader: dict[int, list[Failed]] = {}
+        for each in failed:
+            if each.leader is not None:
+                by_leader.setdefault(each.leader.leader_id, []).append(each)
+        for leader_id, found in by_leader.items():
+            those = [each for each in found if held.repeat.may(each)]
+            self._give_up((each for each in found if not held.repeat.may(each)), NotFollowed.NOT_NEXT)
+            if not those:
+                continue
+            peer = self._peers.find(self._who, leader_id, now)
+            if peer is None:
+                self._give_up(those, NotFollowed.NO_CONNECTION)
+            elif peer.wait_left(now) > held.deadline - now:
+                self._give_up(those, NotFollowed.BUSY)
+            else:
+                leg = _Leg(held, peer, those)
+                if all(each.sure for each in those):
+                    self._repeat(leg, now)
+                else:
+                    self._ask_epochs(leg, now)
+
+    def _ask_epochs(self, leg: _Leg, now: float) -> None:
+        asked: dict[bytes, list[tuple[int, int, int]]] = {}
+        for each in leg.failed:
+            if each.leader is not None and not each.sure:
+                entry = each.place[1], each.leader.leader_epoch, each.epoch
+                asked.setdefault(each.leader.topic, []).append(entry)
+        frame = epochs_request(CORRELATION_ID, leg.held.repeat.client_id, asked)
+        request = own(frame)
+        request.reply = partial(self._epochs_told, leg)
+        leg.held.waits += 1
+        leg.peer.ask(request, frame, now)
+
+    def _epochs_told(self, leg: _Leg, frame: bytes | None, now: float) -> None:
+        held = leg.held
+        held.waits -= 1
+        if held.done:
+            return
+        ends = {}
+        if frame is not None:
+            with suppress(ProtocolError):
+                ends = read_epochs(frame)
+        for each in leg.failed:
+            end = ends.get((each.leader.topic, each.place[1])) if each.leader is not None else None
+            # Its log has records of the client's epoch, and they reach the client's offset (KIP-320).
+            if end is not None and not end.error_code and end.leader_epoch == each.epoch:
+                each.proven |= 0 <= each.offset <= end.end_offset
+        unsure = [each for each in leg.failed if not each.sure]
+        self._give_up(unsure, NotFollowed.CLOSED if frame is None else NotFollowed.NOT_PROVEN)
+        leg.failed = [each for each in leg.failed if each.sure]
+        if frame is None or leg.peer.identity() != self._who:
+            self._give_up(leg.failed, NotFollowed.CLOSED)
+        elif leg.failed:
+            self._repeat(leg, now)
+        self._go_on(held)
+
+    def _repeat(self, leg: _Leg, now: float) -> None:
+        """Send a new leader what the old one refused."""
+        frame = leg.held.repeat.ask(leg.failed)
+        request = own(frame)
+        request.sent_partitions = len(leg.failed)
+        request.reply = partial(self._answered, leg)
+        leg.held.waits += 1
+        leg.peer.ask(request, frame, now)
+
+    def _answered(self, leg: _Leg, frame: bytes | None, _now: float) -> None:
+        held = leg.held
+        held.waits -= 1
+        if frame is None:
+            self._give_up(leg.failed, NotFollowed.CLOSED)
+        else:
+            told = held.repeat.read(frame)
+            leg.peer.count(told.partitions, told.record_bytes)
+            if held.done:
+                return
+            for each in leg.failed:
+                each.entry, each.record_bytes = told.entries.get(each.place, (b"", 0))
+                if each.entry and each.leader is not None:
+                    self._know(each.place, each.epoch, each.leader)
+            self._give_up((each for each in leg.failed if not each.entry), NotFollowed.REFUSED)
+        if not held.done:
+            self._go_on(held)
+
+    def _know(self, place: Place, epoch: int, leader: Leader) -> None:
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[place] = epoch, leader
+
+    # The end
+
+    def _give_up(self, failed: Iterable[Failed], why: NotFollowed) -> None:
+        """Leave partitions with their errors."""
+        for each in failed:
+            each.why = why
+            self._known.pop(each.place, None)
+
+    def _go_on(self, held: _Held) -> None:
+        """Send a response if nothing is to come for it."""
+        if not held.waits and held.ask_at is None:
+            self._end(held)
+
+    def _end(self, held: _Held) -> None:
+        """Send a response as far as it was mended."""
+        self._catch_up()
+        held.done = True
+        request, state = held.request, self._state
+        self._held.remove(held)
+        request.held = False
+        state.responses.buffered -= len(held.repeat.frame)
+        state.to_client += state.responses.in_turn(request, [self._settled(held)])
+        state.to_client += state.responses.ended(request)
+        self._next_produced()
+        self._settle()
+        self._wake()
+
+    def _next_produced(self) -> None:
+        """Take the next produce response that has waited for its turn."""
+        responses = self._state.responses
+        while self._behind and not any(held.repeat.name == ProduceRepeat.name for held in self._held):
+            request, repeat = self._behind.popleft()
+            request.held = False
+            responses.buffered -= len(repeat.frame)
+            if pieces := self._begin_produced(request, repeat):
+                self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
+
+    def _settled(self, held: _Held) -> bytes:
+        """Return a response as the client is to get it, and count what became of it."""
+        repeat, tally = held.repeat, self._state.tally
+        repeat.settle()
+        for each in repeat.failed.values():
+            if each.entry:
+                tally.followed[repeat.name] += 1
+            else:
+                tally.not_followed[each.why] += 1
+        frame = spliced(repeat)
+        if held.request.api_key == _FETCH:
+            more = len(frame) - len(repeat.frame)
+            tally.client.fetch_response_bytes += more
+            tally.client.fetch_record_bytes += sum(each.record_bytes for each in repeat.failed.values())
+            self._state.meter.skip(0, more)
+        return frame
+
+    def tick(self, now: float) -> None:
+        """Do what is due: ask again, or send a response that was held long enough."""
+        self._state.now = now
+        if self._waits_since is not None and now >= self._waits_since + MAX_SECONDS:
+            self.go_on()
+        for held in self._held.copy():
+            if now >= held.deadline:
+                for each in held.repeat.failed.values():
+                    if each.leader is not None and not each.entry and each.why is NotFollowed.NO_LEADER:
+                        each.why = NotFollowed.LATE
+                self._end(held)
+            elif held.ask_at is not None and now >= held.ask_at:
+                self._ask_leaders(held)
+
+    def release(self) -> None:
+        """Send all responses that are held as they came: the connection is about to end."""
+        self._over = True
+        for held in self._held.copy():
+            self._end(held)
+
+    def lose(self) -> None:
+        """Note that the broker answers no more: what others have asked on this connection is lost."""
+        expected, now = self._state.responses.expected, self._state.now
+        for request in [each for each in expected if each.reply is not None]:
+            reply, request.reply = request.reply, None
+            if reply is not None:
+                reply(None, now)
+
+    def end(self) -> None:
+        """Note that the connection has ended."""
+        self.attach(_nothing, _nothing)
+        if self._node_id is not None:
+            self._peers.remove(self, self._host, self._node_id)
+        self.lose()
+        for held in self._held:
+            held.done = True
+        self._held.clear()
+        self._behind.clear()
+        self._release(self._kept)
+        if self._lanes is not None:
+            self._lanes.drop(self.go_on)

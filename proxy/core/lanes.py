@@ -1,0 +1,102 @@
+"""The order of idempotent batches, over all connections of their producer. Sans-IO.
+
+A broker takes batches of a producer id and partition in their sequence only (KIP-98). While the gateway
+repeats one at the new leader, the producer may have found that one by itself, and send the next batch there.
+It would come first. So a request waits while batches of the same lane are in flight on another connection.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from proxy.protocol.produce import Produced, ProducedBatch
+
+MAX_LANES: Final = 1 << 17
+"""Of so many it is known how far they are. The one that was acknowledged longest ago is forgotten first."""
+
+Lane: TypeAlias = tuple[int, int, bytes, int]
+"""Producer id, producer epoch, topic, partition."""
+
+
+def lane_of(batch: ProducedBatch) -> Lane:
+    """Return the lane of a batch."""
+    return batch.producer_id, batch.producer_epoch, batch.topic, batch.partition
+
+
+class Lanes:
+    """The lanes of a process. An owner is a connection: what has it send the request that waits."""
+
+    def __init__(self, most: int = MAX_LANES) -> None:
+        self._most = most
+        self._in_flight: dict[Lane, dict[Callable[[], None], int]] = {}
+        """By lane and owner, how many requests are not answered."""
+        self._next: dict[Lane, int] = {}
+        """The sequence after the last batch that was acknowledged."""
+        self._overtaken: set[Lane] = set()
+        """A request was sent although others of the lane were in flight elsewhere: these are not repeated."""
+        self._waiting: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Lanes known={len(self._next)} in_flight={len(self._in_flight)}>"
+
+    def enter(self, produced: Produced, owner: Callable[[], None], *, forced: bool) -> bool:
+        """Note that a request is sent; return False if it has to wait, until its owner is called."""
+        lanes = [lane_of(batch) for batch in produced.batches]
+        busy = [lane for lane in lanes if self._in_flight.get(lane, {}).keys() - {owner}]
+        if busy and not forced:
+            if owner not in self._waiting:
+                self._waiting.append(owner)
+            return False
+        self._overtaken.update(busy)
+        for lane in lanes:
+            owners = self._in_flight.setdefault(lane, {})
+            owners[owner] = owners.get(owner, 0) + 1
+        return True
+
+    def leave(self, produced: Produced, owner: Callable[[], None]) -> None:
+        """Note that a request is answered, and nothing of it will be repeated."""
+        for batch in produced.batches:
+            lane = lane_of(batch)
+            owners = self._in_flight.get(lane, {})
+            owners[owner] = owners.get(owner, 0) - 1
+            self._forget(lane, owner, owners)
+        self._call()
+
+    def drop(self, owner: Callable[[], None]) -> None:
+        """Note that a connection has ended."""
+        for lane, owners in list(self._in_flight.items()):
+            if owner in owners:
+                owners[owner] = 0
+                self._forget(lane, owner, owners)
+        if owner in self._waiting:
+            self._waiting.remove(owner)
+        self._call()
+
+    def acknowledged(self, batch: ProducedBatch) -> None:
+        """Note that a leader has a batch."""
+        lane = lane_of(batch)
+        self._next.pop(lane, None)
+        self._next[lane] = batch.next_sequence
+        if len(self._next) > self._most:
+            del self._next[next(iter(self._next))]
+
+    def is_next(self, batch: ProducedBatch) -> bool:
+        """Whether a batch is the one after the last acknowledged one, so that it may be repeated.
+
+        The first one of a producer has nothing before it. Without this a leader that knows nothing of the
+        producer would take a later batch for the first.
+        """
+        lane = lane_of(batch)
+        return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
+
+    def _forget(self, lane: Lane, owner: Callable[[], None], owners: dict[Callable[[], None], int]) -> None:
+        if owners[owner] <= 0:
+            del owners[owner]
+        if not owners:
+            self._in_flight.pop(lane, None)
+            self._overtaken.discard(lane)
+
+    def _call(self) -> None:
+        """Have those try again that wait."""
+        waiting, self._waiting = self._waiting, []
+        for owner in waiting:
+            owner()

@@ -1,0 +1,140 @@
+"""The connections of one client to several brokers: which of them belong together. Sans-IO.
+
+A gateway that sends a request for a client (`proxy.core.follow`) may only use a connection of that client.
+For a broker a client is who has authenticated, and its client id, which quotas are by. Connections belong
+together if they agree in both, and come from one host. When in doubt they don't.
+"""
+
+from hashlib import sha256
+from typing import Final, NamedTuple, Protocol
+
+from proxy.core.in_flight import InFlightRequest
+from proxy.core.lanes import Lanes
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
+from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
+
+SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+_BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
+"""What brokers answer before a client has authenticated."""
+_WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
+"""Mechanisms whose first token says who the client is, with the proof: the same each time."""
+_SCRAM: Final = b"SCRAM-"
+_SCRAM_NONCE: Final = b",r="
+"""What stands before it in SCRAM's first token is the same each time (RFC 5802)."""
+
+
+class Identity(NamedTuple):
+    """Who a client is, as far as the gateway can tell."""
+
+    host: str
+    client_id: str
+    authenticated_as: bytes
+    """A digest of what SASL's first token says; b"" without SASL."""
+
+
+class Peer(Protocol):
+    """A connection, for another one of the same client."""
+
+    def identity(self) -> Identity | None:
+        """Return whose connection it is; None if that is not known, or not proven."""
+
+    def wait_left(self, now: float) -> float:
+        """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it."""
+
+    def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
+        """Send a request of the gateway's own."""
+
+    def count(self, partitions: int, record_bytes: int) -> None:
+        """Count what came for a fetch of the gateway's own."""
+
+
+class Peers:
+    """The connections of a process, by the client's host and the broker.
+
+    Args:
+        lanes: the order of idempotent batches; None: no produce is repeated.
+    """
+
+    def __init__(self, lanes: Lanes | None = None) -> None:
+        self.lanes = lanes
+        self._by_place: dict[tuple[str, int], list[Peer]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Peers {sum(map(len, self._by_place.values()))}>"
+
+    def add(self, peer: Peer, host: str, node_id: int) -> None:
+        """Note a connection of a client on that host to that broker."""
+        self._by_place.setdefault((host, node_id), []).append(peer)
+
+    def remove(self, peer: Peer, host: str, node_id: int) -> None:
+        """Forget a connection."""
+        at = self._by_place.get((host, node_id), [])
+        if peer in at:
+            at.remove(peer)
+        if not at:
+            self._by_place.pop((host, node_id), None)
+
+    def find(self, who: Identity | None, node_id: int, now: float) -> Peer | None:
+        """Return the client's own connection to a broker, the one that has least to wait for; None: none."""
+        if who is None:
+            return None
+        own = [peer for peer in self._by_place.get((who.host, node_id), []) if peer.identity() == who]
+        return min(own, key=lambda peer: peer.wait_left(now), default=None)
+
+
+class Authentication:
+    """How far the authentication of one connection has come, and as whom, seen by its requests."""
+
+    __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
+
+    def __init__(self) -> None:
+        self.as_whom: bytes | None = b""
+        """None: it can't be told."""
+        self._mechanism = b""
+        self._wanted = True
+        """The broker has not answered yet what it answers only to those who have authenticated."""
+        self._asked = False
+        """The client has sent such a request since."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the broker takes requests of all kinds."""
+        return not self._wanted
+
+    def asked(self, request: InFlightRequest) -> None:
+        """Note a request of the client that is not of SASL."""
+        self._asked |= request.api_key not in _BEFORE
+
+    def answered(self, request: InFlightRequest) -> None:
+        """Note that a response has come."""
+        if self._asked and request.api_key not in _BEFORE:
+            self._wanted = False
+
+    def authenticates(self, frame: bytes) -> None:
+        """Note a request of SASL; with KIP-368 it may come again, and what follows must be SASL as well.
+
+        Args:
+            frame: the request; b"" if it was not kept.
+        """
+        self._wanted, self._asked = True, False
+        try:
+            api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
+            if api_key == ApiKey.SASL_HANDSHAKE:
+                self._mechanism = read_string(frame, at)[0] or b""
+                return
+            size, at = (read_uvarint if is_flexible(api_key, version) else read_int32)(frame, at)
+            token = frame[at : at + size - bool(is_flexible(api_key, version))]
+        except ProtocolError:
+            self.as_whom = None
+            return
+        if self.as_whom == b"":  # the first token: a broker lets nobody become another one later (KIP-368)
+            self.as_whom = _told(self._mechanism, token)
+
+
+def _told(mechanism: bytes, token: bytes) -> bytes | None:
+    if mechanism.startswith(_SCRAM):
+        name, nonce, _ = token.partition(_SCRAM_NONCE)
+        token = name if nonce else b""
+    elif mechanism not in _WHOLE:
+        return None  # GSSAPI: tokens differ each time
+    return sha256(mechanism + b"\0" + token).digest() if token else None

@@ -1,0 +1,149 @@
+"""A fetch that is repeated to new leaders. Sans-IO."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+
+from proxy.core.events import NotFollowed
+from proxy.core.in_flight import InFlightRequest
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Told
+from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ErrorCode
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, build_fetch_request
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.leader_requests import Place
+from proxy.protocol.primitives import ProtocolError, read_string
+
+FIRST_VERSION: Final = 9
+"""A broker that takes it takes what the gateway asks, too: see `proxy.protocol.leader_requests`."""
+MORE_SECONDS: Final = 0.2
+"""A response may be held so much longer than the client's max_wait_ms. So long its own fetch may wait at the
+new leader, and the repeated one comes behind it."""
+WAIT_MS: Final = 100
+"""max_wait_ms of a repeated fetch, at most. It paces a client that asks a former leader again and again."""
+_LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
+_EPOCH: Final = slice(4, 8)
+"""current_leader_epoch in an entry of a request."""
+
+
+class FetchRepeat:
+    """What is to be repeated of a fetch.
+
+    Args:
+        fetch: the client's.
+        frame: the response as the client is to get it.
+
+    Raises:
+        ProtocolError: it is not understood.
+    """
+
+    name = "fetch"
+
+    def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
+        self.frame = frame
+        self._fetch = fetch
+        walk = FetchResponseWalk(LAYOUTS[fetch.layout.version], fetch.isolation_level, keep=True)
+        walk.feed(frame)
+        listing = fetch.listing
+        self.failed = _failed(walk, listing) if listing is not None and walk.done else {}
+        self._record_bytes = walk.record_bytes
+        self.client_id = read_string(fetch.frame, REQUEST_START_BYTES)[0] or b""
+        self.by_id = fetch.layout.topic_ids
+        # Records that are there must not wait as long as a client that gets none.
+        wait_ms = 0 if self._record_bytes else max(fetch.max_wait_ms, 0)
+        self.seconds = min(wait_ms / 1e3 + MORE_SECONDS, MAX_SECONDS)
+
+    def may(self, _each: Failed) -> bool:
+        """Whether a partition may be repeated now: reading twice does no harm."""
+        return True
+
+    def ask(self, failed: Sequence[Failed]) -> bytes:
+        """Return a fetch of some partitions, with the client's own fields."""
+        fetch = self._fetch
+        layout = fetch.layout
+        by_topic: dict[bytes, list[bytes]] = {}
+        for each in failed:
+            fields = each.fields
+            if each.epoch >= 0 and each.leader is not None:
+                epoch = each.leader.leader_epoch.to_bytes(4, signed=True)
+                fields = fields[: _EPOCH.start] + epoch + fields[_EPOCH.stop :]
+            by_topic.setdefault(each.place[0], []).append(fields)
+        topics = ((key, b"".join(entries)) for key, entries in by_topic.items())
+        frame = bytearray(build_fetch_request(fetch, layout, (0, SESSIONLESS_EPOCH), topics))
+        frame[REQUEST_CORRELATION_ID] = CORRELATION_ID.to_bytes(4)
+        at = fetch.body + layout.request_limits
+        max_wait_ms, min_bytes, max_bytes = _LIMITS.unpack_from(frame, at)
+        # What the client has got must not wait.
+        wait_ms = 0 if self._record_bytes else min(max(max_wait_ms, 0), WAIT_MS)
+        room = max(min(max_bytes - self._record_bytes, MAX_BYTES), 1)
+        _LIMITS.pack_into(frame, at, wait_ms, min(min_bytes, 1), room)
+        return bytes(frame)
+
+    def read(self, frame: bytes) -> Told:
+        """Read what a new leader says of the partitions that have no error."""
+        walk = FetchResponseWalk(self._fetch.layout, self._fetch.isolation_level, keep=True)
+        with suppress(ProtocolError):
+            walk.feed(frame)
+        told = Told({}, walk.partitions, walk.record_bytes)
+        if not walk.done or walk.error_code:
+            return told
+        for entry in walk.entries:
+            # One that leads the client elsewhere is left out: it is for a request that it has not sent.
+            if not (entry.error_code or entry.redirects):
+                told.entries[entry.key, entry.partition] = frame[entry.start : entry.end], entry.records
+        for run in walk.runs:
+            for item in run.entries:
+                data = item.tobytes()
+                told.entries[run.key, int.from_bytes(data[:4])] = data, 0
+        return told
+
+    def settle(self) -> None:
+        """Leave out what would make the response too large (KIP-74: only its first batch may)."""
+        most = self._fetch.max_bytes
+        got = self._record_bytes
+        for each in self.failed.values():
+            if got and each.record_bytes and got + each.record_bytes > most:
+                each.entry, each.record_bytes, each.why = b"", 0, NotFollowed.NO_ROOM
+            got += each.record_bytes
+
+
+def against(request: InFlightRequest) -> NotFollowed | None:
+    """Say why a fetch whose response has errors is not followed."""
+    if request.served is not None:
+        return NotFollowed.SESSION
+    if request.version < FIRST_VERSION:
+        return NotFollowed.VERSION
+    if request.received > MAX_BYTES:
+        return NotFollowed.TOO_LARGE
+    return None if request.understood and request.fetch is not None else NotFollowed.NOT_UNDERSTOOD
+
+
+def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:
+    """Return the partitions that new leaders may have, as far as the fetch lists them."""
+    errors = {
+        (entry.key, entry.partition): entry
+        for entry in walk.entries
+        if entry.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+    }
+    topics = {key for key, _ in errors}
+    fields = listing.entries.view(listing.layout.request_fields)
+    asked: dict[Place, int] = {}
+    done = 0
+    for key, count in zip(listing.keys, listing.counts, strict=True):
+        if key in topics:
+            numbers = fields["partition"][done : done + count].tolist()
+            asked.update(((key, number), done + row) for row, number in enumerate(numbers))
+        done += count
+    return {
+        place: Failed(
+            place,
+            entry.start,
+            entry.end,
+            listing.entries[asked[place]].tobytes(),
+            int(fields["epoch"][asked[place]]),
+            int(fields["offset"][asked[place]]),
+        )
+        for place, entry in errors.items()
+        if place in asked
+    }

@@ -1,0 +1,307 @@
+"""An idempotent produce whose partition's leader has moved is repeated to the new one: transcripts."""
+
+import struct
+from typing import Any, Final, Self
+
+import pytest
+
+from proxy.core.connection import Connection
+from proxy.core.events import NotFollowed
+from proxy.core.lanes import Lanes
+from proxy.core.peers import Peers
+from proxy.core.repeat import MAX_BYTES, MAX_SECONDS
+from proxy.protocol.api import ApiKey
+from tests.core.test_follow import NEW, OLD, OURS, TOPIC, gateway, metadata_request, metadata_response
+from tests.frames import framed
+from tests.playbook import Playbook, request, response
+
+PRODUCER: Final = 7000
+VERSIONS: Final = (7, 8, 9)
+
+
+def batch(sequence: int, records: int = 2, *, producer: int = PRODUCER, attributes: int = 0) -> bytes:
+    """A batch as brokers see it: they look no further than its header."""
+    data = b"records" * records
+    head = struct.pack(
+        ">ibIhiqqqhii", -1, 2, 0, attributes, records - 1, 0, 0, producer, 0, sequence, records
+    )
+    return struct.pack(">qi", 0, len(head) + len(data)) + head + data
+
+
+def produce(
+    version: int,
+    *batches: tuple[int, bytes],
+    correlation: int = 5,
+    acks: int = -1,
+    transaction: str | None = None,
+) -> bytes:
+    """A request with batches of one topic, by partition."""
+    head = struct.pack(">hhihc", 0, version, correlation, 1, b"c")
+    if version < 9:
+        name = b"\xff\xff" if transaction is None else len(transaction).to_bytes(2) + transaction.encode()
+        entries = [at.to_bytes(4) + len(data).to_bytes(4) + data for at, data in batches]
+        topic = len(TOPIC).to_bytes(2) + TOPIC.encode() + len(entries).to_bytes(4) + b"".join(entries)
+        return framed(head + name + struct.pack(">hi", acks, 30_000) + b"\0\0\0\1" + topic)
+    entries = [at.to_bytes(4) + uvarint(len(data) + 1) + data + b"\0" for at, data in batches]
+    topic = uvarint(len(TOPIC) + 1) + TOPIC.encode() + uvarint(len(entries) + 1) + b"".join(entries) + b"\0"
+    return framed(head + b"\0\0" + struct.pack(">hi", acks, 30_000) + b"\2" + topic + b"\0")
+
+
+def produced(version: int, *told: tuple[int, int, int], correlation: int = 5) -> bytes:
+    """A response: partition, error, base offset."""
+    entries = []
+    for at, error, offset in told:
+        entry = struct.pack(">ihqqq", at, error, offset, -1, 0)
+        if version == 8:
+            entry += b"\0\0\0\0\xff\xff"
+        entries.append(entry + (b"\1\0\0" if version == 9 else b""))
+    if version < 9:
+        topic = len(TOPIC).to_bytes(2) + TOPIC.encode() + len(entries).to_bytes(4) + b"".join(entries)
+        return response(correlation, b"\0\0\0\1" + topic + bytes(4))
+    topic = uvarint(len(TOPIC) + 1) + TOPIC.encode() + uvarint(len(entries) + 1) + b"".join(entries) + b"\0"
+    return response(correlation, b"\0\2" + topic + bytes(4) + b"\0")
+
+
+def uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+class Producer:
+    """A producer at the old leader and at the new one."""
+
+    def __init__(self, version: int = 7) -> None:
+        self.version = version
+        self.peers = Peers(Lanes())
+        self.old, self.new = self.play(OLD), self.play(NEW)
+
+    def play(self, node_id: int) -> Playbook:
+        played = Playbook(
+            resolve=gateway, core=Connection, peers=self.peers, host="10.0.0.7", node_id=node_id
+        )
+        played.exchange(request(18, 0, 1), response(1, bytes(6)))
+        return played.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
+
+    def produce(self, sequence: int, correlation: int = 5, **fields: Any) -> bytes:
+        return produce(self.version, (0, batch(sequence)), correlation=correlation, **fields)
+
+    def told(self, error: int, offset: int = -1, correlation: int = 5) -> bytes:
+        return produced(self.version, (0, error, offset), correlation=correlation)
+
+    def sends(self, *sequences: int) -> Self:
+        """Send to the old leader; the correlation id of each is 100 + its sequence."""
+        for each in sequences:
+            asked = self.produce(each, 100 + each)
+            self.old.client(asked).to_broker(asked)
+        return self
+
+    def refused(self, sequence: int) -> Self:
+        self.old.broker(self.told(6, correlation=100 + sequence))
+        return self
+
+    def leads(self, *behind: int) -> Self:
+        """The old leader tells of the new one, after it has refused what was sent before it was asked."""
+        self.old.to_broker(metadata_request(False))
+        for each in behind:
+            self.refused(each)
+        self.old.broker(metadata_response(False, {0: (NEW, 5)}))
+        return self
+
+    def repeats(self, sequence: int) -> Self:
+        self.new.to_broker(self.produce(sequence, OURS))
+        return self
+
+    def accepts(self, offset: int) -> Self:
+        self.new.broker(self.told(0, offset, OURS)).nothing()
+        return self
+
+    def counted(self) -> tuple[dict[str, int], dict[str, int]]:
+        tally = self.old.connection.tally
+        return dict(+tally.followed), dict(+tally.not_followed)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("chunk", [11, 1 << 30])
+def test_a_producer_without_kip_951_gets_the_answer_of_the_new_leader(version: int, chunk: int) -> None:
+    two = Producer(version)
+    asked = two.produce(0)
+    two.old.client(asked, chunk=chunk).to_broker(asked)
+    two.old.broker(two.told(6), chunk=chunk)
+    two.leads().repeats(0).accepts(40)
+    two.old.to_client(two.told(0, 40))
+    assert two.counted() == ({"produce": 1}, {})
+    # The next one needs no Metadata.
+    asked = two.produce(2)
+    two.old.client(asked).to_broker(asked).broker(two.told(6)).nothing()
+    two.repeats(2).accepts(42)
+    two.old.to_client(two.told(0, 42))
+
+
+def test_only_what_failed_is_repeated() -> None:
+    two = Producer()
+    asked = produce(7, (0, batch(0)), (1, batch(0)), (2, batch(0)))
+    two.old.client(asked).to_broker(asked)
+    two.old.broker(produced(7, (0, 0, 10), (1, 6, -1), (2, 29, -1)))
+    two.old.to_broker(metadata_request(False)).broker(metadata_response(False, {1: (NEW, 5)}))
+    two.new.to_broker(produce(7, (1, batch(0)), correlation=OURS))
+    two.new.broker(produced(7, (1, 0, 20), correlation=OURS)).nothing()
+    two.old.to_client(produced(7, (0, 0, 10), (1, 0, 20), (2, 29, -1)))
+
+
+def test_later_batches_follow_in_their_order() -> None:
+    two = Producer()
+    two.sends(0, 2, 4).refused(0).leads(2, 4).old.nothing()
+    two.repeats(0)
+    two.new.broker(two.told(0, 40, OURS))
+    two.repeats(2)
+    two.old.to_client(two.told(0, 40, 100))
+    two.new.broker(two.told(0, 42, OURS))
+    two.repeats(4)
+    two.old.to_client(two.told(0, 42, 102))
+    two.accepts(44)
+    two.old.to_client(two.told(0, 44, 104))
+    assert two.counted() == ({"produce": 3}, {})
+
+
+@pytest.mark.parametrize("error", [3, 6, 7, 19, 45, 46, 47])
+def test_no_batch_overtakes_one_that_failed(error: int) -> None:
+    """Not even at a leader that knows nothing of the producer: it would take a later batch for the first."""
+    two = Producer()
+    two.sends(0, 2).refused(0).leads(2).repeats(0).sends(4)
+    two.new.broker(two.told(error, correlation=OURS)).nothing()
+    two.old.to_client(two.told(6, correlation=100), two.told(6, correlation=102))
+    two.refused(4).old.to_client(two.told(6, correlation=104))
+    assert two.counted() == ({}, {NotFollowed.REFUSED: 1, NotFollowed.NOT_NEXT: 2})
+    # The client sends the first one again, to the new leader by itself; then all is as before.
+    asked = two.produce(0)
+    two.new.client(asked).to_broker(asked).broker(two.told(0, 40)).to_client(two.told(0, 40))
+    two.sends(2).refused(2).leads().repeats(2)
+
+
+def test_a_batch_of_which_the_gateway_has_not_seen_the_one_before_is_not_repeated() -> None:
+    two = Producer()
+    two.sends(2).refused(2).old.to_client(two.told(6, correlation=102))
+    assert two.counted() == ({}, {NotFollowed.NOT_NEXT: 1})
+
+
+def test_the_clients_own_produce_at_the_new_leader_waits_for_the_ones_before() -> None:
+    """It has heard of the new leader by itself. Its next batch would be out of order there."""
+    two = Producer()
+    two.sends(0, 2)
+    own = two.produce(4, 9)
+    two.new.client(own).nothing()
+    assert not two.new.connection.reads_client
+    two.refused(0).leads(2).repeats(0)
+    two.new.broker(two.told(0, 40, OURS))
+    two.repeats(2)
+    two.old.to_client(two.told(0, 40, 100))
+    two.new.broker(two.told(0, 42, OURS)).to_broker(own)
+    two.old.to_client(two.told(0, 42, 102))
+    assert two.new.connection.reads_client
+    two.new.broker(two.told(0, 44, 9)).to_client(two.told(0, 44, 9))
+
+
+def test_it_waits_a_second_at_most_and_then_nothing_is_repeated_behind_it() -> None:
+    two = Producer()
+    two.sends(0)
+    own = two.produce(2, 9)
+    two.new.client(own).nothing()
+    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.to_broker(own)
+    two.refused(0).old.to_client(two.told(6, correlation=100))
+    assert two.counted() == ({}, {NotFollowed.NOT_NEXT: 1})
+
+
+def test_other_partitions_and_producers_do_not_wait() -> None:
+    two = Producer()
+    two.sends(0)
+    for other in (
+        produce(7, (1, batch(0)), correlation=9),
+        produce(7, (0, batch(0, producer=7001)), correlation=9),
+    ):
+        two.new.client(other).to_broker(other)
+
+
+def test_a_connection_that_ends_lets_the_others_go_on() -> None:
+    two = Producer()
+    two.sends(0)
+    own = two.produce(2, 9)
+    two.new.client(own).nothing()
+    two.old.connection.ended()
+    two.new.to_broker(own)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_producer_gets_its_error_if_the_new_leader_is_silent_or_gone(late: bool) -> None:
+    two = Producer()
+    two.sends(0, 2).refused(0).leads(2).repeats(0)
+    if late:
+        two.old.connection.following.tick(MAX_SECONDS)
+    else:
+        two.new.connection.broker_ended()
+    two.old.to_client(two.told(6, correlation=100), two.told(6, correlation=102))
+    why = NotFollowed.LATE if late else NotFollowed.CLOSED
+    assert two.counted() == ({}, {why: 1, NotFollowed.NOT_NEXT: 1})
+
+
+def test_a_connection_that_closes_holds_no_produce() -> None:
+    two = Producer()
+    two.sends(0, 2).refused(0).leads(2).repeats(0)
+    two.old.close().to_client(two.told(6, correlation=100), two.told(6, correlation=102))
+    assert two.old.connection.done
+    assert two.old.connection.buffered == 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        produce(7, (0, batch(-1, producer=-1))),
+        produce(7, (0, batch(0)), (1, batch(-1, producer=-1))),
+        produce(7, (0, batch(0, attributes=0x10))),
+        produce(7, (0, batch(0)), transaction="t"),
+        produce(7, (0, batch(0)), (0, batch(2))),
+        produce(7, (0, batch(0) + batch(2))),
+        produce(7, (0, batch(0)[:40])),
+        produce(7, (0, batch(0, MAX_BYTES // 7))),
+    ],
+)
+def test_what_is_not_idempotent_for_sure_passes(asked: bytes) -> None:
+    """acks=all and error 6: the first append may have been replicated, so a repeat could double it."""
+    two = Producer()
+    two.old.client(asked, chunk=1 << 16).to_broker(asked)
+    two.old.broker(two.told(6)).to_client(two.told(6))
+    assert two.counted() == ({}, {})
+
+
+def test_a_produce_without_a_response_passes() -> None:
+    two = Producer()
+    asked = two.produce(0, acks=0)
+    two.old.client(asked).to_broker(asked)
+    beat, told = request(ApiKey.HEARTBEAT, 0, 6), response(6, b"\0\0")
+    two.old.exchange(beat, told)
+
+
+@pytest.mark.parametrize("lanes", [None, Lanes()])
+def test_with_fetch_alone_no_produce_is_looked_into(lanes: Lanes | None) -> None:
+    two = Producer()
+    two.peers.lanes = lanes
+    two.old, two.new = two.play(OLD), two.play(NEW)
+    two.sends(0).refused(0)
+    if lanes is None:
+        two.old.to_client(two.told(6, correlation=100))
+    else:
+        two.leads()
+
+
+def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
+    lanes = Lanes(most=1)
+    two = Producer()
+    two.peers.lanes = lanes
+    two.old = two.play(OLD)
+    for producer in (1, 2):
+        asked = produce(7, (0, batch(0, producer=producer)))
+        two.old.client(asked).to_broker(asked).broker(two.told(0, 1)).to_client(two.told(0, 1))
+    assert repr(lanes) == "<Lanes known=1 in_flight=0>"

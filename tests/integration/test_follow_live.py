@@ -1,0 +1,209 @@
+"""Leaders move, and a client that KIP-951 does not tell goes on: ``--follow-leader`` before three brokers."""
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Final
+
+import pytest
+from confluent_kafka import Producer
+
+from proxy.core.events import NotFollowed
+from tests.integration.bystander import until
+from tests.integration.moving import TOPIC, Received, Sent, aiokafka, consume_librdkafka
+from tests.integration.test_leaders_live import ASKS, PARTITIONS, VERSION, elect, epochs_of, reorder
+from tools.gateway import GatewayProcess
+from tools.kafka import Cluster
+from tools.kafka.admin import Admin
+from tools.kafka.metadata import request_metadata
+from tools.kafka.raw import FETCH, METADATA, RawConnection, Reader, array, string
+
+pytestmark = pytest.mark.timeout(300)
+"""Three brokers start."""
+
+FETCH_VERSION: Final = 11
+"""The last one that is not flexible: librdkafka's before KIP-951, and Sarama's."""
+WAIT_MS: Final = 200
+MOVES: Final = 4
+EACH: Final = 20
+"""Records in each partition before the next move."""
+CLIENT: Final = "old"
+PATIENCE: Final = 60.0
+LAST_OFFSET_DELTA: Final = 23
+"""Where it stands in a batch, behind offset, length, epoch, magic, CRC and attributes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topic(cluster: Cluster) -> Iterator[dict[int, list[int]]]:
+    """Each partition is on two brokers."""
+    nodes = [broker.node_id for broker in cluster.brokers]
+    pairs = {at: [nodes[at % 3], nodes[(at + 1) % 3]] for at in range(PARTITIONS)}
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(TOPIC, assignment=pairs)
+        yield pairs
+        admin.delete_topic(TOPIC)
+
+
+class OldConsumer:
+    """Asks the brokers that it knows as leaders, each with the leader's epoch, and is told of no other.
+
+    It asks for Metadata only after an error.
+    """
+
+    def __init__(self, gateway: GatewayProcess, nodes: list[int]) -> None:
+        self.offsets = [0] * PARTITIONS
+        self.errors: list[int] = []
+        self.at = {node: RawConnection(gateway.host, gateway.port + 1 + node) for node in nodes}
+        self.refresh()
+
+    def close(self) -> None:
+        for connection in self.at.values():
+            connection.close()
+
+    def refresh(self) -> None:
+        for connection in self.at.values():
+            told = connection.call(METADATA, VERSION, ASKS, CLIENT)
+        self.leaders = epochs_of(told)
+
+    def poll(self) -> None:
+        """Fetch once from each broker."""
+        errors = len(self.errors)
+        for node, connection in self.at.items():
+            mine = [at for at, (_, leader) in self.leaders.items() if leader == node]
+            if mine:
+                self._fetch(connection, mine)
+        if len(self.errors) > errors:
+            self.refresh()
+
+    def _fetch(self, connection: RawConnection, mine: list[int]) -> None:
+        entries = [
+            struct.pack(">iiqqi", at, self.leaders[at][0], self.offsets[at], -1, 1 << 20) for at in mine
+        ]
+        # replica, max_wait, min_bytes, max_bytes, isolation; session; topics, forgotten, rack
+        head = struct.pack(">iiiibii", -1, WAIT_MS, 1, 1 << 24, 0, 0, -1)
+        body = head + array([string(TOPIC) + array(entries)]) + array([]) + string("")
+        reader = Reader(connection.call(FETCH, FETCH_VERSION, body, CLIENT))
+        assert (reader.int32(), reader.int16()) == (0, 0)  # throttle, error
+        reader.int32()  # session
+        for _ in range(reader.int32()):
+            reader.string()
+            for _ in range(reader.int32()):
+                at, error = reader.int32(), reader.int16()
+                for _ in range(3):  # high watermark, last stable offset, log start offset
+                    reader.int64()
+                for _ in range(2 * max(reader.int32(), 0)):  # aborted transactions
+                    reader.int64()
+                reader.int32()  # preferred replica
+                size = reader.int32()
+                if error:
+                    self.errors.append(error)
+                self._take(at, reader.read(max(size, 0)))
+
+    def _take(self, at: int, records: bytes) -> None:
+        """Read batches: where each begins, and the offset of its last record counted from there."""
+        while len(records) >= LAST_OFFSET_DELTA + 4:
+            offset, length = struct.unpack_from(">qi", records)
+            (last,) = struct.unpack_from(">i", records, LAST_OFFSET_DELTA)
+            if offset + last >= self.offsets[at]:
+                assert offset == self.offsets[at]
+                self.offsets[at] += last + 1
+            records = records[12 + length :]
+
+
+def produce(bootstrap: str, ended: threading.Event) -> None:
+    """Write one record after the other to each partition, so that each has records of each epoch."""
+    sent = Sent("first", PARTITIONS)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
+    while not ended.is_set():
+        for _ in range(PARTITIONS):
+            partition, value = sent.next()
+            producer.produce(TOPIC, value, partition=partition)
+        producer.poll(0)
+        time.sleep(0.02)
+    producer.flush(PATIENCE)
+
+
+def test_a_consumer_reads_on_while_leaders_move(
+    cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """Each error of the brokers is either repaired or counted, and no record is missed."""
+    gateway = start_gateway(cluster.bootstrap, "--follow-leader", "fetch")
+    with closing(OldConsumer(gateway, [broker.node_id for broker in cluster.brokers])) as consumer:
+        follow_moves(cluster, topic, consumer)
+        followed = gateway.metric("fetchgate_leaders_followed_total", request="fetch")
+        not_followed = [
+            gateway.metric("fetchgate_leaders_not_followed_total", reason=reason) for reason in NotFollowed
+        ]
+        assert followed >= PARTITIONS
+        assert sum(not_followed) == len(consumer.errors)
+
+
+def follow_moves(cluster: Cluster, on: dict[int, list[int]], consumer: OldConsumer) -> None:
+    """Have a consumer read while records are written and leaders move."""
+    ended = threading.Event()
+    producer = threading.Thread(target=produce, args=(cluster.bootstrap, ended))
+    producer.start()
+
+    def advanced(before: list[int]) -> bool:
+        consumer.poll()
+        return all(now >= then + EACH for now, then in zip(consumer.offsets, before, strict=True))
+
+    try:
+        with RawConnection(cluster.brokers[0].host, cluster.brokers[0].port) as connection:
+            for _ in range(MOVES):
+                until(partial(advanced, consumer.offsets.copy()), "records before the move")
+                on = {at: replicas[::-1] for at, replicas in on.items()}
+                reorder(connection, on)
+                elect(connection, list(on))
+            until(partial(advanced, consumer.offsets.copy()), "records after the last move")
+    finally:
+        ended.set()
+        producer.join()
+
+
+def test_an_idempotent_producer_writes_on_while_leaders_move(
+    cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """aiokafka's produce v7 names no new leader; nothing is lost, doubled or out of order."""
+    gateway = start_gateway(cluster.bootstrap, "--follow-leader", "idempotent")
+    sent, received = Sent("aiokafka", PARTITIONS), Received("librdkafka", PARTITIONS)
+    ending, over = threading.Event(), threading.Event()
+    producer = threading.Thread(target=aiokafka, args=(gateway.address, sent, ending))
+    consumer = threading.Thread(target=consume_librdkafka, args=(cluster.bootstrap, received, over))
+
+    def counts() -> list[int]:
+        return [len(numbers) for numbers in sent.numbers]
+
+    def written(before: list[int]) -> bool:
+        return all(now >= then + EACH for now, then in zip(counts(), before, strict=True))
+
+    with ExitStack() as stack:
+        stack.callback(over.set)
+        stack.callback(ending.set)
+        producer.start()
+        consumer.start()
+        connection = stack.enter_context(RawConnection(cluster.brokers[0].host, cluster.brokers[0].port))
+        on = request_metadata(connection, TOPIC).topics[TOPIC].replicas
+        for _ in range(MOVES):
+            until(partial(written, counts()), "records before the move")
+            on = {at: replicas[::-1] for at, replicas in on.items()}
+            reorder(connection, on)
+            elect(connection, list(on))
+        until(partial(written, counts()), "records after the last move")
+        ending.set()
+        producer.join(PATIENCE)
+
+        def read() -> int:
+            return sum(name == sent.name for records in received.records for _, (name, _) in records)
+
+        until(lambda: read() >= sent.count, "all records")
+        over.set()
+        consumer.join(PATIENCE)
+    assert sent.failed == []
+    for partition, records in enumerate(received.records):
+        numbers = [number for _, (name, number) in records if name == sent.name]
+        assert numbers == sent.numbers[partition], partition
+    assert gateway.metric("fetchgate_leaders_followed_total", request="produce") >= 1
