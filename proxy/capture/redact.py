@@ -8,7 +8,9 @@ A response does not say what it is. So responses are paired with requests in ord
 broker responds in order (fetch-semantics, trap 16). Where that order is in doubt, bodies are left out.
 A fetch response is kept only when it is whole and is what its version says. Till then its bytes are held.
 Other bodies, and a fetch response with tags, are kept only while no request is unanswered whose response may
-hold contents: a response that ends before its length says so is followed by bytes of the next.
+hold contents: a response that ends before its length says so is followed by bytes of the next. And they are
+kept only as long as each response that may hold contents could be read to its end: one that goes on behind
+its length is followed by its own rest.
 """
 
 from collections import deque
@@ -27,7 +29,14 @@ from proxy.protocol.api import (
 )
 from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION
 from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import (
+    ProtocolError,
+    read_compact_count,
+    read_compact_string,
+    read_count,
+    read_string,
+    skip_tags,
+)
 from proxy.protocol.produce import wants_response
 
 KEPT: Final = frozenset(
@@ -73,8 +82,20 @@ _LEFT_OUT: Final[_Kind] = (-1, -1)
 """A kind of which no body is kept."""
 _PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
 """The contents are in the request. The response is left out, too, but holds none."""
-_PRIVATE: Final = (_LEFT_OUT[0], ApiKey.FETCH)
+_PRIVATE: Final = (_LEFT_OUT[0], ApiKey.FETCH, ApiKey.SASL_AUTHENTICATE)
 """The keys of kinds whose responses may hold records or credentials."""
+_HARMLESS: Final = frozenset(
+    {
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.PUSH_TELEMETRY,
+    }
+)
+"""The API keys whose bodies are left out although their responses hold neither."""
+_MAX_SASL: Final = 1 << 16
+"""A response to SaslAuthenticate that has more bytes is not read."""
 
 
 class Redactor:
@@ -98,7 +119,7 @@ class Redactor:
 class _OpenRequests:
     """The requests without a response, in the order in which the broker responds."""
 
-    __slots__ = ("_by_id", "_queue", "ordered", "private")
+    __slots__ = ("_by_id", "_queue", "ordered", "private", "unread")
 
     def __init__(self) -> None:
         self._queue: deque[tuple[bytes, _Kind]] = deque()
@@ -108,6 +129,9 @@ class _OpenRequests:
         """Of each id: how many requests have it, the kind of the first, and whether others are of another."""
         self.ordered = True
         """The order is known. If it is not, no response can be paired any more."""
+        self.unread = False
+        """A response came that may hold contents, and nobody can say that it ended where its length said. So
+        what looks like the next response may be the rest of that one."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -288,7 +312,8 @@ class _Requests(_Stream):
             self._need = len(head)
             self._look_for_acks()
         else:
-            self._open.add(head[REQUEST_CORRELATION_ID], (api_key, version) if understood else _LEFT_OUT)
+            known = understood or api_key in _HARMLESS or api_key == ApiKey.SASL_AUTHENTICATE
+            self._open.add(head[REQUEST_CORRELATION_ID], (api_key, version) if known else _LEFT_OUT)
 
     def body(self, part: bytes) -> None:
         """Sort bytes of the body."""
@@ -310,7 +335,7 @@ class _Requests(_Stream):
 
 
 class _Responses(_Stream):
-    __slots__ = ("_at", "_held", "_walk")
+    __slots__ = ("_at", "_held", "_sasl", "_sasl_version", "_walk")
 
     head_size = RESPONSE_START_BYTES
     """The head ends with correlation_id."""
@@ -323,20 +348,28 @@ class _Responses(_Stream):
         """Offset in the frame, while it is walked."""
         self._held = _Selection()
         """The body of a fetch response, until it is whole."""
+        self._sasl = b""
+        """The body of a response to SaslAuthenticate, which is read and left out."""
+        self._sasl_version = -1
+        """Its version; -1: it is another response."""
 
     def begin(self, head: bytes) -> None:
         """Keep the body, leave it out, or look for records in it."""
         (api_key, version), in_doubt = self._open.pair(head[RESPONSE_CORRELATION_ID])
         self._last = (api_key, version) == _OPAQUE_FROM or not self._open.ordered
-        self._to_keep, self._walk = 0, None
+        self._to_keep, self._walk, self._sasl, self._sasl_version = 0, None, b"", -1
         if in_doubt:
             return
-        if api_key != ApiKey.FETCH:
-            self._to_keep = self._left if api_key in KEPT else 0
-        elif version in LAYOUTS:
+        if api_key == ApiKey.FETCH and version in LAYOUTS:
             self._walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False, spans=True)
             self._walk.feed(head)
             self._at = len(head)
+        elif api_key == ApiKey.SASL_AUTHENTICATE and self._left <= _MAX_SASL:
+            self._sasl_version = version
+        elif api_key in _PRIVATE:
+            self._open.unread = True
+        elif api_key in KEPT and not self._open.unread:
+            self._to_keep = self._left
 
     def body(self, part: bytes) -> None:
         """Sort bytes of the body. Those of a fetch response are walked; others may be the next one's."""
@@ -345,6 +378,8 @@ class _Responses(_Stream):
             if self._open.private or not self._open.ordered:
                 self._to_keep = 0
             super().body(part)
+            if self._sasl_version >= 0:
+                self._read_sasl(part)
             return
         try:
             walk.feed(part)
@@ -354,6 +389,7 @@ class _Responses(_Stream):
         except ProtocolError:
             understood = False
         if not understood:
+            self._open.unread = True
             self._out.leave_out(held.size + len(part))
         else:
             self._leave_records_out(walk, part)
@@ -361,6 +397,12 @@ class _Responses(_Stream):
                 return
             self._out.add(held)
         self._walk, self._held = None, _Selection()
+
+    def _read_sasl(self, part: bytes) -> None:
+        """Read a response to SaslAuthenticate, to know whether it ends where its length says."""
+        self._sasl += part
+        if not self._left and not _is_sasl(self._sasl, self._sasl_version):
+            self._open.unread = True
 
     def end(self) -> list[Piece]:
         """Take no more bytes; return what was held, without its contents."""
@@ -388,3 +430,25 @@ class _Responses(_Stream):
         self._held.keep(part[at:])
         del spans[:passed]
         self._at = base + end
+
+
+def _is_sasl(body: bytes, version: int) -> bool:
+    """Whether bytes are a body of SaslAuthenticateResponse.json, v0 to v2."""
+    try:
+        if version < _SASL_FLEXIBLE:
+            _, at = read_string(body, _SASL_ERROR_BYTES)
+            size, at = read_count(body, at)
+        else:
+            _, at = read_compact_string(body, _SASL_ERROR_BYTES)
+            size, at = read_compact_count(body, at)
+        at += (size or 0) + (_SASL_LIFETIME_BYTES if version >= 1 else 0)
+        return (skip_tags(body, at)[1] if version >= _SASL_FLEXIBLE else at) == len(body)
+    except ProtocolError:
+        return False
+
+
+_SASL_FLEXIBLE: Final = 2
+"""The first version with compact fields and tags."""
+_SASL_ERROR_BYTES: Final = 2
+_SASL_LIFETIME_BYTES: Final = 8
+"""session_lifetime_ms, from v1 on (KIP-368)."""

@@ -100,7 +100,42 @@ def test_from_where_a_response_is_not_understood_it_is_left_out() -> None:
     bad = framed(frame[4:] + SECRET)  # bytes after the end of the response
 
     assert SECRET not in _redacted(redactor, BROKER, [bad[:30], bad[30:]])
-    following = response(2, b"kept")
+    _has_its_head_alone(redactor)
+
+
+def _has_its_head_alone(redactor: Redactor) -> None:
+    """What looks like a Metadata response may be the rest of the one before."""
+    following = response(2, SECRET)
+    _whole(CLIENT, request(ApiKey.METADATA, 1, 2), redactor)
+    assert _whole(BROKER, following, redactor) == following[:8] + bytes(len(SECRET))
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(ApiKey.FETCH, 3), (ApiKey.FETCH, 19), (9_999, 0)])
+def test_behind_a_response_that_nobody_can_read_there_are_no_bodies(api_key: int, version: int) -> None:
+    """Its length may be too small, and its records follow."""
+    redactor = Redactor()
+    _whole(CLIENT, request(api_key, version, 1), redactor)
+    _whole(BROKER, response(1, SECRET), redactor)
+    _has_its_head_alone(redactor)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_behind_a_whole_response_to_sasl_authenticate_there_are(version: int) -> None:
+    lifetime = bytes(8) if version else b""
+    told = b"\0\0" + (b"\0\x07SECRET\0" if version == 2 else b"\xff\xff\0\0\0\x06SECRET")
+    told = told[:-1] + lifetime + b"\0" if version == 2 else told + lifetime
+    for body, follows in ((told, True), (told[:-1], False), (told + b"\0", False)):
+        redactor, following = Redactor(), response(2, b"kept")
+        _whole(CLIENT, request(ApiKey.SASL_AUTHENTICATE, version, 1), redactor)
+        assert SECRET not in _redacted(redactor, BROKER, [response(1, body)[:14], response(1, body)[14:]])
+        _whole(CLIENT, request(ApiKey.METADATA, 1, 2), redactor)
+        assert (_whole(BROKER, following, redactor) == following) is follows
+
+
+def test_behind_a_response_to_a_transaction_there_are() -> None:
+    redactor, following = Redactor(), response(2, b"kept")
+    _whole(CLIENT, request(ApiKey.END_TXN, 3, 1), redactor)
+    assert _whole(BROKER, response(1, b"12345"), redactor) == response(1, bytes(5))
     _whole(CLIENT, request(ApiKey.METADATA, 1, 2), redactor)
     assert _whole(BROKER, following, redactor) == following
 
