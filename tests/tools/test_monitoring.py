@@ -13,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.core.events import NotFollowed
 from proxy.telemetry.metrics import exposition
 from tests.shell import gateway, run, stub_broker
 
@@ -41,6 +42,7 @@ def series() -> Series:
             gate.totals.closed_tallies.clear()
             (tally := gate.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1
+            tally.not_followed[NotFollowed.BUSY] = 1
             gate.totals.closed(1, tally)
             await asyncio.sleep(0)
             text = exposition(gate.account()).decode()
