@@ -4,7 +4,7 @@ import hashlib
 import random
 from typing import Any, cast
 
-from tools.soak.chaos import begins_late
+from tools.soak.chaos import begins_late, reads_on
 from tools.soak.disturbances import Disturbances
 from tools.soak.producers import Topics
 from tools.soak.records import Log, Place, Produced, Received, Record, digest_of, generation_of
@@ -119,6 +119,18 @@ def test_only_beginnings_of_what_was_made_again_count_as_such() -> None:
     assert begins_late([(Place("churn", 2, 1), 0)], log), "nothing came of it"
     assert not begins_late([(again, 0), (again, 7)], log)
     assert not begins_late([(first, 0)], log)
+
+
+def test_a_consumer_that_reads_on_where_it_was_in_the_topic_before_is_known() -> None:
+    before, again = Place("churn", 1, 0), Place("churn", 2, 0)
+    log = Log()
+    for place, offset in ((before, 3), (before, 4), (again, 5), (again, 6)):
+        log.put(place, offset, 1)
+    assert reads_on([(again, 0), (again, 4)], log)
+    assert not reads_on([(again, 0), (again, 7)], log), "it lacks what comes later, too"
+    log.put(before, 5, 1)
+    assert not reads_on([(again, 0)], log), "it was elsewhere before"
+    assert not reads_on([(before, 0)], log)
 
 
 class _Never:
