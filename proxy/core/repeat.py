@@ -53,7 +53,7 @@ class Repeat(Protocol):
     frame: bytes
     """The response, with errors."""
     failed: dict[Place, Failed]
-    """In the order of the response."""
+    """By place."""
     client_id: bytes
     by_id: bool
     """Topics are named by their ids."""
@@ -91,7 +91,8 @@ def own(frame: bytes) -> InFlightRequest:
 
 def spliced(repeat: Repeat) -> bytes:
     """Return a response with what new leaders have said in the place of errors."""
-    followed = [each for each in repeat.failed.values() if each.entry]
+    # A broker may name a partition twice.
+    followed = sorted((each for each in repeat.failed.values() if each.entry), key=lambda each: each.start)
     if not followed:
         return repeat.frame
     at, parts = LENGTH_BYTES, []

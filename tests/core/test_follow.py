@@ -536,3 +536,16 @@ def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
     assert new.broker.fetches[FetchKind.SESSIONLESS] == 1
     assert Counter(new.client.fetches) == Counter([0, 0, 0, 0])
     assert two.old.connection.buffered == two.new.connection.buffered == 0
+
+
+def test_a_partition_that_a_broker_names_twice_does_not_tear_the_response() -> None:
+    two = Two()
+    asked = two.fetch((TOPIC, 0), (TOPIC, 1))
+    two.old.client(asked).to_broker(asked)
+    data = [entry(0, error=6), entry(1, error=6), entry(0, error=6)]
+    two.old.broker(fetch_response(11, (TOPIC, data), correlation_id=5))
+    two.asks_leaders().leaders({0: (NEW, 5), 1: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0), (TOPIC, 1)))
+    first, second = entry(0, 3, records=RECORDS), entry(1, 4)
+    two.new.broker(fetch_response(11, (TOPIC, [first, second]), correlation_id=OURS))
+    two.old.to_client(fetch_response(11, (TOPIC, [data[0], second, first]), correlation_id=5))
