@@ -172,7 +172,7 @@ class Following:
             state.stage is Stage.OPEN
             and state.stream is Stream.FRAMES
             and state.fault is None
-            and not (state.forwarding_left or state.delayed)
+            and not (state.forwarding_left or state.delayed or self._over)
         )
         return self._who if usable else None
 

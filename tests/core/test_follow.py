@@ -538,6 +538,16 @@ def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
     assert two.old.connection.buffered == two.new.connection.buffered == 0
 
 
+def test_a_connection_whose_broker_has_gone_is_not_used() -> None:
+    """Until its client closes it, too. It has nothing to wait for, so it would be taken before a live one."""
+    two = Two()
+    two.new.connection.broker_ended()
+    live = play(two.peers, NEW)
+    two.fails((TOPIC, 0, 40)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.nothing()
+    live.to_broker(two.repeated((TOPIC, 0, 40)))
+
+
 def test_a_partition_that_a_broker_names_twice_does_not_tear_the_response() -> None:
     two = Two()
     asked = two.fetch((TOPIC, 0), (TOPIC, 1))
