@@ -138,7 +138,7 @@ class Following:
         """The connection is about to end: nothing is held any more."""
         self._waits_since: float | None = None
         """When a produce came that waits for others of its lanes, in seconds."""
-        self._behind: deque[tuple[InFlightRequest, ProduceRepeat]] = deque()
+        self._behind: deque[tuple[_Held, ProduceRepeat]] = deque()
         """Produce responses with errors that came while one was held: batches follow in their order."""
         self._authentication = Authentication()
         self._held: list[_Held] = []
@@ -326,7 +326,9 @@ class Following:
         # An incremental fetch of the client's own session does not list what has not changed.
         if walk.moved > len(repeat.failed):
             not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
-        return self._begin(request, repeat) if repeat.failed else pieces
+        if not repeat.failed:
+            return pieces
+        return self._begin(_Held(request, repeat, self._state.now + repeat.seconds))
 
     def receive_produced(
         self, request: InFlightRequest, produced: Produced, chunk: bytes, *, last: bool
@@ -350,27 +352,31 @@ class Following:
             self._leave(produced)
             return [frame]
         repeat = ProduceRepeat(produced, frame, told, lanes, partial(self._leave, produced))
-        if self._behind or any(held.repeat.name == repeat.name for held in self._held):
+        held = _Held(request, repeat, self._state.now + repeat.seconds)
+        if self._behind or any(other.repeat.name == repeat.name for other in self._held):
             request.held = True
             self._state.responses.buffered += len(frame)
-            self._behind.append((request, repeat))
+            self._behind.append((held, repeat))
             return []
-        return self._begin_produced(request, repeat)
+        return self._begin_produced(held, repeat)
 
-    def _begin_produced(self, request: InFlightRequest, repeat: ProduceRepeat) -> list[Buffer]:
+    def _begin_produced(self, held: _Held, repeat: ProduceRepeat) -> list[Buffer]:
         left = repeat.choose()
         if left:
             self._state.tally.not_followed[NotFollowed.NOT_NEXT] += left
-        return self._begin(request, repeat)
+        return self._begin(held)
 
-    def _begin(self, request: InFlightRequest, repeat: Repeat) -> list[Buffer]:
+    def _begin(self, held: _Held) -> list[Buffer]:
         """Hold a response with errors; return it if nothing can be done."""
-        now, failed = self._state.now, repeat.failed.values()
-        held = _Held(request, repeat, now + repeat.seconds)
+        request, repeat, now = held.request, held.repeat, self._state.now
+        failed = repeat.failed.values()
         if not failed:
             return [self._settled(held)]
         if self._who is None or self._over:
             self._give_up(failed, NotFollowed.NO_CONNECTION)
+            return [self._settled(held)]
+        if now >= held.deadline:  # it waited behind others for all of its time
+            self._give_up(failed, NotFollowed.LATE)
             return [self._settled(held)]
         for each in failed:
             epoch, leader = self._known.get(each.place, (-1, None))
@@ -497,7 +503,7 @@ class Following:
         leg.held.waits += 1
         leg.peer.ask(request, frame, now)
 
-    def _answered(self, leg: _Leg, frame: bytes | None, _now: float) -> None:
+    def _answered(self, leg: _Leg, frame: bytes | None, now: float) -> None:
         held = leg.held
         held.waits -= 1
         if frame is None:
@@ -513,6 +519,7 @@ class Following:
                     self._know(each.place, each.epoch, each.leader)
             self._give_up((each for each in leg.failed if not each.entry), NotFollowed.REFUSED)
         if not held.done:
+            self._state.now = max(self._state.now, now)  # what is next may have waited for this
             self._go_on(held)
 
     def _know(self, place: Place, epoch: int, leader: Leader) -> None:
@@ -551,10 +558,11 @@ class Following:
         """Take the next produce response that has waited for its turn."""
         responses = self._state.responses
         while self._behind and not any(held.repeat.name == ProduceRepeat.name for held in self._held):
-            request, repeat = self._behind.popleft()
+            held, repeat = self._behind.popleft()
+            request = held.request
             request.held = False
             responses.buffered -= len(repeat.frame)
-            if pieces := self._begin_produced(request, repeat):
+            if pieces := self._begin_produced(held, repeat):
                 self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
 
     def _settled(self, held: _Held) -> bytes:

@@ -305,3 +305,15 @@ def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
         asked = produce(7, (0, batch(0, producer=producer)))
         two.old.client(asked).to_broker(asked).broker(two.told(0, 1)).to_client(two.told(0, 1))
     assert repr(lanes) == "<Lanes known=1 in_flight=0>"
+
+
+def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together() -> None:
+    """librdkafka sends a request for each partition. Nobody knows yet who leads them."""
+    two = Producer()
+    for at in range(3):
+        asked = produce(7, (at, batch(0)), correlation=at)
+        two.old.client(asked).to_broker(asked)
+    two.old.broker(*(produced(7, (at, 6, -1), correlation=at) for at in range(3)))
+    two.old.to_broker(metadata_request(False))
+    two.old.connection.following.tick(MAX_SECONDS)
+    two.old.to_client(*(produced(7, (at, 6, -1), correlation=at) for at in range(3)))
