@@ -23,8 +23,8 @@ from proxy.core.in_flight import InFlightRequest
 from proxy.core.peers import Authentication, Identity, Peer, Peers
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, own, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
-from proxy.core.repeat_produce import ProduceRepeat
-from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.core.repeat_produce import MOVED, ProduceRepeat
+from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import HINTS_VERSION
 from proxy.protocol.leader_requests import (
     Leader,
@@ -48,7 +48,6 @@ AGAIN_SECONDS: Final = 0.025
 """After so long a broker is asked again that does not know yet who leads."""
 _MAX_KNOWN: Final = 1 << 15
 _FETCH: Final = int(ApiKey.FETCH)
-_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Brokers answer these when other members have come, which may take minutes."""
 
@@ -348,7 +347,7 @@ class Following:
             entry = told.get((batch.topic, batch.partition))
             if entry is not None and not entry.error_code:
                 lanes.acknowledged(batch)
-        if not any(entry.error_code == _NOT_LEADER for entry in told.values()):
+        if not any(entry.error_code in MOVED for entry in told.values()):
             self._leave(produced)
             return [frame]
         repeat = ProduceRepeat(produced, frame, told, lanes, partial(self._leave, produced))
@@ -361,7 +360,7 @@ class Following:
         return self._begin_produced(held, repeat)
 
     def _begin_produced(self, held: _Held, repeat: ProduceRepeat) -> list[Buffer]:
-        left = repeat.choose()
+        left = repeat.choose(self._known)
         if left:
             self._state.tally.not_followed[NotFollowed.NOT_NEXT] += left
         return self._begin(held)

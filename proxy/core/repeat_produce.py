@@ -1,7 +1,8 @@
 """An idempotent produce that is repeated to new leaders. Sans-IO."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from proxy.core.lanes import Lanes
 from proxy.core.repeat import CORRELATION_ID, MAX_SECONDS, Failed, Told
@@ -9,6 +10,10 @@ from proxy.protocol.api import REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import ProtocolError, read_string
 from proxy.protocol.produce import Produced, ProducedEntry, read_response, some_of
+
+MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+"""Errors of batches that may be repeated. The second one is what a broker that leads again for a moment says
+of those behind a batch that it has refused. They are repeated only if that one was."""
 
 
 class ProduceRepeat:
@@ -43,14 +48,22 @@ class ProduceRepeat:
         self.failed = {
             place: Failed(place, entry.start, entry.end, self._batches[place].entry)
             for place, entry in told.items()
-            if entry.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and place in self._batches
+            if entry.error_code in MOVED and place in self._batches
         }
+        self._refused = {place for place in self.failed if told[place].error_code == MOVED[0]}
 
-    def choose(self) -> int:
-        """Leave out what is not next in its sequence; return how many partitions that are."""
-        failed = self.failed
-        self.failed = {place: each for place, each in failed.items() if self.may(each)}
-        return len(failed) - len(self.failed)
+    def choose(self, followed: Container[Place]) -> int:
+        """Leave out what is not next in its sequence; return how many partitions without a leader that are.
+
+        Args:
+            followed: the partitions of which batches were repeated before.
+        """
+        self.failed = {
+            place: each
+            for place, each in self.failed.items()
+            if (place in self._refused or place in followed) and self.may(each)
+        }
+        return len(self._refused - self.failed.keys())
 
     def may(self, each: Failed) -> bool:
         """Whether a batch is still the next one of its producer."""

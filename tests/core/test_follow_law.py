@@ -175,7 +175,7 @@ class Log:
         if frame[8:12] == OURS.to_bytes(4):
             earlier = set(range(batch.sequence))
             assert earlier <= self.accepted[batch.partition], (batch.partition, batch.sequence)
-        error = (0, 6, 6, 3)[chance % 4]
+        error = (0, 6, 6, 3, 45)[chance % 5]
         if not error:
             self.accepted[batch.partition].add(batch.sequence)
         told = (batch.partition, error, batch.sequence)

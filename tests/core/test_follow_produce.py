@@ -317,3 +317,39 @@ def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together(
     two.old.to_broker(metadata_request(False))
     two.old.connection.following.tick(MAX_SECONDS)
     two.old.to_client(*(produced(7, (at, 6, -1), correlation=at) for at in range(3)))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_batch_that_the_former_leader_found_out_of_order_follows_the_one_before(late: bool) -> None:
+    """It led again for a moment, without the batch before. That one is acknowledged: now this one is next."""
+    two, out_of_order = Producer(), produced(7, (0, 45, -1), correlation=102)
+    if late:
+        two.sends(0).refused(0).leads().repeats(0).sends(2)
+        two.new.broker(two.told(0, 40, OURS))
+        two.old.to_client(two.told(0, 40, 100)).broker(out_of_order)
+        two.repeats(2)
+    else:
+        two.sends(0, 2).refused(0).old.to_broker(metadata_request(False)).broker(out_of_order)
+        two.old.broker(metadata_response(False, {0: (NEW, 5)}))
+        two.repeats(0)
+        two.new.broker(two.told(0, 40, OURS))
+        two.repeats(2)
+        two.old.to_client(two.told(0, 40, 100))
+    two.accepts(42)
+    two.old.to_client(two.told(0, 42, 102))
+    assert two.counted() == ({"produce": 2}, {})
+
+
+def test_out_of_order_is_an_error_as_any_other_if_nothing_before_it_was_repeated() -> None:
+    two = Producer()
+    two.sends(0)
+    two.old.broker(two.told(0, 40, 100)).to_client(two.told(0, 40, 100))
+    for sequence in (2, 8):
+        two.sends(sequence)
+        told = two.told(45, correlation=100 + sequence)
+        two.old.broker(told).to_client(told)
+    two.sends(2, 4).refused(2).old.to_broker(metadata_request(False))
+    told = two.told(45, correlation=104)
+    two.old.broker(told).connection.following.tick(MAX_SECONDS)
+    two.old.to_client(two.told(6, correlation=102), told)
+    assert two.counted() == ({}, {NotFollowed.NO_LEADER: 1})
