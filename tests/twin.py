@@ -81,7 +81,7 @@ class Twin:
     def receive_broker(self, data: bytes, now: float) -> None:
         """As `receive_client`."""
         self._mirror()
-        done, out = self._on.steady.response(data, now)
+        done, out = self._on.steady.response(data, now, now)
         self.passed += done == len(data) > 0
         self._to_client += [out] if out else []
         if done < len(data):
@@ -182,7 +182,7 @@ class Joining(Twin):
         steady = self._on.steady
         joined = steady.join(data, now)
         self.kept += not joined
-        done, out = steady.response(joined, steady.began)
+        done, out = steady.response(joined, steady.began, now)
         self.passed += done == len(joined) > 0
         self._to_client += [out] if out else []
         if done < len(joined):

@@ -336,12 +336,13 @@ class Steady:
         part, self._part = self._part, b""
         return part
 
-    def response(self, data: bytes, now: float) -> tuple[int, bytes]:
+    def response(self, data: bytes, began: float, now: float) -> tuple[int, bytes]:
         """Return how much of what a broker sent is dealt with, and what goes to the client for it.
 
         Args:
             data: what `join` has returned.
-            now: when the first of it was read, in seconds.
+            began: when the first of it was read, in seconds.
+            now: when the last of it was.
         """
         size, in_flight = len(data), self.in_flight
         if 0 < size <= self.response_rest:
@@ -361,20 +362,20 @@ class Steady:
                 full = form.response(frame) if form is self.session and end - at == size else None
                 if full is None:
                     break
-                self._measured.note_fetch(now - sent_at, size, len(full), form.altered, form.partitions)
+                self._measured.note_fetch(began - sent_at, size, len(full), form.altered, form.partitions)
                 in_flight.popleft()
                 return size, full
             if isinstance(form, FetchForm):
                 if not self._fetched(frame, form.version):
                     break
                 length, listed = end - at, form.partitions
-                self._measured.note_fetch(now - sent_at, length, length, listed, listed)
+                self._measured.note_fetch(began - sent_at, length, length, listed, listed)
             elif form.rewritten and (form.response is None or not form.response.matches(frame)):
                 break
             elif form.timed:
-                self._measured.note_other(now - sent_at)
+                self._measured.note_other(began - sent_at)
             in_flight.popleft()
-            at = end
+            at, began = end, now
         self._from_broker += at
         return at, data if at == size else data[:at]
 

@@ -327,8 +327,9 @@ class Link:
             self._host.connected(self.node_id, self._untested)
             self._untested = None
         try:
-            data = self._steady.join(data, now)
-            done, out = self._steady.response(data, self._steady.began) if self.phase is _OPEN else (0, b"")
+            steady = self._steady
+            data = steady.join(data, now)
+            done, out = steady.response(data, steady.began, now) if self.phase is _OPEN else (0, b"")
             client = self.client.transport
             if done and client is not None and not client.is_closing():
                 client.write(out)

@@ -330,6 +330,22 @@ def test_the_time_of_a_response_is_that_of_its_first_byte() -> None:
     play.connection.check_measured()
 
 
+def test_the_time_of_one_that_comes_with_the_rest_of_another_is_its_own() -> None:
+    play = Playbook(core=Joining).exchange(produce(1), produced(1))
+    play.now = 1.0
+    play.client(produce(2)).takes_broker()
+    play.now = 1.25
+    play.broker(produced(2)[:20])
+    begun = play.takes_client()
+    play.now = 2.0
+    play.client(produce(3)).takes_broker()
+    play.now = 2.5
+    play.broker(produced(2)[20:] + produced(3))
+    assert begun + play.takes_client() == produced(2) + produced(3)
+    assert play.connection.kept == 1
+    play.connection.check_measured()
+
+
 def test_a_large_response_is_not_kept() -> None:
     play = Playbook(core=Joining).exchange(request(HEARTBEAT, 0, 1), response(1))
     large = response(2, bytes(MAX_JOINED))

@@ -213,7 +213,7 @@ class _Script:
         """Take the broker's bytes as a link does."""
         steady = self._connection.steady
         data = steady.join(data, now)
-        done, _ = steady.response(data, steady.began)
+        done, _ = steady.response(data, steady.began, now)
         if done < len(data):
             self._connection.receive_broker(data[done:], now)
 
