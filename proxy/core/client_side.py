@@ -246,6 +246,9 @@ class ClientSide:
             state.tally.refused[Refusal.VERSION] += 1
             state.fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
             return len(data)
+        if self._following is not None and not state.client_id:
+            with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
+                state.client_id = printable(request_header(data, LENGTH_BYTES)[3])
         answered, produced = True, None
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
@@ -291,8 +294,6 @@ class ClientSide:
         if answered:
             if self._following is not None:
                 self._following.asked(request)
-                with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
-                    state.client_id = state.client_id or printable(request_header(data, LENGTH_BYTES)[3])
             responses.owed.append(request)
             responses.expected.append(request)
             request.sent_at = state.now

@@ -178,10 +178,15 @@ class Following:
     @property
     def _who(self) -> Identity | None:
         """Whose connection it is."""
-        told = self._authentication
-        if not (told.done and self._state.client_id) or told.as_whom is None:
+        host, client_id, as_whom = self.client
+        if not (self._authentication.done and client_id) or as_whom is None:
             return None
-        return Identity(self._host, self._state.client_id, told.as_whom)
+        return Identity(host, client_id, as_whom)
+
+    @property
+    def client(self) -> tuple[str, str, bytes | None]:
+        """Whose connection it is said to be, proven or not."""
+        return self._host, self._state.client_id, self._authentication.as_whom
 
     def wait_left(self, now: float) -> float:
         """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it.
@@ -252,7 +257,7 @@ class Following:
         if self._lanes is None:
             return True
         forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
-        if self._lanes.enter(produced, self.go_on, forced=forced):
+        if self._lanes.enter(produced, self, forced=forced):
             self._waits_since = None
             return True
         if self._waits_since is None:
@@ -265,7 +270,7 @@ class Following:
         budget, size = self._state.request_budget, len(produced.frame)
         if budget is not None and not budget.reserve(size):
             if self._lanes is not None:
-                self._lanes.leave(produced, self.go_on)
+                self._lanes.leave(produced, self)
             return False
         self._kept += size
         return True
@@ -274,7 +279,7 @@ class Following:
         """Note that nothing of a produce request is in flight any more."""
         self._release(len(produced.frame))
         if self._lanes is not None:
-            self._lanes.leave(produced, self.go_on)
+            self._lanes.leave(produced, self)
 
     def _release(self, size: int) -> None:
         self._kept -= size
@@ -621,4 +626,4 @@ class Following:
         self._behind.clear()
         self._release(self._kept)
         if self._lanes is not None:
-            self._lanes.drop(self.go_on)
+            self._lanes.drop(self)

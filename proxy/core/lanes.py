@@ -2,11 +2,11 @@
 
 A broker takes batches of a producer id and partition in their sequence only (KIP-98). While the gateway
 repeats one at the new leader, the producer may have found that one by itself, and send the next batch there.
-It would come first. So a request waits while batches of the same lane are in flight on another connection.
+It would come first. So a request waits while batches of the same lane are in flight on another connection of
+the same client. It waits for nobody else: anybody may send batches with the producer id of another one.
 """
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from proxy.protocol.produce import Produced, ProducedBatch
 
@@ -22,26 +22,37 @@ def lane_of(batch: ProducedBatch) -> Lane:
     return batch.producer_id, batch.producer_epoch, batch.topic, batch.partition
 
 
+class Owner(Protocol):
+    """A connection that sends batches."""
+
+    @property
+    def client(self) -> tuple[str, str, bytes | None]:
+        """Whose connection it is: host, client id, and as whom it has authenticated."""
+
+    def go_on(self) -> None:
+        """Send the request that waits."""
+
+
 class Lanes:
-    """The lanes of a process. An owner is a connection: what has it send the request that waits."""
+    """The lanes of a process."""
 
     def __init__(self, most: int = MAX_LANES) -> None:
         self._most = most
-        self._in_flight: dict[Lane, dict[Callable[[], None], int]] = {}
+        self._in_flight: dict[Lane, dict[Owner, int]] = {}
         """By lane and owner, how many requests are not answered."""
         self._next: dict[Lane, int] = {}
         """The sequence after the last batch that was acknowledged."""
         self._overtaken: set[Lane] = set()
         """A request was sent although others of the lane were in flight elsewhere: these are not repeated."""
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Owner] = []
 
     def __repr__(self) -> str:
         return f"<Lanes known={len(self._next)} in_flight={len(self._in_flight)}>"
 
-    def enter(self, produced: Produced, owner: Callable[[], None], *, forced: bool) -> bool:
+    def enter(self, produced: Produced, owner: Owner, *, forced: bool) -> bool:
         """Note that a request is sent; return False if it has to wait, until its owner is called."""
         lanes = [lane_of(batch) for batch in produced.batches]
-        busy = [lane for lane in lanes if self._in_flight.get(lane, {}).keys() - {owner}]
+        busy = [lane for lane in lanes if self._is_busy(lane, owner)]
         if busy and not forced:
             if owner not in self._waiting:
                 self._waiting.append(owner)
@@ -52,7 +63,7 @@ class Lanes:
             owners[owner] = owners.get(owner, 0) + 1
         return True
 
-    def leave(self, produced: Produced, owner: Callable[[], None]) -> None:
+    def leave(self, produced: Produced, owner: Owner) -> None:
         """Note that a request is answered, and nothing of it will be repeated."""
         for batch in produced.batches:
             lane = lane_of(batch)
@@ -61,7 +72,7 @@ class Lanes:
             self._forget(lane, owner, owners)
         self._call()
 
-    def drop(self, owner: Callable[[], None]) -> None:
+    def drop(self, owner: Owner) -> None:
         """Note that a connection has ended."""
         for lane, owners in list(self._in_flight.items()):
             if owner in owners:
@@ -88,7 +99,12 @@ class Lanes:
         lane = lane_of(batch)
         return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
 
-    def _forget(self, lane: Lane, owner: Callable[[], None], owners: dict[Callable[[], None], int]) -> None:
+    def _is_busy(self, lane: Lane, owner: Owner) -> bool:
+        """Whether batches are in flight on another connection of the same client."""
+        owners = self._in_flight.get(lane, {})
+        return any(other is not owner and other.client == owner.client for other in owners)
+
+    def _forget(self, lane: Lane, owner: Owner, owners: dict[Owner, int]) -> None:
         if owners[owner] <= 0:
             del owners[owner]
         if not owners:
@@ -99,4 +115,4 @@ class Lanes:
         """Have those try again that wait."""
         waiting, self._waiting = self._waiting, []
         for owner in waiting:
-            owner()
+            owner.go_on()

@@ -11,7 +11,7 @@ from proxy.core.lanes import Lanes
 from proxy.core.peers import Peers
 from proxy.core.repeat import MAX_BYTES, MAX_SECONDS
 from proxy.protocol.api import ApiKey
-from tests.core.test_follow import NEW, OLD, OURS, TOPIC, gateway, metadata_request, metadata_response
+from tests.core.test_follow import NEW, OLD, OURS, TOPIC, gateway, metadata_request, metadata_response, play
 from tests.frames import framed
 from tests.playbook import Playbook, request, response
 
@@ -353,3 +353,20 @@ def test_out_of_order_is_an_error_as_any_other_if_nothing_before_it_was_repeated
     two.old.broker(told).connection.following.tick(MAX_SECONDS)
     two.old.to_client(two.told(6, correlation=102), told)
     assert two.counted() == ({}, {NotFollowed.NO_LEADER: 1})
+
+
+@pytest.mark.parametrize("other", [{"host": "10.0.0.8"}, {"client": b"d"}])
+def test_nobody_waits_for_the_batches_of_another_client(other: dict[str, Any]) -> None:
+    """Who sends batches with the producer id of another one could delay each of its own by a second."""
+    two = Producer()
+    stranger = play(two.peers, NEW, **other)
+    sent = two.produce(0, 9)
+    stranger.client(sent).to_broker(sent)
+    two.sends(0)
+
+
+def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
+    two = Producer()
+    two.sends(0)
+    new = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=NEW)
+    new.client(two.produce(2, 9)).nothing()
