@@ -47,6 +47,8 @@ from proxy.protocol.produce import (
 AGAIN_SECONDS: Final = 0.025
 """After so long a broker is asked again that does not know yet who leads."""
 _MAX_KNOWN: Final = 1 << 15
+_BATCH_BYTES: Final = 600
+"""What is kept of a batch, beside the bytes of its entry."""
 _FETCH: Final = int(ApiKey.FETCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Brokers answer these when other members have come, which may take minutes."""
@@ -77,6 +79,11 @@ class _Leg:
 
 def _nothing(*_: object) -> None:
     """Do nothing: no shell is attached."""
+
+
+def _kept_of(produced: Produced) -> int:
+    """Return how many bytes are kept of a produce request: it, its entries once more, and what they say."""
+    return 2 * len(produced.frame) + _BATCH_BYTES * len(produced.batches)
 
 
 class Following:
@@ -267,7 +274,7 @@ class Following:
 
     def keep(self, produced: Produced) -> bool:
         """Keep a produce request until it is answered; return False if there is no room."""
-        budget, size = self._state.request_budget, len(produced.frame)
+        budget, size = self._state.request_budget, _kept_of(produced)
         if budget is not None and not budget.reserve(size):
             if self._lanes is not None:
                 self._lanes.leave(produced, self)
@@ -277,7 +284,7 @@ class Following:
 
     def _leave(self, produced: Produced) -> None:
         """Note that nothing of a produce request is in flight any more."""
-        self._release(len(produced.frame))
+        self._release(_kept_of(produced))
         if self._lanes is not None:
             self._lanes.leave(produced, self)
 

@@ -1,10 +1,12 @@
 """An idempotent produce whose partition's leader has moved is repeated to the new one: transcripts."""
 
 import struct
+import tracemalloc
 from typing import Any, Final, Self
 
 import pytest
 
+from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.events import NotFollowed
 from proxy.core.lanes import Lanes
@@ -370,3 +372,34 @@ def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
     two.sends(0)
     new = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=NEW)
     new.client(two.produce(2, 9)).nothing()
+
+
+def test_what_is_kept_of_many_small_batches_is_counted() -> None:
+    """Each of them takes more than its bytes; and nothing stays counted."""
+    two, budget = Producer(), RequestBudget(1 << 30)
+    played = Playbook(
+        resolve=gateway, core=Connection, peers=two.peers, host="a", node_id=OLD, request_budget=budget
+    )
+    asked = produce(7, *((at, batch(0, 1)) for at in range(5000)))
+    tracemalloc.start()
+    try:
+        played.client(asked).to_broker(asked)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert budget.total / 2 < taken < 2 * budget.total
+    told = produced(7, *((at, 0, 1) for at in range(5000)))
+    played.broker(told).to_client(told)
+    assert budget.total == 0
+
+
+def test_without_room_a_produce_passes_and_is_not_followed() -> None:
+    two, budget = Producer(), RequestBudget(300)
+    played = Playbook(
+        resolve=gateway, core=Connection, peers=two.peers, host="a", node_id=OLD, request_budget=budget
+    )
+    asked, told = two.produce(0), two.told(6)
+    played.client(asked).to_broker(asked).broker(told).to_client(told)
+    assert budget.total == 0
+    assert two.peers.lanes is not None
+    assert " in_flight=0>" in repr(two.peers.lanes)
