@@ -45,7 +45,7 @@ from proxy.protocol.produce import (
 )
 
 AGAIN_SECONDS: Final = 0.025
-"""After so long a broker is asked again that does not know yet who leads."""
+"""After so long a broker is asked again that does not know yet who leads; then after twice that, and on."""
 _MAX_KNOWN: Final = 1 << 15
 _BATCH_BYTES: Final = 600
 """What is kept of a batch, beside the bytes of its entry."""
@@ -63,6 +63,8 @@ class _Held:
     deadline: float
     ask_at: float | None = None
     """When the broker is asked again who leads."""
+    again: float = AGAIN_SECONDS
+    """How long after its answer that will be."""
     waits: int = 0
     """Responses to requests of the gateway's own that are to come."""
     done: bool = False
@@ -440,8 +442,9 @@ class Following:
             else:
                 unknown = True
         self._go(held, found, now)
-        if unknown and frame is not None and now + AGAIN_SECONDS < held.deadline:
-            held.ask_at = now + AGAIN_SECONDS
+        if unknown and frame is not None and now + held.again < held.deadline:
+            held.ask_at = now + held.again
+            held.again *= 2  # while nobody leads, many clients ask
             self._alarm(held.ask_at)
         self._go_on(held)
 

@@ -248,6 +248,19 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
     two.new.to_broker(two.repeated((TOPIC, 0)))
 
 
+def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
+    """While nobody leads, all clients would ask a cluster in trouble forty times a second."""
+    two, times = Two(), []
+    two.fails((TOPIC, 0)).asks_leaders().leaders({})
+    for now in (each / 1000 for each in range(5, 700, 5)):
+        two.old.now = now
+        two.old.connection.following.tick(now + 1e-9)
+        if two.old.takes_broker():
+            times.append(now)
+            two.leaders({})
+    assert times == [0.025, 0.075, 0.175, 0.375]
+
+
 def test_a_broker_that_leads_again_is_followed_on_the_same_connection() -> None:
     two = Two(epoch=4)
     two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (OLD, 6)})
