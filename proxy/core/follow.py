@@ -347,6 +347,10 @@ class Following:
         self, request: InFlightRequest, produced: Produced, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
         """Take the next bytes of the response to an idempotent produce; return what the client gets now."""
+        if request.received + self._state.response_left > MAX_BYTES:
+            request.produced = None
+            self._leave(produced)
+            return [chunk]
         request.kept.append(chunk)
         self._state.responses.buffered += len(chunk)
         lanes = self._lanes

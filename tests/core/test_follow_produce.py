@@ -403,3 +403,14 @@ def test_without_room_a_produce_passes_and_is_not_followed() -> None:
     assert budget.total == 0
     assert two.peers.lanes is not None
     assert " in_flight=0>" in repr(two.peers.lanes)
+
+
+def test_a_produce_response_that_is_larger_than_any_is_not_kept() -> None:
+    two = Producer()
+    two.sends(0)
+    told = response(100, bytes(MAX_BYTES))
+    for at in range(0, len(told), 1 << 18):
+        piece = told[at : at + (1 << 18)]
+        two.old.broker(piece).to_client(piece)
+    own = two.produce(2, 9)
+    two.new.client(own).to_broker(own)
