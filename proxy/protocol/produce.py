@@ -5,6 +5,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ApiKey, request_header, response_header
+from proxy.protocol.fetch_request import MAX_NAME
 from proxy.protocol.primitives import (
     Buffer,
     Malformed,
@@ -154,6 +155,8 @@ def read_idempotent(frame: bytes, version: int) -> Produced | None:
     topics, at = read(frame, at)
     for _ in range(topics or 0):
         name, at = (read_compact_string if flexible else read_string)(frame, at)
+        if len(name or b"") > MAX_NAME:
+            return None
         partitions, at = read(frame, at)
         for _ in range(partitions or 0):
             start = at

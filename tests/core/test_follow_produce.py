@@ -13,6 +13,7 @@ from proxy.core.lanes import Lanes
 from proxy.core.peers import Peers
 from proxy.core.repeat import MAX_BYTES, MAX_SECONDS
 from proxy.protocol.api import ApiKey
+from proxy.protocol.produce import read_idempotent
 from tests.core.test_follow import NEW, OLD, OURS, TOPIC, gateway, metadata_request, metadata_response, play
 from tests.frames import framed
 from tests.playbook import Playbook, request, response
@@ -414,3 +415,12 @@ def test_a_produce_response_that_is_larger_than_any_is_not_kept() -> None:
         two.old.broker(piece).to_client(piece)
     own = two.produce(2, 9)
     two.new.client(own).to_broker(own)
+
+
+def test_no_topic_has_a_longer_name() -> None:
+    """What is acknowledged is remembered by its name."""
+    topics: list[tuple[str, bool]] = [("t" * 249, True), ("t" * 250, False)]
+    for name, known in topics:
+        asked = produce(7, (0, batch(0))).replace(b"\0\6orders", len(name).to_bytes(2) + name.encode())
+        asked = framed(asked[4:])
+        assert (read_idempotent(asked, 7) is not None) is known
