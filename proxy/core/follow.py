@@ -146,7 +146,7 @@ class Following:
         """The connection is about to end: nothing is held any more."""
         self._waits_since: float | None = None
         """When a produce came that waits for others of its lanes, in seconds."""
-        self._behind: deque[tuple[_Held, ProduceRepeat]] = deque()
+        self._behind: deque[_Held] = deque()
         """Produce responses with errors that came while one was held: batches follow in their order."""
         self._authentication = Authentication()
         self._held: list[_Held] = []
@@ -252,7 +252,7 @@ class Following:
 
     def takes(self, version: int) -> bool:
         """Whether produce requests of a version are looked into."""
-        return self._lanes is not None and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
+        return self._peers.produces and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
 
     def produced(self, frame: bytes, version: int) -> Produced | None:
         """Return what a produce request has, if all of its batches are idempotent."""
@@ -263,8 +263,6 @@ class Following:
     def enter(self, produced: Produced) -> bool:
         """Note that a produce request comes; return False if it has to wait for others, at most a second."""
         now = self._state.now
-        if self._lanes is None:
-            return True
         forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
         if self._lanes.enter(produced, self, forced=forced):
             self._waits_since = None
@@ -278,8 +276,7 @@ class Following:
         """Keep a produce request until it is answered; return False if there is no room."""
         budget, size = self._state.request_budget, _kept_of(produced)
         if budget is not None and not budget.reserve(size):
-            if self._lanes is not None:
-                self._lanes.leave(produced, self)
+            self._lanes.leave(produced, self)
             return False
         self._kept += size
         return True
@@ -287,8 +284,7 @@ class Following:
     def _leave(self, produced: Produced) -> None:
         """Note that nothing of a produce request is in flight any more."""
         self._release(_kept_of(produced))
-        if self._lanes is not None:
-            self._lanes.leave(produced, self)
+        self._lanes.leave(produced, self)
 
     def _release(self, size: int) -> None:
         self._kept -= size
@@ -353,8 +349,7 @@ class Following:
             return [chunk]
         request.kept.append(chunk)
         self._state.responses.buffered += len(chunk)
-        lanes = self._lanes
-        if not last or lanes is None:
+        if not last:
             return []
         frame, request.kept = b"".join(request.kept), []
         self._state.responses.buffered -= len(frame)
@@ -364,28 +359,28 @@ class Following:
         for batch in produced.batches:
             entry = told.get((batch.topic, batch.partition))
             if entry is not None and not entry.error_code:
-                lanes.acknowledged(batch)
+                self._lanes.acknowledged(batch)
         if not any(entry.error_code in MOVED for entry in told.values()):
             self._leave(produced)
             return [frame]
-        repeat = ProduceRepeat(produced, frame, told, lanes, partial(self._leave, produced))
+        repeat = ProduceRepeat(produced, frame, told, self._lanes, partial(self._leave, produced))
         held = _Held(request, repeat, self._state.now + repeat.seconds)
-        if self._behind or any(other.repeat.name == repeat.name for other in self._held):
+        if self._behind or self._holds_produce:
             request.held = True
             self._state.responses.buffered += len(frame)
-            self._behind.append((held, repeat))
+            self._behind.append(held)
             return []
-        return self._begin_produced(held, repeat)
-
-    def _begin_produced(self, held: _Held, repeat: ProduceRepeat) -> list[Buffer]:
-        left = repeat.choose(self._known)
-        if left:
-            self._state.tally.not_followed[NotFollowed.NOT_NEXT] += left
         return self._begin(held)
+
+    @property
+    def _holds_produce(self) -> bool:
+        return any(held.repeat.name == ProduceRepeat.name for held in self._held)
 
     def _begin(self, held: _Held) -> list[Buffer]:
         """Hold a response with errors; return it if nothing can be done."""
         request, repeat, now = held.request, held.repeat, self._state.now
+        if left := repeat.choose(self._known):
+            self._state.tally.not_followed[NotFollowed.NOT_NEXT] += left
         failed = repeat.failed.values()
         if not failed:
             return [self._settled(held)]
@@ -575,12 +570,12 @@ class Following:
     def _next_produced(self) -> None:
         """Take the next produce response that has waited for its turn."""
         responses = self._state.responses
-        while self._behind and not any(held.repeat.name == ProduceRepeat.name for held in self._held):
-            held, repeat = self._behind.popleft()
+        while self._behind and not self._holds_produce:
+            held = self._behind.popleft()
             request = held.request
             request.held = False
-            responses.buffered -= len(repeat.frame)
-            if pieces := self._begin_produced(held, repeat):
+            responses.buffered -= len(held.repeat.frame)
+            if pieces := self._begin(held):
                 self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
 
     def _settled(self, held: _Held) -> bytes:
@@ -639,5 +634,4 @@ class Following:
         self._held.clear()
         self._behind.clear()
         self._release(self._kept)
-        if self._lanes is not None:
-            self._lanes.drop(self)
+        self._lanes.drop(self)

@@ -52,11 +52,13 @@ class Peers:
     """The connections of a process, by the client's host and the broker.
 
     Args:
-        lanes: the order of idempotent batches; None: no produce is repeated.
+        produces: idempotent produce requests are repeated, too.
     """
 
-    def __init__(self, lanes: Lanes | None = None) -> None:
-        self.lanes = lanes
+    def __init__(self, *, produces: bool = False) -> None:
+        self.produces = produces
+        self.lanes = Lanes()
+        """The order of idempotent batches."""
         self._by_place: dict[tuple[str, int], list[Peer]] = {}
 
     def __repr__(self) -> str:

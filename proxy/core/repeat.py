@@ -1,6 +1,6 @@
 """A request of which a part is repeated to new leaders: what fetch and produce have in common. Sans-IO."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -59,6 +59,13 @@ class Repeat(Protocol):
     """Topics are named by their ids."""
     seconds: float
     """How long the response may be held."""
+
+    def choose(self, followed: Container[Place]) -> int:
+        """Leave out what may not be repeated; return how many partitions without a leader that are.
+
+        Args:
+            followed: the partitions of which requests were repeated before.
+        """
 
     def may(self, each: Failed) -> bool:
         """Whether a partition may be repeated now."""

@@ -1,6 +1,6 @@
 """A fetch that is repeated to new leaders. Sans-IO."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Final
@@ -53,6 +53,10 @@ class FetchRepeat:
         # Records that are there must not wait as long as a client that gets none.
         wait_ms = 0 if self._record_bytes else max(fetch.max_wait_ms, 0)
         self.seconds = min(wait_ms / 1e3 + MORE_SECONDS, MAX_SECONDS)
+
+    def choose(self, _followed: Container[Place]) -> int:
+        """Leave nothing out."""
+        return 0
 
     def may(self, _each: Failed) -> bool:
         """Whether a partition may be repeated now: reading twice does no harm."""

@@ -24,7 +24,6 @@ from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, Tally
-from proxy.core.lanes import Lanes
 from proxy.core.leaders import Leaders
 from proxy.core.peers import Peers
 from proxy.fetch_manager.cache import FetchSessionCache
@@ -107,7 +106,9 @@ class Server(Service):
         """The connections that the gateway itself closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
-        self._peers = None if config.follow_leader == "off" else Peers(_lanes(config))
+        self._peers = (
+            None if config.follow_leader == "off" else Peers(produces=config.follow_leader == "idempotent")
+        )
         self._descriptors = Descriptors(log, self.note)
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
@@ -555,11 +556,6 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def _own_host(sock: Any) -> str:
     return str(sock.getsockname()[0])
-
-
-def _lanes(config: Config) -> Lanes | None:
-    """Return the order of idempotent batches, None if no produce is repeated."""
-    return Lanes() if config.follow_leader == "idempotent" else None
 
 
 def _manager(config: Config) -> FetchManager | None:

@@ -1,6 +1,7 @@
 """The law of ``--follow-leader``: whatever happens, each request gets one response, in the client's order."""
 
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -8,7 +9,6 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from proxy.core.connection import Connection
-from proxy.core.lanes import Lanes
 from proxy.core.peers import Peers
 from proxy.core.repeat import MAX_SECONDS
 from proxy.protocol.api import ApiKey
@@ -81,6 +81,16 @@ class Side:
             told = response(correlation, b"\0\0")
         self.connection.receive_broker(told, now)
 
+    def leaves(self, what: str, chance: int, now: float, drain: Callable[[], None]) -> None:
+        """Lose the broker, or close; neither happens often."""
+        if what == "lose" and chance < 8:
+            self.connection.broker_ended()
+            drain()
+            self.end()
+        elif what == "close" and chance < 8:
+            self.connection.close_session(now)
+            self.closing = True
+
     def end(self) -> None:
         self.open = False
         self.connection.ended()
@@ -115,13 +125,8 @@ def test_each_request_gets_one_response_in_the_clients_order(history: list[Step]
             side.answer(chance, now)
         elif what == "tick" and side.connection.following is not None:
             side.connection.following.tick(now)
-        elif what == "lose" and chance < 8:
-            side.connection.broker_ended()
-            drain()
-            side.end()
-        elif what == "close" and chance < 8:
-            side.connection.close_session(now)
-            side.closing = True
+        else:
+            side.leaves(what, chance, now, drain)
         drain()
         for each in sides:
             assert each.told == each.asked[: len(each.told)]
@@ -185,7 +190,7 @@ class Log:
 @settings(max_examples=300, deadline=None)
 @given(produce_steps)
 def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) -> None:
-    peers = Peers(Lanes())
+    peers = Peers(produces=True)
     sides = [Side(play(peers, node), node) for node in NODES]
     now, ids, log = 0.0, count(100), Log()
 
@@ -225,13 +230,8 @@ def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) 
         elif what == "tick" and side.connection.following is not None:
             now += chance / 32
             side.connection.following.tick(now)
-        elif what == "lose" and chance < 8:
-            side.connection.broker_ended()
-            drain()
-            side.end()
-        elif what == "close" and chance < 8:
-            side.connection.close_session(now)
-            side.closing = True
+        else:
+            side.leaves(what, chance, now, drain)
         drain()
     for _ in range(200):
         for side in sides:

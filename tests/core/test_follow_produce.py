@@ -78,7 +78,7 @@ class Producer:
 
     def __init__(self, version: int = 7) -> None:
         self.version = version
-        self.peers = Peers(Lanes())
+        self.peers = Peers(produces=True)
         self.old, self.new = self.play(OLD), self.play(NEW)
 
     def play(self, node_id: int) -> Playbook:
@@ -287,16 +287,16 @@ def test_a_produce_without_a_response_passes() -> None:
     two.old.exchange(beat, told)
 
 
-@pytest.mark.parametrize("lanes", [None, Lanes()])
-def test_with_fetch_alone_no_produce_is_looked_into(lanes: Lanes | None) -> None:
+@pytest.mark.parametrize("produces", [False, True])
+def test_with_fetch_alone_no_produce_is_looked_into(produces: bool) -> None:
     two = Producer()
-    two.peers.lanes = lanes
+    two.peers.produces = produces
     two.old, two.new = two.play(OLD), two.play(NEW)
     two.sends(0).refused(0)
-    if lanes is None:
-        two.old.to_client(two.told(6, correlation=100))
-    else:
+    if produces:
         two.leads()
+    else:
+        two.old.to_client(two.told(6, correlation=100))
 
 
 def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
