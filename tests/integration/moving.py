@@ -23,7 +23,8 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 
 from tests.clients.programs import BUILT, go_program, sarama
 from tests.clients.runner import Run, Sessions
-from tools.kafka import LATEST
+from tests.integration.fetching import Fetcher
+from tools.kafka import LATEST, Broker
 from tools.kafka.jars import classpath
 from tools.kafka.process import JavaProcess
 
@@ -31,6 +32,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas as older Pythons have it
     from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped] # it carries no types
     from kafka import TopicPartition as KafkaPythonPartition
+    from kafka.record import MemoryRecords  # type: ignore[import-untyped] # it carries no types
 
 TOPIC: Final = "moving"
 PATIENCE: Final = 60.0
@@ -105,7 +107,43 @@ class Received:
 
     @property
     def count(self) -> int:
-        return sum(map(len, self.records))
+        """Different records that were received."""
+        return sum(len({value for _, value in records}) for records in self.records)
+
+    def once(self, partition: int) -> list[tuple[int, Value]]:
+        """Return what it received from one partition, without what librdkafka's consumer read again.
+
+        While leaders move, librdkafka 2.16 sometimes goes back some records, directly before brokers as well.
+        What it reads again has to be the same.
+        """
+        records = self.records[partition]
+        if self.name != "librdkafka":
+            return records
+        first = dict(reversed(records))
+        assert all(first[offset] == value for offset, value in records), partition
+        return list(dict(records).items())
+
+
+def doubled_by_the_client(brokers: Iterable[Broker], partitions: int) -> list[set[int]]:
+    """Return, by partition, the offsets of records that a client wrote again under a newer producer epoch.
+
+    An idempotent producer does so by itself. librdkafka 2.16, even with one request in flight, may send to
+    the new leader before it sends again what the old one has refused. That is out of order. So it takes a new
+    epoch, and sends again what may have been written (as its log tells, and its issue 4953). Nobody between
+    client and broker can do that: within one epoch, the broker takes a sequence number once (KIP-98).
+    """
+    doubled: list[set[int]] = [set() for _ in range(partitions)]
+    for broker in brokers:
+        with Fetcher(broker.address, TOPIC, partitions) as fetcher:
+            for entry in fetcher.fetch().topics[0].partitions:
+                newest: dict[tuple[int, bytes], int] = {}
+                log = MemoryRecords(entry.records or b"")
+                while (batch := log.next_batch()) is not None:
+                    for record in () if batch.is_control_batch else batch:
+                        of = batch.producer_id, record.value
+                        if newest.setdefault(of, batch.producer_epoch) < batch.producer_epoch:
+                            doubled[entry.partition_index].add(record.offset)
+    return doubled
 
 
 Produce: TypeAlias = Callable[[str, Sent, threading.Event], None]
