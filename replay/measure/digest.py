@@ -82,6 +82,10 @@ class Digest:
         self._connection = connection
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
+        self._shares: dict[TopicKey, TopicShare] = {}
+        """Of the last fetches, which repeat one another; they are added up when others come."""
+        self._repeated = self._repeated_eligible = 0
+        """How many fetches have these shares, and how many of them were eligible."""
         self._native: dict[str, int] = {}
         self.timeline = Timeline()
         self.log = SessionLog()
@@ -93,11 +97,11 @@ class Digest:
         actual = exchange.request_bytes + exchange.response_bytes
         through = outcome.session_request_bytes + outcome.session_response_bytes
         self.timeline.add(exchange.request_time, actual, through + (0 if outcome.eligible else actual))
-        for key, share in outcome.topics.items():
-            values = _values_of(share)
-            _add(self._topics[key], values)
-            if outcome.eligible:
-                _add(self._eligible[key], values)
+        if outcome.topics is not self._shares:
+            self._add_shares()
+            self._shares = outcome.topics
+        self._repeated += 1
+        self._repeated_eligible += outcome.eligible
         self._note_session(outcome)
         self.limits.add(outcome)
 
@@ -109,6 +113,7 @@ class Digest:
 
     def detail(self) -> dict[str, Any]:
         """Return the digest as plain values, for JSON."""
+        self._add_shares()
         buckets = self.timeline.buckets.items()
         return {
             "topics": [self._topic_values(key) for key in self._topics],
@@ -117,6 +122,14 @@ class Digest:
             "sessions": self.log.drain(),
             "limits": self.limits.detail(),
         }
+
+    def _add_shares(self) -> None:
+        for key, share in self._shares.items():
+            values = _values_of(share)
+            _add(self._topics[key], values, self._repeated)
+            if self._repeated_eligible:
+                _add(self._eligible[key], values, self._repeated_eligible)
+        self._shares, self._repeated, self._repeated_eligible = {}, 0, 0
 
     def _topic_values(self, key: TopicKey) -> dict[str, Any]:
         """Return a topic's sums with its name, or its id as hexadecimal digits."""
@@ -153,6 +166,6 @@ class Digest:
             self.log.make(time, returned, outcome.partitions_answered)
 
 
-def _add(sums: list[int], values: Iterable[int]) -> None:
+def _add(sums: list[int], values: Iterable[int], times: int) -> None:
     for at, value in enumerate(values):
-        sums[at] += value
+        sums[at] += value * times

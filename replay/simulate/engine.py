@@ -44,14 +44,19 @@ class Engine:
                 return self._policy.versions(exchange)
         if exchange.api_key != ApiKey.FETCH:
             return []
+        settled = []
+        if not self._unanswered and exchange.response and not exchange.response_missing:
+            settled = self._policy.settle(exchange.request_time)
+            if self._policy.repeats(exchange):
+                return settled
         outcome = Outcome(exchange)
         fetch = read_fetch(outcome, self._repeated)
         if fetch is None:
-            return [outcome]
+            return [*settled, outcome]
         if fetch.response is None:
             self._unanswered.append(fetch)
-            return []
-        settled = [self._left_out(earlier) for earlier in self._unanswered]
+            return settled
+        settled += [self._left_out(earlier) for earlier in self._unanswered]
         self._unanswered.clear()
         share_captured(fetch)
         return settled + self._policy.add(fetch)

@@ -1,6 +1,7 @@
 """One captured fetch, and what it costs with sessions: in total, and for each topic. Sans-IO."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, Literal, TypeAlias
@@ -146,11 +147,28 @@ class CapturedFetch:
     elements: list[ListedTopic]
     """Topics of the request."""
     response: CapturedResponse | None
+    repeats: "CapturedFetch | None" = None
+    """The fetch that this one repeats; then it has the parsed request and response of that one."""
 
     @property
     def listed(self) -> bool:
         """Whether it is a plain fetch of a consumer that lists all its partitions."""
         return self.request.session_id <= 0 >= self.request.session_epoch and not self.request.not_plain
+
+    def repeated_by(self, exchange: Exchange) -> "CapturedFetch":
+        """Return a fetch whose outcome will be the same: they share the shares of the topics."""
+        outcome = copy(self.outcome)
+        outcome.exchange = exchange
+        return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=self)
+
+    def stop_repeating(self) -> None:
+        """Make what it shares with the fetch that it repeats its own."""
+        outcome, request = self.outcome, self.request
+        outcome.topics = {key: copy(share) for key, share in outcome.topics.items()}
+        self.response = outcome.response = CapturedResponse(
+            outcome.exchange.response, request.layout.version, request.isolation_level
+        )
+        self.repeats = None
 
     @property
     def listing(self) -> Listing:
@@ -278,7 +296,7 @@ def _request_topics(request: FetchRequest) -> Iterator[ListedTopic]:
 
 
 @cache
-def _head_size(layout: FetchLayout) -> int:
+def head_size(layout: FetchLayout) -> int:
     """Return the bytes before the only topic element of a response."""
     return len(response_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
 
@@ -289,7 +307,7 @@ def _response_topics(response: CapturedResponse) -> Iterator[tuple[bytes, int, i
     end = 1 if layout.flexible else 0
     if len(walk.elements) == 1:
         key, count = walk.elements[0]
-        head = _head_size(layout)
+        head = head_size(layout)
         tail = response.size - walk.tags_at if walk.tags_at >= 0 else 0
         yield key, count, response.size - head - tail, walk.record_bytes
         return

@@ -6,13 +6,14 @@ first eligible fetch and kept, a definition of what sessions can save.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.responses import clamped
-from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.api import RESPONSE_CORRELATION_ID, ApiKey, request_header
 from proxy.protocol.fetch_layout import FetchLayout
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
@@ -38,6 +39,7 @@ from replay.simulate.outcome import (
     share_sent,
     share_whole,
 )
+from replay.simulate.turned import Turned, turned_request, turned_response
 
 _NO_SLOT_LIMIT: Final = 1 << 30
 _SECOND: Final = 1_000_000_000
@@ -57,6 +59,23 @@ class _Asked:
     """No fetch of the client waits for its response."""
 
 
+@dataclass(slots=True, eq=False)
+class _Unchanged:
+    """A fetch that changed nothing, with a response that had nothing new: the next ones are likely alike."""
+
+    fetch: CapturedFetch
+    sent: FetchRequest
+    """What went to the broker for it."""
+    answer: bytes
+    """What came from the broker behind the correlation id."""
+    request: Turned
+    response: Turned
+
+    def answered(self, exchange: Exchange) -> bytes:
+        """Return the broker's response to a fetch like it."""
+        return (4 + len(self.answer)).to_bytes(4) + exchange.request[8:12] + self.answer
+
+
 class GatewayPolicy:
     """The gateway's own core, with the time of the capture."""
 
@@ -70,12 +89,14 @@ class GatewayPolicy:
         self._asked: deque[_Asked] = deque()
         self._header = (b"none", b"")
         """Of the last fetch: key and version, and what stands behind the correlation id."""
+        self._unchanged: _Unchanged | None = None
+        """Set while the last fetch that was answered is one."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Have the core learn what the broker can, as it does from the client's own question."""
         if not (exchange.request and exchange.response):
             return []
-        settled = self._settle(exchange.request_time)
+        settled = self.settle(exchange.request_time)
         self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
         if self._connection.drain_broker():
             response = b"".join(exchange.response)
@@ -85,19 +106,45 @@ class GatewayPolicy:
         self._connection.drain_client()
         return settled
 
+    def repeats(self, exchange: Exchange) -> bool:
+        """Take the next fetch, if it is answered and like the last one, and changes nothing either.
+
+        The core's steady path has it, as in a live gateway. What it costs is known from the last one.
+        All that came before has to be settled.
+        """
+        like = self._unchanged
+        if like is None or self._open or not like.request.matches(exchange.request):
+            return False
+        if not like.response.matches(b"".join(exchange.response)):
+            return False
+        steady = self._connection.steady
+        dealt_with, sent = steady.request(exchange.request, exchange.request_time / _SECOND)
+        if not dealt_with:
+            return False
+        if len(sent) != len(like.sent.frame):
+            raise RuntimeError("a fetch that changes nothing makes no other delta than the last one")
+        self.number = exchange.number
+        fetch = like.fetch.repeated_by(exchange)
+        self._open.append(fetch)
+        self._asked.append(_Asked(exchange.request[8:12], like.sent, fetch.outcome, ours=False))
+        return True
+
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Take the next fetch; without a response it is sent and stays open."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
-        settled = self._settle(exchange.request_time)
+        settled = self.settle(exchange.request_time)
         self.number = exchange.number
         self._header = exchange.request[4:8], exchange.request[_CLIENT_ID : fetch.request.body]
         self._open.append(fetch)
-        self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
+        connection, time = self._connection, exchange.request_time / _SECOND
+        dealt_with, passed = connection.steady.request(exchange.request, time)
+        if not dealt_with:
+            connection.receive_client(exchange.request, time)
         # A core that has found a fault takes no fetch any more.
-        reason = self._connection.decided if self._connection.fault is None else None
+        reason = connection.decided if connection.fault is None else None
         outcome.reason = reason.value if reason is not None else ""
         outcome.eligible = fetch.listed and reason is not Reason.NATIVE
-        self._forward(outcome)
+        self._forward(outcome, passed)
         if outcome.eligible and outcome.session_kind is None:  # the core gave the connection up
             outcome.eligible, outcome.reason = False, NOT_UNDERSTOOD
         return settled
@@ -107,16 +154,16 @@ class GatewayPolicy:
         settled = []
         closing = Outcome(_no_exchange(end))
         if end.closed:
-            settled += self._settle(end.closed_time)
+            settled += self.settle(end.closed_time)
             self._connection.close_session(end.closed_time / _SECOND)
             self._forward(closing)
-        settled += self._settle(None)
+        settled += self.settle(None)
         settled += [fetch.outcome for fetch in self._open]
         return settled, closing if closing.closes else None
 
-    def _forward(self, outcome: Outcome) -> None:
-        """Take what the core sends, and count it for the fetch that made it send."""
-        data = b"".join(self._connection.drain_broker())
+    def _forward(self, outcome: Outcome, passed: bytes = b"") -> None:
+        """Take what the core sends, or has passed by it, and count it for the fetch that made it send."""
+        data = passed + b"".join(self._connection.drain_broker())
         while data:
             size = 4 + int.from_bytes(data[:4])
             frame, data = data[:size], data[size:]
@@ -149,7 +196,7 @@ class GatewayPolicy:
         outcome.added += added
         outcome.altered += sent.partitions - added
 
-    def _settle(self, until: int | None) -> list[Outcome]:
+    def settle(self, until: int | None) -> list[Outcome]:
         """Have all responses come that came before a time (ns); all of them with None.
 
         The broker answers what it is asked in that order: a fetch that is sent again comes behind those that
@@ -174,22 +221,39 @@ class GatewayPolicy:
     def _answer(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
         """Answer what the broker was asked first, which is for this fetch; the core may ask once more."""
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
-        buffered = connection.buffered
-        pieces = self._modelled(fetch, self._asked.popleft().request, response)
-        size = sum(map(len, pieces))
-        if outcome.eligible:
-            outcome.session_response_bytes += size
-            outcome.repair_bytes += size if outcome.repair_bytes else 0
-        for piece in joined(pieces) if response.cut else [b"".join(pieces)]:
-            connection.receive_broker(piece, exchange.response_time / _SECOND)  # type: ignore[arg-type]  # cut stretches are hopped over
+        time = exchange.response_time / _SECOND
+        buffered, sent = connection.buffered, self._asked.popleft().request
+        like = self._unchanged if fetch.repeats is not None else None
+        if like is not None:
+            pieces: list[Buffer] = [like.answered(exchange)]
+        else:
+            pieces = self._modelled(fetch, sent, response)
+            size = sum(map(len, pieces))
+            if outcome.eligible:
+                outcome.session_response_bytes += size
+                outcome.repair_bytes += size if outcome.repair_bytes else 0
+        dealt_with, full = 0, b""
+        if response.cut:
+            for piece in joined(pieces):
+                connection.receive_broker(piece, time)  # type: ignore[arg-type]  # cut stretches are hopped over
+        else:
+            whole = b"".join(pieces)
+            dealt_with, full = connection.steady.response(whole, time, time)
+            if not dealt_with:
+                connection.receive_broker(whole, time)
+        if like is not None and not dealt_with:  # the core may do more than for the last one
+            fetch.stop_repeating()
         self._forward(outcome)
-        came = sum(map(len, connection.drain_client()))
+        came = len(full) + sum(map(len, connection.drain_client()))
         if self._is_asked(outcome):
+            self._unchanged = None
             return
         outcome.session_size = connection.session_partitions
         # What waits for an earlier fetch that is sent again is kept until then.
         if came + connection.buffered - buffered != exchange.response_bytes and outcome.eligible:
             self.differing += 1
+        if fetch.repeats is None:
+            self._unchanged = _unchanged(fetch, sent, pieces)
 
     def _modelled(
         self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse
@@ -226,6 +290,23 @@ class GatewayPolicy:
             self._connection.receive_broker(response, 0.0)
 
 
+def _unchanged(
+    fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence[Buffer]
+) -> _Unchanged | None:
+    """Return what recognises the fetches like one; None if it changed something, or its response did."""
+    outcome = fetch.outcome
+    plain = outcome.eligible and not outcome.reason and outcome.session_kind == "incremental"
+    alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)
+    news = outcome.session_partitions_requested or outcome.forgotten or outcome.session_partitions_answered
+    if not (plain and alone) or news or sent is None or fetch.response is None:
+        return None
+    request, response = turned_request(fetch.request), turned_response(fetch.response)
+    if request is None or response is None:
+        return None
+    answer = b"".join(pieces)[RESPONSE_CORRELATION_ID.stop :]
+    return _Unchanged(fetch, sent, answer, request, response)
+
+
 class AlwaysPolicy:
     """A session for every connection, from its first eligible fetch on; never lost."""
 
@@ -234,6 +315,14 @@ class AlwaysPolicy:
         self.differing = 0
         self._handler = FetchSessionHandler()
         self._broker = CapturedBroker()
+
+    def settle(self, _: int | None) -> list[Outcome]:
+        """Nothing is open."""
+        return []
+
+    def repeats(self, _: Exchange) -> bool:
+        """Every fetch is looked at."""
+        return False
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Learn in which order the broker keeps a session's partitions."""

@@ -148,7 +148,8 @@ def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
     listed = sorted(
         real.fetch[at : at + _REQUEST_ENTRY.size] for at in range(first, end, _REQUEST_ENTRY.size)
     )
-    entries = [_response_entry(partition, shape, chance) for partition in range(_PARTITIONS)]
+    ends = [_REQUEST_ENTRY.unpack(entry)[2] for entry in listed]  # who has read all fetches from the end
+    entries = [_response_entry(partition, end, shape, chance) for partition, end in enumerate(ends)]
     fetches = []
     for turned in range(_PARTITIONS):
         request = real.fetch[:first] + b"".join(_rotated(listed, turned)) + real.fetch[end:]
@@ -158,10 +159,10 @@ def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
     return fetches
 
 
-def _response_entry(partition: int, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make a partition's entry of a response."""
+def _response_entry(partition: int, end: int, shape: Shape, chance: np.random.Generator) -> bytes:
+    """Make a partition's entry of a response; `end` is where its log ends."""
     records = _batch(shape.records, chance) if partition in shape.busy else b""
-    head = _RESPONSE_ENTRY.pack(partition, 0, 1_000_000, 1_000_000, 0, 1, -1)
+    head = _RESPONSE_ENTRY.pack(partition, 0, end, end, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"
 
 

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +12,8 @@ from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
+from replay.simulate.policies import GatewayPolicy
+from tools.bench.captures import Shape, make
 
 CAPTURES = Path(__file__).parents[3] / "captures"
 NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap"))
@@ -18,7 +21,11 @@ NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap"))
 
 @cache
 def events(name: str) -> list[Exchange | ConnectionEnd]:
-    shares = sources.plan(sources.expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30)
+    return read_capture(CAPTURES / f"{name}.pcap")
+
+
+def read_capture(path: Path) -> list[Exchange | ConnectionEnd]:
+    shares = sources.plan(sources.expand([str(path)]), 1 << 30)
     return list(read_exchanges(batch for share in shares for batch in segments.read(share)))
 
 
@@ -37,6 +44,25 @@ def saved(name: str, policy: Policy) -> tuple[int, int]:
     took = [outcome for outcome in outcomes if outcome.eligible or outcome.closes]
     wire = sum(each.exchange.request_bytes + each.exchange.response_bytes for each in took)
     return wire - sum(each.session_request_bytes + each.session_response_bytes for each in took), wire
+
+
+def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Path) -> None:
+    """All but the first few of a consumer that turns its list of 100 partitions."""
+    truth = make(tmp_path / "idle.pcap", 500_000, Shape(filled=0, connections=1))
+    engine = Engine("gateway")
+    taken = []
+
+    def repeats(policy: GatewayPolicy, exchange: Exchange) -> bool:
+        taken.append(recognised(policy, exchange))
+        return taken[-1]
+
+    recognised = GatewayPolicy.repeats
+    with patch.object(GatewayPolicy, "repeats", repeats):
+        for event in read_capture(tmp_path / "idle.pcap"):
+            if isinstance(event, Exchange):
+                engine.add(event)
+
+    assert taken[3:] == [True] * (truth.fetches - 3)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,64 @@
+"""Frames that list the same entries as one before, which may begin at another of them. Sans-IO.
+
+librdkafka begins each fetch with another partition, and the broker responds in that order. All else of such a
+fetch, and of its response when nothing is new, stays as it was.
+"""
+
+from proxy.protocol.api import REQUEST_START_BYTES, RESPONSE_START_BYTES
+from proxy.protocol.fetch_request import FetchRequest
+from replay.simulate.captured_response import CapturedResponse
+from replay.simulate.outcome import head_size
+
+
+class Turned:
+    """Recognises the frames that are like one but for their correlation id and the place where entries begin.
+
+    Args:
+        frame: that one.
+        begin: where it is compared from: behind its correlation id.
+        start: where its entries begin.
+        end: where they end.
+        item: bytes of each entry. It begins with its partition, and no partition is listed twice.
+    """
+
+    __slots__ = ("_after", "_before", "_begin", "_entries", "_item", "_size", "_start")
+
+    def __init__(self, frame: bytes, begin: int, start: int, end: int, item: int) -> None:
+        self._size, self._begin, self._start, self._item = len(frame), begin, start, item
+        self._before, self._entries, self._after = frame[begin:start], frame[start:end], frame[end:]
+
+    def matches(self, frame: bytes) -> bool:
+        """Whether a frame is like it."""
+        if (
+            len(frame) != self._size
+            or not frame.startswith(self._before, self._begin)
+            or not frame.endswith(self._after)
+        ):
+            return False
+        entries, start, item = self._entries, self._start, self._item
+        if frame.startswith(entries, start):
+            return True
+        at = -1
+        while (at := entries.find(frame[start : start + item], at + 1)) % item:
+            if at < 0:
+                return False
+        rest = len(entries) - at
+        return frame.startswith(entries[at:], start) and frame.startswith(entries[:at], start + rest)
+
+
+def turned_request(request: FetchRequest) -> Turned | None:
+    """Return what recognises the fetches like one; None if its entries stand in several places."""
+    if request.block is None:
+        return None
+    start, end = request.block
+    return Turned(request.frame, REQUEST_START_BYTES, start, end, request.layout.request_entry)
+
+
+def turned_response(response: CapturedResponse) -> Turned | None:
+    """Return what recognises the responses like one; None if it has more than one topic's empty entries."""
+    walk, item = response.walk, response.layout.response_entry
+    if len(walk.elements) != 1 or len(walk.runs) != 1 or walk.entries or response.cut:
+        return None
+    key, count = walk.elements[0]
+    start = head_size(response.layout) + response.layout.prefix_size(key, count)
+    return Turned(b"".join(response.pieces), RESPONSE_START_BYTES, start, start + count * item, item)
