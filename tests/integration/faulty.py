@@ -83,7 +83,7 @@ class Relay:
         self.target: tuple[str, int] = ("", 0)
         self.fault = Fault()
         self.seen = 0
-        """Bytes from the broker that went to the victim seen last."""
+        """Bytes from the broker for the victim seen last, counted before they go to it."""
         self._server = socket.create_server(("127.0.0.1", self.port), backlog=64)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -148,12 +148,12 @@ class Relay:
         try:
             while data := data or source.recv(CHUNK):
                 passed, cut = forward(data, before)
+                before += len(data)
+                if count and not cut:
+                    self.seen = before
                 sink.sendall(passed)
                 if cut:
                     break
-                before += len(data)
-                if count:
-                    self.seen = before
                 data = b""
         except OSError:
             pass
