@@ -13,8 +13,7 @@ from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, file_of, read
-from proxy.server import main as running
-from proxy.server.main import EXIT_FAILED, EXIT_USAGE
+from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -118,7 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(known)
     if unknown:
         parser.exit(EXIT_USAGE, _misspelt(arguments["command"], unknown))
-    return _top(arguments) if arguments["command"] == "top" else running.run(arguments)
+    if arguments["command"] == "top":
+        return _top(arguments)
+    from proxy.server import main as running  # noqa: PLC0415 - other commands need no gateway: it takes half a second
+
+    return running.run(arguments)
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
@@ -137,9 +140,8 @@ def _top(arguments: dict[str, Any]) -> int:
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
     except ConfigError as error:
-        running.complain_of_variables("top")
-        sys.stderr.write(f"fetchgate top: {error}\n")
-        return EXIT_USAGE
+        complain_of_variables("top")
+        return complain("top", str(error), EXIT_USAGE)
     from proxy.dashboard import top  # noqa: PLC0415 - rich takes time to import, and a gateway does not need it
 
     return top.once(options["admin"]) if options["once"] else top.watch(options["admin"], options["interval"])

@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing
@@ -58,6 +59,18 @@ def test_help_names_every_option_and_nothing_that_is_not_there(capsys: pytest.Ca
     text = capsys.readouterr().out
     assert "run the gateway" in text
     assert "replay" in text
+
+
+def test_captures_are_read_without_the_gateway() -> None:
+    """To import it takes longer than to read a small capture."""
+    asked = (
+        "import sys; from proxy.cli import main; main(['replay', 'inspect', 'none']);"
+        "print('proxy.server' in sys.modules)"
+    )
+
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+
+    assert told.stdout.splitlines()[-1] == "False"
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

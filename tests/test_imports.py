@@ -13,7 +13,7 @@ FLOORS = (
     ("proxy.addresses", "proxy.logger", "proxy.reasons", "proxy.version", "proxy.protocol"),
     ("proxy.config", "proxy.session", "proxy.fetch_manager", "proxy.capture"),
     ("proxy.core",),
-    ("proxy.net",),
+    ("proxy.net", "proxy.exits"),
     ("proxy.telemetry",),
     ("proxy.server", "proxy.dashboard"),
     ("proxy.cli",),

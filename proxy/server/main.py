@@ -17,6 +17,7 @@ from typing import Any, Final
 from proxy.addresses import Address
 from proxy.capture.tap import Capture, Files
 from proxy.config import Config, ConfigError, file_of, load, misspelt_variables
+from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
@@ -30,8 +31,6 @@ from proxy.telemetry import logs
 from proxy.telemetry.admin import Admin
 from proxy.version import VERSION
 
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
 """After so long a warning is logged that the address of the admin endpoint is still in use."""
@@ -49,7 +48,7 @@ def run(arguments: dict[str, Any]) -> int:
         config = _load(arguments)
     except ConfigError as error:
         complain_of_variables("proxy")
-        return _complain(str(error), EXIT_USAGE)
+        return complain("proxy", str(error), EXIT_USAGE)
     if arguments["check"]:
         return asyncio.run(_check(config))
     logs.configure(style=config.log_format, level=config.log_level)
@@ -71,26 +70,15 @@ def _file(arguments: dict[str, Any]) -> str | None:
     return file_of(arguments["config"], os.environ)
 
 
-def complain_of_variables(command: str) -> None:
-    """Print which environment variables are ignored: a missing option may be misspelt in one of them."""
-    for text in misspelt_variables(os.environ):
-        sys.stderr.write(f"fetchgate {command}: {text}\n")
-
-
-def _complain(text: str, code: int) -> int:
-    sys.stderr.write(f"fetchgate proxy: {text}\n")
-    return code
-
-
 async def _check(config: Config) -> int:
     for text in misspelt_variables(os.environ):
         _say(text)
     try:
         return 0 if await check(config, _say) else EXIT_FAILED
     except ConfigError as error:
-        return _complain(str(error), EXIT_USAGE)
+        return complain("proxy", str(error), EXIT_USAGE)
     except BootstrapError as error:
-        return _complain(str(error), EXIT_FAILED)
+        return complain("proxy", str(error), EXIT_FAILED)
 
 
 def _say(text: str) -> None:
@@ -110,7 +98,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
         gateway = make(config, loop, log, inherited=from_systemd)
         gateway.open()
     except ConfigError as error:
-        return _complain(str(error), EXIT_USAGE)
+        return complain("proxy", str(error), EXIT_USAGE)
     except OSError as error:
         return _unbound("--listen", config.listen, error)
     sys.unraisablehook = logs.ignored
@@ -120,7 +108,8 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     except OSError as error:
         gateway.close()
         reason = reason_of(error)
-        return _complain(
+        return complain(
+            "proxy",
             f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
             EXIT_USAGE,
         )
@@ -237,7 +226,9 @@ async def _until_stopped(gateway: Gateway | Supervisor, options: Reloader) -> No
 
 def _unbound(flag: str, address: Address, error: OSError) -> int:
     reason = reason_of(error)
-    return _complain(f"can't listen at {address}: {reason}; give {flag} another HOST:PORT", EXIT_FAILED)
+    return complain(
+        "proxy", f"can't listen at {address}: {reason}; give {flag} another HOST:PORT", EXIT_FAILED
+    )
 
 
 def _raise_file_limit() -> int:
