@@ -8,10 +8,11 @@ import pyarrow as pa
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
-from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
+from replay.drive.errors import LAYOUTS
 from replay.drive.script import Script, ScriptMaker
 
 _ONE_SHARE: Final = 1 << 62
@@ -49,7 +50,7 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
 
 
 def _items(inputs: Iterable[str], wanted: Wanted, problems: list[str]) -> Iterator[Exchange | ConnectionEnd]:
-    connections = Connections(ports=wanted.ports, keep_requests=True)
+    connections = Connections(ports=wanted.ports, keep_requests=True, responses=READ | LAYOUTS.keys())
     for share in plan(expand(inputs), _ONE_SHARE):
         for batch in read(share, Filter(ports=wanted.ports)):
             for file in _files(batch):

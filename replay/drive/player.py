@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Final
 
 from proxy.protocol.api import ApiKey
+from replay.drive.errors import read_errors
 from replay.drive.pacing import Pace
 from replay.drive.script import CapturedConnection, LeftOut, Step
 from replay.drive.sessions import Session, SideSessions
@@ -178,9 +179,10 @@ class Player:
 
 
 def _receive(side: TargetSide, step: Step, session: Session | None, frame: bytes, seconds: float) -> None:
-    """Count a response, and update the session of its fetch."""
+    """Count a response and its errors, and update the session of its fetch."""
     side.tally.answered(step.api_key, len(frame), seconds)
     if step.api_key != ApiKey.FETCH:
+        side.tally.failed(step.api_key, read_errors(step.api_key, step.version, (frame,)))
         return
     response = read_fetch(step.version, step.isolation_level, (frame,))
     side.tally.fetched(response)

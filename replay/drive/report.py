@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from proxy.protocol.api import ErrorCode
+from replay.drive.errors import error_name
 from replay.drive.saving import Saving
 from replay.drive.script import LeftOut, name_of
 from replay.drive.tally import PERCENTILES, DriveTotals, RequestCounts, percentile
@@ -34,11 +34,14 @@ class Figures(TypedDict):
     response_bytes: int
     record_bytes: int
     partitions_answered: int
+    failed: int
+    """Responses with an error, of the whole or of an entry."""
     errors: dict[str, int]
-    """Of whole fetch responses, by Kafka's error code."""
+    """Of whole responses, by Kafka's error code."""
     partition_errors: dict[str, int]
-    """Of entries of fetch responses, by Kafka's error code."""
+    """Of entries of responses (partitions, topics, groups, members), by Kafka's error code."""
     unreadable: int
+    """Responses that do not parse."""
     latency_ms: dict[str, float]
     """p50, p90, p99, max; those of a capture as seen where it was taken."""
 
@@ -137,6 +140,7 @@ def _figures(side: str, api: str, counts: RequestCounts) -> Figures:
         "response_bytes": counts.response_bytes,
         "record_bytes": counts.record_bytes,
         "partitions_answered": counts.partitions_answered,
+        "failed": counts.failed,
         "errors": _by_code(counts.errors),
         "partition_errors": _by_code(counts.partition_errors),
         "unreadable": counts.unreadable,
@@ -173,7 +177,7 @@ def saving_figures(saving: Saving) -> SavingFigures:
 
 _COLUMNS: Final = (
     *("side", "api", "sent", "answered", "request_bytes", "response_bytes", "record_bytes"),
-    *("partitions_answered", "errors", "partition_errors", "unreadable"),
+    *("partitions_answered", "failed", "errors", "partition_errors", "unreadable"),
     *("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "latency_ms_max", "seconds"),
 )
 
@@ -188,7 +192,7 @@ def to_csv(report: DriveReport) -> str:
         writer.writerow(
             [
                 *(row["side"], row["api"], row["sent"], row["answered"], row["request_bytes"]),
-                *(row["response_bytes"], row["record_bytes"], row["partitions_answered"]),
+                *(row["response_bytes"], row["record_bytes"], row["partitions_answered"], row["failed"]),
                 *(_coded(row["errors"]), _coded(row["partition_errors"]), row["unreadable"]),
                 *row["latency_ms"].values(),
                 round(seconds, 3),
@@ -203,7 +207,7 @@ def _coded(errors: Mapping[str, int]) -> str:
 
 def render(report: DriveReport) -> RenderableType:
     """Render what `drive` prints."""
-    lines: list[RenderableType] = [_headline(report), _sides(report)]
+    lines: list[RenderableType] = [_headline(report), *_failures(report), _sides(report)]
     if report["saving"] is not None:
         lines.append(_saving(report["saving"]))
     lines += _notes(report)
@@ -222,8 +226,23 @@ def _headline(report: DriveReport) -> Text:
     )
 
 
+def _failures(report: DriveReport) -> list[Text]:
+    """Return a line for each side that responded with errors: to how many requests of which API."""
+    lines = []
+    for side in (name for name in report["lost"]):
+        rows = [row for row in report["figures"] if row["side"] == side and row["api"] != ALL]
+        failed = [
+            f"{number(row['failed'])} of {number(row['answered'])} {row['api']}"
+            for row in sorted(rows, key=lambda row: -row["failed"])
+            if row["failed"]
+        ]
+        if failed:
+            lines.append(Text(f"Responses with errors at {side}: {', '.join(failed)}", style="yellow"))
+    return lines
+
+
 def _sides(report: DriveReport) -> Table:
-    """A column for each side; all requests first, then fetches."""
+    """A column for each side; all requests first, then fetches, then other APIs with errors."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     sides = list(dict.fromkeys(row["side"] for row in report["figures"]))
     rows = {(row["side"], row["api"]): row for row in report["figures"]}
@@ -238,27 +257,30 @@ def _sides(report: DriveReport) -> Table:
             cells = ["" if row is None else value(row) for row in found]
             if any(cells):
                 table.add_row(f"  {name}", *cells)
-    fetches = [rows.get((side, FETCH)) for side in sides]
-    _add_errors(table, "error", [row["errors"] if row else {} for row in fetches])
-    _add_errors(table, "partitions with", [row["partition_errors"] if row else {} for row in fetches])
+    _add_errors(table, "partitions with", [rows.get((side, FETCH)) for side in sides])
+    for api in dict.fromkeys(row["api"] for row in report["figures"] if row["api"] not in {ALL, FETCH}):
+        found = [rows.get((side, api)) for side in sides]
+        if any(row["failed"] or row["unreadable"] for row in found if row):
+            table.add_row(Text(api, style="bold"))
+            for name, value in _COUNTS:
+                table.add_row(f"  {name}", *("" if row is None else value(row) for row in found))
+            _add_errors(table, "entries with", found)
     return table
 
 
-def _add_errors(table: Table, what: str, sides: Sequence[Mapping[str, int]]) -> None:
-    for code in sorted({code for errors in sides for code in errors}, key=int):
-        table.add_row(f"  {what} {error_name(code)}", *(number(errors.get(code, 0)) for errors in sides))
+def _add_errors(table: Table, entries: str, sides: Sequence[Figures | None]) -> None:
+    """Add a row for each error code, of whole responses first, then of their entries."""
+    for what, all_ in (
+        ("error", [row["errors"] if row else {} for row in sides]),
+        (entries, [row["partition_errors"] if row else {} for row in sides]),
+    ):
+        for code in sorted({code for errors in all_ for code in errors}, key=int):
+            cells = (number(errors.get(code, 0)) for errors in all_)
+            table.add_row(f"  {what} {error_name(int(code))}", *cells)
 
 
 def _latency(which: str) -> tuple[str, Cell]:
     return f"latency {which}, ms", lambda row: f"{row['latency_ms'][which]:,.2f}"
-
-
-def error_name(code: str) -> str:
-    """Return an error code with Kafka's name for it, if that is known here."""
-    try:
-        return f"{code} {ErrorCode(int(code)).name}"
-    except ValueError:
-        return code
 
 
 _LINES: Final[tuple[tuple[str, Cell], ...]] = (
@@ -270,10 +292,12 @@ _LINES: Final[tuple[tuple[str, Cell], ...]] = (
     ("partitions answered", lambda row: number(row["partitions_answered"]) if row["api"] == FETCH else ""),
     *(_latency(f"p{percent}") for percent in PERCENTILES),
     _latency("max"),
-    (
-        "unreadable",
-        lambda row: number(row["unreadable"]) if row["unreadable"] and row["api"] == FETCH else "",
-    ),
+    ("with errors", lambda row: number(row["failed"]) if row["failed"] else ""),
+    ("unreadable", lambda row: number(row["unreadable"]) if row["unreadable"] else ""),
+)
+_COUNTS: Final[tuple[tuple[str, Cell], ...]] = (
+    ("answered", lambda row: number(row["answered"])),
+    ("with errors", lambda row: number(row["failed"])),
 )
 
 

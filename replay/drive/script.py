@@ -11,6 +11,7 @@ from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSIO
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.drive.errors import Errors, read_errors
 from replay.drive.tally import DriveTotals, FetchSummary, read_fetch
 
 READS: Final = frozenset(
@@ -75,6 +76,8 @@ class Original:
     seconds: float
     response: FetchSummary | None = None
     """The response of a fetch, if it was captured completely and parses."""
+    errors: Errors | None = None
+    """Those of any other response, in the same case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,6 +159,8 @@ def captured(connections: Iterable[CapturedConnection]) -> DriveTotals:
                 tally.answered(step.api_key, original.response_bytes, original.seconds)
             if original.response is not None:
                 tally.fetched(original.response)
+            elif original.errors is not None:
+                tally.failed(step.api_key, original.errors)
     return tally
 
 
@@ -292,11 +297,14 @@ def _session_given(item: Exchange, version: int) -> int:
 def _original(item: Exchange, fetch: FetchRequest | None) -> Original:
     if not item.response_time:
         return Original(item.request_bytes, 0, 0.0)
-    response = None
-    if fetch is not None and item.response and not item.response_missing:
-        response = read_fetch(fetch.layout.version, fetch.isolation_level, item.response)
+    response, errors = None, None
+    if item.response and not item.response_missing:
+        if fetch is not None:
+            response = read_fetch(fetch.layout.version, fetch.isolation_level, item.response)
+        else:
+            errors = read_errors(item.api_key, item.api_version, item.response)
     seconds = (item.response_time - item.request_time) / _NANOSECONDS
-    return Original(item.request_bytes, item.response_bytes, seconds, response)
+    return Original(item.request_bytes, item.response_bytes, seconds, response, errors)
 
 
 def _times(times: list[int], longest_wait: float | None) -> list[float]:

@@ -10,6 +10,7 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError
+from replay.drive.errors import Errors
 
 PERCENTILES: Final = (50, 90, 99)
 
@@ -25,12 +26,14 @@ class RequestCounts:
     record_bytes: int = 0
     """The contents of the `records` fields of fetch responses; part of `response_bytes`."""
     partitions_answered: int = 0
+    failed: int = 0
+    """Responses with an error, of the whole or of an entry."""
     errors: Counter[int] = field(default_factory=Counter)
-    """Errors of whole fetch responses, by code."""
+    """Errors of whole responses, by code."""
     partition_errors: Counter[int] = field(default_factory=Counter)
-    """Errors of entries in fetch responses, by code."""
+    """Errors of entries in responses (partitions, topics, groups, members), by code."""
     unreadable: int = 0
-    """Fetch responses that do not parse."""
+    """Responses that do not parse."""
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
     """The response times."""
 
@@ -42,6 +45,7 @@ class RequestCounts:
         self.response_bytes += other.response_bytes
         self.record_bytes += other.record_bytes
         self.partitions_answered += other.partitions_answered
+        self.failed += other.failed
         self.errors += other.errors
         self.partition_errors += other.partition_errors
         self.unreadable += other.unreadable
@@ -108,15 +112,24 @@ class DriveTotals:
 
     def fetched(self, response: FetchSummary | None) -> None:
         """Count the fields of a fetch response; None: it did not parse."""
-        counts = self.of(ApiKey.FETCH)
         if response is None:
-            counts.unreadable += 1
+            self.failed(ApiKey.FETCH, None)
             return
+        counts = self.of(ApiKey.FETCH)
         counts.record_bytes += response.record_bytes
         counts.partitions_answered += response.partitions
-        if response.error_code:
-            counts.errors[response.error_code] += 1
-        counts.partition_errors.update(response.partition_errors)
+        whole = (response.error_code,) if response.error_code else ()
+        self.failed(ApiKey.FETCH, Errors(whole, response.partition_errors))
+
+    def failed(self, api_key: int, errors: Errors | None) -> None:
+        """Count the errors of a response, which may have none; None: it did not parse."""
+        counts = self.of(api_key)
+        if errors is None:
+            counts.unreadable += 1
+            return
+        counts.failed += bool(errors.whole or errors.entries)
+        counts.errors.update(errors.whole)
+        counts.partition_errors.update(errors.entries)
 
     def of(self, api_key: int) -> RequestCounts:
         """Return the counts of one key."""

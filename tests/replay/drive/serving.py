@@ -27,6 +27,8 @@ class Served:
     """Which requests are answered by closing the connection."""
     held_until: int = 1
     """So many fetches must be there before the first of them is answered."""
+    canned: dict[int, bytes] = field(default_factory=dict)
+    """The body of every response to an API key, where the header has no tags."""
     closes_after: int = -1
     """API key; having answered such a request it closes the connection."""
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
@@ -49,6 +51,8 @@ class Served:
             return head + b"\0" + metadata(self)
         if key == ApiKey.LIST_OFFSETS and version == 1:
             return head + offsets(self.broker, frame)
+        if key in self.canned:
+            return head + self.canned[key]
         if key == ApiKey.PRODUCE:
             return None
         return self.broker.handle(frame, 0.0)

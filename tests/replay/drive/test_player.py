@@ -280,6 +280,29 @@ async def test_as_many_are_in_flight_as_were() -> None:
     assert all_of(report)["answered"] == 5
 
 
+async def test_errors_in_responses_of_every_api_are_counted() -> None:
+    capture = Capture(model())
+    for number in range(3):
+        capture.say(request(ApiKey.HEARTBEAT, 1), number, answered=False)
+    capture.say(request(ApiKey.LEAVE_GROUP, 3), 5, answered=False)
+    capture.say(request(ApiKey.SYNC_GROUP, 1), 6, answered=False)
+    async with serving(model()) as served:
+        served.versions |= dict.fromkeys((ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP), (0, 3))
+        served.canned = {
+            ApiKey.HEARTBEAT: bytes(4) + b"\0\x19",
+            ApiKey.LEAVE_GROUP: bytes(4) + b"\0\0" + raw.array([raw.string("m") * 2 + b"\0\x19"]),
+            ApiKey.SYNC_GROUP: bytes(5),
+        }
+        keys = frozenset(served.canned)
+        report = await play(served, script(capture, include=keys))
+
+    rows = {row["api"]: row for row in report["figures"] if row["side"] == "target"}
+    assert (rows["Heartbeat"]["failed"], rows["Heartbeat"]["errors"]) == (3, {"25": 3})
+    assert (rows["LeaveGroup"]["failed"], rows["LeaveGroup"]["partition_errors"]) == (1, {"25": 1})
+    assert (rows["SyncGroup"]["failed"], rows["SyncGroup"]["unreadable"]) == (0, 1)
+    assert rows["all"]["failed"] == 4
+
+
 async def test_writes_that_have_no_response_are_not_waited_for() -> None:
     capture = Capture(model())
     capture.say(request(ApiKey.PRODUCE, 3, b"\xff\xff\0\0" + bytes(8)), 0, answered=False, due=False)

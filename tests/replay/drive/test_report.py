@@ -6,10 +6,10 @@ from io import StringIO
 
 from rich.console import Console
 
+from replay.drive.errors import Errors
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import (
     DriveReport,
-    error_name,
     figures,
     left_out_rows,
     render,
@@ -127,6 +127,7 @@ def test_the_table_has_a_row_for_each_side_and_api() -> None:
         "response_bytes": rows[1]["response_bytes"],
         "record_bytes": "360",
         "partitions_answered": "8",
+        "failed": "5",
         "errors": "71:1",
         "partition_errors": "3:4",
         "unreadable": "0",
@@ -158,6 +159,30 @@ def test_a_reader_is_told_all_of_it() -> None:
         assert told in " ".join(text.split()), told
 
 
+def test_errors_of_every_api_stand_first_with_how_many_failed() -> None:
+    group = DriveTotals()
+    for _ in range(27):
+        group.sent(12, 60)
+        group.answered(12, 20, 0.001)
+        group.failed(12, Errors((25,)))
+    group.sent(13, 60)
+    group.answered(13, 20, 0.001)
+    group.failed(13, Errors((), (25, 16)))
+    told = report()
+    told["figures"] = [*figures("capture", DriveTotals()), *figures("target", group)]
+
+    lines = [" ".join(line.split()) for line in printed(render(told)).splitlines()]
+
+    assert lines[2] == "Responses with errors at target: 27 of 27 Heartbeat, 1 of 1 LeaveGroup"
+    at = lines.index("Heartbeat")
+    assert lines[at + 1 : at + 4] == ["answered 27", "with errors 27", "error 25 UNKNOWN_MEMBER_ID 0 27"]
+    at = lines.index("LeaveGroup")
+    assert lines[at + 3 : at + 5] == [
+        "entries with 16 NOT_COORDINATOR 0 1",
+        "entries with 25 UNKNOWN_MEMBER_ID 0 1",
+    ]
+
+
 def test_names_of_peers_are_no_markup_and_no_control() -> None:
     hostile = report()
     hostile["missing_topics"] = {"[red]x\x1b[2J": 1}
@@ -181,8 +206,3 @@ def test_a_dry_run_says_what_would_go() -> None:
     assert text.startswith("Would send 18 requests: 1 connection of the capture, 10.0 s of its time, 3 times")
     assert "Fetch 16 5 1.23 kB Metadata 12 1 40 B" in text
     assert "Nothing was sent" in text
-
-
-def test_error_codes_carry_kafkas_name() -> None:
-    assert error_name("70") == "70 FETCH_SESSION_ID_NOT_FOUND"
-    assert error_name("12345") == "12345"

@@ -27,6 +27,17 @@ def test_steps_come_in_order_at_their_times() -> None:
     assert connection.steps[0].frame == fetch(11, ("t", 0), correlation=0)
 
 
+def test_errors_in_captured_responses_are_counted() -> None:
+    one = capture()
+    exchange = one.say(request(ApiKey.HEARTBEAT, 0), 0, answered=False)
+    exchange.response_time, exchange.response_bytes = exchange.request_time + 1, 10
+    exchange.response = [b"\0\0\0\6\0\0\0\1", b"\0\x1b"]
+
+    counts = captured(script(one, include=frozenset({ApiKey.HEARTBEAT})).connections).of(ApiKey.HEARTBEAT)
+
+    assert (counts.failed, counts.errors) == (1, {27: 1})
+
+
 def test_frames_that_differ_in_their_correlation_id_alone_are_one() -> None:
     one = capture()
     one.say(fetch(11, ("t", 0), correlation=1), 0)
