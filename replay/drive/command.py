@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +22,7 @@ from replay.drive.asked import nameless
 from replay.drive.loading import Wanted, load
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import (
+    ALL,
     FETCH,
     DriveReport,
     LeftOutRow,
@@ -33,6 +34,7 @@ from replay.drive.report import (
 from replay.drive.running import Options, drive, plan
 from replay.drive.script import Script, name_of
 from replay.drive.wire import TargetError
+from replay.report.wording import shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
@@ -44,6 +46,8 @@ EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_PARTLY: Final = 3
+_LISTED: Final = 20
+"""So many client ids are listed at most."""
 
 DESCRIPTION: Final = """\
 Send the captured requests again, to a live gateway or broker. Each captured connection gets a connection of
@@ -65,8 +69,8 @@ examples:
   fetchgate replay drive morning.pcap --dry-run
       print what would be sent
 
-exit codes: 0 done; 1 the target could not be reached, no request could be sent to it, or a request got no
-response; 2 wrong usage; 3 done, but parts of the input could not be read
+exit codes: 0 done; 1 the target could not be reached, or a request got no response; 2 wrong usage; 3 nothing
+could be played, every response had an error, or parts of the input could not be read
 """
 
 
@@ -216,6 +220,7 @@ def run(args: argparse.Namespace) -> int:
     except InputError as error:
         return _complain(str(error), EXIT_USAGE)
     script.topics |= dict(args.topic_id)
+    _report_absent_clients(script, wanted.clients)
     if not script.connections:
         return _nothing(script, problems)
     _report_nameless(script)
@@ -285,9 +290,17 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
     if not report["planned"]:
         most = _most(report["left_out"])
         why = f"none of the requests can be sent ({most}); the report lists what was left out"
-        return _complain(f"nothing to play: {why}", EXIT_FAILED)
+        return _complain(f"nothing to play: {why}", EXIT_PARTLY)
     if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
+    answered, failed = (
+        sum(row[count] for row in report["figures"] if row["side"] in report["lost"] and row["api"] == ALL)
+        for count in ("answered", "failed")
+    )
+    if answered and failed == answered:
+        return _complain("every response has an error; the report lists them", EXIT_PARTLY)
+    if not args.dry_run and not report["sent"]:
+        return _complain("nothing was played; the report lists what was left out", EXIT_PARTLY)
     return EXIT_PARTLY if report["problems"] else EXIT_DONE
 
 
@@ -296,14 +309,13 @@ def _nothing(script: Script, problems: list[str]) -> int:
     for problem in problems:
         _say(problem)
     left_out = script.left_out.total()
-    why = (
-        f"all {left_out} requests are left out; see --include"
-        if left_out
-        else "no Kafka requests in the input"
-    )
+    if left_out:
+        why = f"all {left_out} requests are left out; see --include"
+    else:
+        why = "no request is of a chosen client" if script.clients else "no Kafka requests in the input"
     if script.left_out:
         why += f" (most of them {_most(left_out_rows(script.left_out))})"
-    return _complain(f"nothing to play: {why}", EXIT_FAILED)
+    return _complain(f"nothing to play: {why}", EXIT_PARTLY)
 
 
 def _most(left_out: Sequence[LeftOutRow]) -> str:
@@ -311,6 +323,14 @@ def _most(left_out: Sequence[LeftOutRow]) -> str:
     fetches = [row for row in left_out if row["api"] == FETCH]
     most = max(fetches or left_out, key=lambda row: row["requests"])
     return f"{most['api']}: {most['reason']}"
+
+
+def _report_absent_clients(script: Script, chosen: Iterable[str]) -> None:
+    names = [shown(name) for name in sorted(script.clients)]
+    there = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if names[_LISTED:] else "")
+    if there:
+        for name in sorted(set(chosen) - script.clients):
+            _say(f"no request is of --client {name}; the capture has the client ids: {there}")
 
 
 def _report_nameless(script: Script) -> None:

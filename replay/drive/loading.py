@@ -41,11 +41,10 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
     Raises:
         InputError: an input that the user named does not exist.
     """
-    maker = ScriptMaker(wanted.include)
+    maker = ScriptMaker(wanted.include, wanted.clients)
     problems: list[str] = []
     for item in _items(inputs, wanted, problems):
-        if isinstance(item, ConnectionEnd) or not wanted.clients or item.client_id in wanted.clients:
-            maker.add(item)
+        maker.add(item)
     return maker.finish(longest_wait=wanted.longest_wait, limit=wanted.limit), problems
 
 

@@ -115,7 +115,7 @@ class DriveReport(TypedDict):
     connection_errors: dict[str, int]
     figures: list[Figures]
     saving: SavingFigures | None
-    """None without --against, and if no fetch was played."""
+    """None without --against, and if no fetch got a response."""
     problems: list[str]
     """The parts of the input that could not be read."""
 

@@ -123,7 +123,9 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
     interrupted = await _play(player, pace, options, progress)
     saving = None
     if admin is not None and before is not None:
-        saving = measured(await settled(admin) - before, sides[0].tally, sides[1].tally)
+        counted = await settled(admin) - before
+        if all(side.tally.of(ApiKey.FETCH).answered for side in sides):
+            saving = measured(counted, sides[0].tally, sides[1].tally)
     played = _played(player, pace, sides)
     return {
         **plan(script, options, problems),

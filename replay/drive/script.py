@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Final
 
@@ -136,6 +136,8 @@ class Script:
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
     """Topic id -> name, from the capture's Metadata responses."""
+    clients: set[str] = field(default_factory=set)
+    """All client ids in the capture, those that are not played included."""
 
     @property
     def requests(self) -> int:
@@ -179,10 +181,13 @@ class ScriptMaker:
 
     Args:
         include: API keys to play in addition to `READS`.
+        clients: client ids whose requests are played; empty: all.
     """
 
-    def __init__(self, include: Iterable[int] = ()) -> None:
+    def __init__(self, include: Iterable[int] = (), clients: Iterable[str] = ()) -> None:
         self._played = READS | frozenset(include)
+        self._wanted = frozenset(clients)
+        self._clients: set[str] = set()
         self._drafts: dict[str, list[tuple[int, _Draft]]] = {}
         self._who: dict[str, tuple[str, str]] = {}
         self._frames: dict[bytes, bytes] = {}
@@ -193,7 +198,12 @@ class ScriptMaker:
         """Add an exchange, or the end of a connection, in any order."""
         if isinstance(item, ConnectionEnd):
             self._topics |= item.topics
-        elif item.api_key < 0:
+            return
+        if item.api_key >= 0:
+            self._clients.add(item.client_id)
+        if self._wanted and item.client_id not in self._wanted:
+            return
+        if item.api_key < 0:
             self._leave(item, "responses whose requests were not captured")
         elif not item.request or item.request_missing:
             self._leave(item, "its request was not captured whole")
@@ -231,7 +241,9 @@ class ScriptMaker:
             draft.step = replace(draft.step, at=at)
             found.setdefault(name, []).append(draft)
         connections = self._connections(found)
-        return Script(connections=connections, left_out=self._left_out, topics=self._topics)
+        return Script(
+            connections=connections, left_out=self._left_out, topics=self._topics, clients=self._clients
+        )
 
     def _connections(self, found: dict[str, list[_Draft]]) -> list[CapturedConnection]:
         ends = {

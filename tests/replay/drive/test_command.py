@@ -136,10 +136,34 @@ def test_writes_are_played_when_they_are_named(capsys: pytest.CaptureFixture[str
     assert "OffsetCommit: a write" in told
 
 
-def test_only_some_clients_are_played(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_no_request_is_of_is_told_with_those_that_are_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code = drive(LIBRDKAFKA, "--dry-run", "--client", "nobody")
 
-    assert code == 1
+    assert code == 3
+    assert capsys.readouterr().err == (
+        "fetchgate replay drive: no request is of --client nobody; the capture has the client ids: rdk\n"
+        "fetchgate replay drive: nothing to play: no request is of a chosen client\n"
+    )
+
+
+def test_a_wrong_client_beside_a_right_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code = drive(LIBRDKAFKA, "--dry-run", "--client", "nobody", "--client", "rdk")
+
+    told = capsys.readouterr()
+    assert code == 0
+    assert told.err == (
+        "fetchgate replay drive: no request is of --client nobody; the capture has the client ids: rdk\n"
+    )
+    assert "Would send 435 requests" in told.out
+
+
+def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pcap"
+    empty.write_bytes(Path(LIBRDKAFKA).read_bytes()[:24])
+
+    assert drive(str(empty), "--dry-run") == 3
     assert capsys.readouterr().err == (
         "fetchgate replay drive: nothing to play: no Kafka requests in the input\n"
     )
@@ -170,7 +194,7 @@ def test_a_target_without_the_topics_is_reported(capsys: pytest.CaptureFixture[s
         code = drive(LIBRDKAFKA, "--target", str(target.address), "--speed", "max")
 
     told = capsys.readouterr()
-    assert code == 1
+    assert code == 3
     assert "322 Fetch: the target has none of its partitions at this broker" in told.out
     assert told.err == NONE_LEFT
 
@@ -190,7 +214,7 @@ def test_what_leads_to_fetches_is_not_played_without_them(capsys: pytest.Capture
         asked = len(gate.of(ApiKey.METADATA))
 
     told = capsys.readouterr()
-    assert code == 1
+    assert code == 3
     assert told.err == NONE_LEFT
     assert "Metadata: not needed: no fetch can be sent" in told.out
     assert "0 of 0 requests played" in told.out
@@ -219,6 +243,33 @@ def test_a_run_without_fetches_tells_no_saving(capsys: pytest.CaptureFixture[str
     assert "2 of 2 requests played" in out
     assert "No fetch was played, so there is no saving to report." in out
     assert "% of fetch bytes saved" not in out
+
+
+def test_a_run_in_which_every_response_has_an_error_is_no_success(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with served() as target:
+        target.canned[ApiKey.HEARTBEAT] = bytes(4) + b"\0\x19"
+        target.versions = {ApiKey.METADATA: (12, 12), ApiKey.LIST_OFFSETS: (1, 1), ApiKey.HEARTBEAT: (0, 4)}
+        code = drive(LIBRDKAFKA, "--target", str(target.address), "--include", "Heartbeat", "--speed", "max")
+
+    told = capsys.readouterr()
+    assert code == 3
+    assert "every response has an error" in told.err
+    assert "Heartbeat" in told.out
+
+
+def test_fetches_without_a_response_have_no_saving(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as target, served() as gate, admin_endpoint() as admin:
+        for each in (target, gate):
+            each.hang_up = lambda frame: frame[1] == ApiKey.FETCH
+        addresses = ("--target", str(gate.address), "--against", str(target.address), "--admin", admin)
+        code = drive(LIBRDKAFKA, *addresses, "--speed", "max")
+
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "% of fetch bytes saved" not in out
+    assert "No fetch was played, so there is no saving to report." in out
 
 
 def test_against_without_the_gateways_admin_endpoint_is_one_line_with_the_remedy(
@@ -275,7 +326,7 @@ def test_a_file_that_is_no_capture_is_reported_and_the_others_are_played(
     told = capsys.readouterr().err
     beside = drive(str(bad), LIBRDKAFKA, "--dry-run")
 
-    assert (alone, beside) == (1, 3)
+    assert (alone, beside) == (3, 3)
     assert "bad.pcap" in told
     out = capsys.readouterr().out
     assert "435 requests" in out
