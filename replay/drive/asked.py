@@ -11,6 +11,7 @@ import numpy.typing as npt
 from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
+from replay.drive.naming import named_partitions
 from replay.drive.script import CapturedConnection, Script
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -76,6 +77,26 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
             topic = found.setdefault(topic_name(request.layout, key, names), Asked())
             topic.add(entries["partition"].astype(np.intp), entries["offset"].astype(np.int64))
     return found
+
+
+def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int]:
+    """Return the topics that requests of a script name, and how many partitions each must have.
+
+    As many as the capture's Metadata told, or as many as requests name. An id without a name is no topic.
+
+    Args:
+        script: what is played.
+        fetched_topics: what `asked` returned for it.
+    """
+    found = {name: len(topic.lowest) for name, topic in fetched_topics.items()}
+    for id_ in nameless(script):
+        found.pop(id_.hex(), None)
+    frames = {step.frame: step for line in script.connections for step in line.steps}
+    for step in frames.values():
+        for name, partition in named_partitions(step.api_key, step.version, step.frame, step.body):
+            if 0 <= partition < MAX_PARTITION:
+                found[name] = max(found.get(name, 0), partition + 1)
+    return {name: max(count, script.partitions.get(name, 0)) for name, count in found.items()}
 
 
 def nameless(script: Script) -> list[bytes]:

@@ -66,6 +66,8 @@ examples:
       as fast as responses come, at most 2000 requests a second; writes the figures as a table
   fetchgate replay drive morning.pcap --target kafka:9092 --speed 10 --connections 20 --duration 60
       ten times as fast, twenty clients for each captured one, for a minute
+  fetchgate replay drive morning.pcap --target kafka:9092 --create-topics --include Produce
+      at an empty cluster, with the records that the capture's producers wrote
   fetchgate replay drive morning.pcap --dry-run
       print what would be sent
 
@@ -165,6 +167,12 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "offset becomes the target's latest, so an idle partition stays idle; earliest: the "
         "lowest captured offset becomes the target's earliest; clamp: as captured, but an offset "
         "that the target does not have becomes the nearest one that it has; keep: as captured",
+    )
+    parser.add_argument(
+        "--create-topics",
+        action="store_true",
+        help="create the topics that the target lacks, with the partitions that the capture tells of and the "
+        "broker's default of replicas (one below Kafka 2.4)",
     )
     parser.add_argument(
         "--include",

@@ -14,8 +14,8 @@ LAYOUTS: Final[dict[int, str]] = {
     ),
     ApiKey.LIST_OFFSETS: "int32@2+ [string [int32 error int64[]@0 int64@1+ int64@1+ int32@4+]]",
     ApiKey.METADATA: (
-        "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ [error string uuid@10+ bool@1+ [error "
-        "int32 int32 int32@7+ int32[] int32[] int32[]@5+] int32@8+] int32@8-10 error@13+"
+        "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ [error topic uuid@10+ bool@1+ [error "
+        "partition int32 int32@7+ int32[] int32[] int32[]@5+] int32@8+] int32@8-10 error@13+"
     ),
     ApiKey.OFFSET_COMMIT: "int32@3+ [string@0-9 uuid@10+ [int32 error]]",
     ApiKey.OFFSET_FETCH: (
@@ -213,7 +213,11 @@ def read_errors(api_key: int, version: int, pieces: Iterable[Buffer]) -> Errors 
         marks = find(layout, api_key, version, frame, body)
     except ProtocolError:
         return None
-    codes = [(mark.depth, int.from_bytes(frame[mark.start : mark.end], signed=True)) for mark in marks]
+    codes = [
+        (mark.depth, int.from_bytes(frame[mark.start : mark.end], signed=True))
+        for mark in marks
+        if mark.word == "error"
+    ]
     return Errors(
         tuple(code for depth, code in codes if code and not depth),
         tuple(code for depth, code in codes if code and depth),

@@ -38,8 +38,9 @@ _SIZES: Final = {
     "int64": 8,
     "uuid": UUID_BYTES,
     "error": 2,
+    "partition": 4,
 }
-_MARKS: Final = frozenset({"error", "group", "transaction"})
+_MARKS: Final = frozenset({"error", "topic", "partition", "group", "transaction"})
 _TOKEN: Final = re.compile(r"\s*(?P<word>\?\(|[(\[)\]]|\w+(?:\[\])?)(?:@(?P<since>\d+)(?P<until>\+|-\d+)?)?")
 _LATEST: Final = 0x7FFF
 
@@ -48,7 +49,8 @@ class Mark(NamedTuple):
     """A field that was searched for."""
 
     word: str
-    """`error`: an error code; `group`: a group id; `transaction`: a transactional id."""
+    """`error`: an error code; `topic`: a topic's name; `partition`: its number in its topic; `group`: a group
+    id; `transaction`: a transactional id. Error codes and partitions are numbers, the others strings."""
     depth: int
     """0: a field of the message itself; more: one of a struct within it."""
     start: int
@@ -145,7 +147,7 @@ class _Walk:
         if field.size:
             return self._skip(at, field.size)
         match field.word:
-            case "string" | "group" | "transaction":
+            case "string" | "topic" | "group" | "transaction":
                 return self._string(self._body, at)[1]
             case "bytes" | "records":
                 return self._bytes(at)
@@ -169,10 +171,11 @@ class _Walk:
     def _array(self, word: str, at: int, depth: int) -> int:
         """Walk an array of numbers or strings."""
         count, at = self._count(self._body, at)
-        if word in _SIZES:
-            return self._skip(at, _SIZES[word] * (count or 0))
+        size = _SIZES.get(word, 0)
+        if size and word not in _MARKS:
+            return self._skip(at, size * (count or 0))
         for _ in range(count or 0):
-            end = self._string(self._body, at)[1]
+            end = self._skip(at, size) if size else self._string(self._body, at)[1]
             if word in _MARKS:
                 self.found.append(Mark(word, depth + 1, at, end))
             at = end

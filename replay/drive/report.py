@@ -108,6 +108,8 @@ class DriveReport(TypedDict):
     behind_seconds: float
     """The longest delay of a request after its time."""
     left_out: list[LeftOutRow]
+    created_topics: dict[str, int]
+    """The topics that were created, and how many partitions they got."""
     missing_topics: dict[str, int]
     """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
     led_elsewhere: dict[str, int]
@@ -326,6 +328,9 @@ def _notes(report: DriveReport) -> list[RenderableType]:
     if report["left_out"]:
         lines.append("Left out:")
     lines += [_left_out(row) for row in report["left_out"]]
+    if created := report["created_topics"]:
+        names = ", ".join(f"{shown(name)} ({plural(count, 'partition')})" for name, count in created.items())
+        lines.append(f"Topics created: {names}")
     if missing := report["missing_topics"]:
         names = ", ".join(shown(name) for name in missing)
         lines.append(

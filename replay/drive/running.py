@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from replay.drive.asked import asked, fetched
+from replay.drive.asked import asked, fetched, needed
 from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
@@ -60,6 +60,8 @@ class Options:
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None
+    create_topics: bool = False
+    """Whether topics that a target lacks are created there."""
 
     def settings(self) -> Settings:
         """Return the settings as the report has them."""
@@ -89,6 +91,7 @@ def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveRepo
         "lost": {},
         "behind_seconds": 0.0,
         "left_out": left_out_rows(script.left_out),
+        "created_topics": {},
         "missing_topics": {},
         "led_elsewhere": {},
         "interrupted": False,
@@ -147,7 +150,12 @@ async def _sides(script: Script, options: Options) -> list[TargetSide]:
         if address is None:
             continue
         try:
-            target = await look(address, topics, offsets=options.offsets is not OffsetPolicy.KEEP)
+            target = await look(
+                address,
+                topics,
+                offsets=options.offsets is not OffsetPolicy.KEEP,
+                create=needed(script, topics) if options.create_topics else None,
+            )
         except TargetError as error:
             raise TargetError(f"{flag} {error}") from None
         found.append(
@@ -212,6 +220,7 @@ class _Played(TypedDict):
     sent: int
     lost: dict[str, int]
     behind_seconds: float
+    created_topics: dict[str, int]
     missing_topics: dict[str, int]
     led_elsewhere: dict[str, int]
     connection_errors: dict[str, int]
@@ -221,7 +230,9 @@ class _Played(TypedDict):
 def _played(player: Player, pace: Pace, sides: Iterable[TargetSide]) -> _Played:
     missing: Counter[str] = Counter()
     elsewhere: Counter[str] = Counter()
+    created: dict[str, int] = {}
     for side in sides:
+        created |= side.target.created
         missing |= side.fetches.missing
         elsewhere |= side.fetches.elsewhere
     return {
@@ -231,6 +242,7 @@ def _played(player: Player, pace: Pace, sides: Iterable[TargetSide]) -> _Played:
         "sent": player.sent,
         "lost": {side.name: side.lost for side in sides},
         "behind_seconds": round(pace.behind, 3),
+        "created_topics": dict(sorted(created.items())),
         "missing_topics": dict(sorted(missing.items())),
         "led_elsewhere": dict(sorted(elsewhere.items())),
         "connection_errors": dict(player.errors.most_common()),

@@ -12,6 +12,7 @@ from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.drive.errors import Errors, read_errors
+from replay.drive.naming import metadata_partitions
 from replay.drive.tally import DriveTotals, FetchSummary, read_fetch
 
 READS: Final = frozenset(
@@ -136,6 +137,8 @@ class Script:
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
     """Topic id -> name, from the capture's Metadata responses."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Topic -> how many partitions it had, from the capture's Metadata responses."""
     clients: set[str] = field(default_factory=set)
     """All client ids in the capture, those that are not played included."""
 
@@ -193,6 +196,7 @@ class ScriptMaker:
         self._frames: dict[bytes, bytes] = {}
         self._left_out: Counter[LeftOut] = Counter()
         self._topics: dict[bytes, str] = {}
+        self._partitions: dict[str, int] = {}
 
     def add(self, item: Exchange | ConnectionEnd) -> None:
         """Add an exchange, or the end of a connection, in any order."""
@@ -201,6 +205,8 @@ class ScriptMaker:
             return
         if item.api_key >= 0:
             self._clients.add(item.client_id)
+        if item.api_key == ApiKey.METADATA and item.response and not item.response_missing:
+            self._learn_partitions(item)
         if self._wanted and item.client_id not in self._wanted:
             return
         if item.api_key < 0:
@@ -242,7 +248,11 @@ class ScriptMaker:
             found.setdefault(name, []).append(draft)
         connections = self._connections(found)
         return Script(
-            connections=connections, left_out=self._left_out, topics=self._topics, clients=self._clients
+            connections=connections,
+            left_out=self._left_out,
+            topics=self._topics,
+            partitions=self._partitions,
+            clients=self._clients,
         )
 
     def _connections(self, found: dict[str, list[_Draft]]) -> list[CapturedConnection]:
@@ -261,6 +271,11 @@ class ScriptMaker:
             )
             for name, all_ in found.items()
         ]
+
+    def _learn_partitions(self, item: Exchange) -> None:
+        frame = b"".join(bytes(piece) for piece in item.response)
+        for topic, partition in metadata_partitions(item.api_version, frame):
+            self._partitions[topic] = max(self._partitions.get(topic, 0), partition + 1)
 
     def _leave(self, item: Exchange, reason: str) -> None:
         self._left_out[LeftOut(item.api_key, reason)] += 1

@@ -1,5 +1,6 @@
 """What a target has: its versions, brokers and topics, and the first and last offsets of partitions."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +25,7 @@ from proxy.protocol.primitives import (
     read_string,
     skip_tags,
 )
+from replay.drive.errors import error_name
 from replay.drive.mapping import Topic
 from replay.drive.wire import TargetConnection, TargetError, connect
 
@@ -35,6 +37,11 @@ _LATEST, _EARLIEST = -1, -2
 _CLIENT: Final = (-1).to_bytes(4, signed=True)
 """The replica_id of a client."""
 _MAX_PARTITIONS: Final = 1_000_000
+_CREATE_TOPICS_VERSIONS: Final = (2, 4)
+"""Brokers from 1.0 to 4.3 speak one of these versions; they differ in what their fields may be."""
+TOPIC_ALREADY_EXISTS: Final = 36
+_CREATE_SECONDS: Final = 30.0
+_CREATE_POLL_SECONDS: Final = 0.1
 
 Versions = dict[int, tuple[int, int]]
 """API key -> lowest and highest version."""
@@ -58,6 +65,10 @@ class Target:
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
     """The requested topics that exist."""
+    controller: int = -1
+    """The node that creates topics; -1: unknown."""
+    created: dict[str, int] = field(default_factory=dict)
+    """The topics that were created here, and how many partitions they got."""
 
     def speaks(self, api_key: int, version: int) -> bool:
         """Tell whether it speaks a version of an API."""
@@ -71,21 +82,27 @@ class Target:
         return Place(self.brokers[leader], leader)
 
 
-async def look(address: Address, names: Iterable[str], *, offsets: bool) -> Target:
+async def look(
+    address: Address, names: Iterable[str], *, offsets: bool, create: Mapping[str, int] | None = None
+) -> Target:
     """Ask a target for its versions, brokers, topics and offsets.
 
     Args:
         address: the address of the target.
-        names: the topics to ask for; none is created.
+        names: the topics to ask for.
         offsets: whether to ask for the earliest and the latest offsets.
+        create: the topics that are created if they are missing, and how many partitions each gets.
 
     Raises:
-        TargetError: it can't be reached, or does not respond as a Kafka broker does.
+        TargetError: it can't be reached, does not respond as a Kafka broker does, or can't create a topic.
     """
     connection = await connect(address)
     try:
         target = Target(address=address, versions=await _versions(connection))
-        await _describe(connection, target, sorted(names))
+        await _describe(connection, target, sorted({*names, *(create or ())}))
+        missing = {name: count for name, count in (create or {}).items() if name not in target.topics}
+        if missing:
+            await _create(connection, target, missing)
         if offsets:
             await _find_offsets(connection, target)
     except ProtocolError as error:
@@ -121,7 +138,7 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         raise TargetError(
             f"{error} when asked for Metadata (does it require authentication? drive does not support it)"
         ) from None
-    target.brokers, target.topics = read_metadata(response, version)
+    target.brokers, target.controller, target.topics = read_metadata(response, version)
 
 
 def metadata_request(version: int, names: list[str]) -> bytes:
@@ -175,8 +192,11 @@ class _Reader:
         self.bytes_(4 * self.count())
 
 
-def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], dict[str, Topic]]:
-    """Read a Metadata response (v4 to v12): brokers by node id, topics without an error by name.
+def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], int, dict[str, Topic]]:
+    """Read a Metadata response (v4 to v12).
+
+    Returns:
+        Brokers by node id, the controller's node id, and topics without an error by name.
 
     Raises:
         ProtocolError: it does not parse.
@@ -190,7 +210,7 @@ def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], dict[s
         reader.string()  # rack
         reader.tags()
     reader.string()  # cluster_id
-    reader.int32()  # controller_id
+    controller = reader.int32()
     topics: dict[str, Topic] = {}
     for _ in range(reader.count()):
         error = reader.int16()
@@ -198,7 +218,7 @@ def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], dict[s
         topic = _read_topic(reader)
         if error == ErrorCode.NONE:
             topics[name] = topic
-    return brokers, topics
+    return brokers, controller, topics
 
 
 def _read_topic(reader: _Reader) -> Topic:
@@ -231,6 +251,74 @@ def _read_topic(reader: _Reader) -> Topic:
     for partition, (leader, epoch) in leaders.items():
         topic.leaders[partition], topic.leader_epochs[partition] = leader, epoch
     return topic
+
+
+async def _create(connection: TargetConnection, target: Target, topics: Mapping[str, int]) -> None:
+    """Create topics, and wait until each partition has a leader that responds with its offsets.
+
+    Metadata tells of a leader before it knows itself that it leads: until then it responds with errors.
+    """
+    lowest, highest = target.versions.get(ApiKey.CREATE_TOPICS, (0, -1))
+    version = min(highest, _CREATE_TOPICS_VERSIONS[1])
+    if version < max(lowest, _CREATE_TOPICS_VERSIONS[0]):
+        raise TargetError(
+            f"{connection.address}: speaks no CreateTopics of v2 to v4; create the topics yourself"
+        )
+    address = target.place(target.controller).address  # with ZooKeeper only the controller creates topics
+    peer = connection if address == connection.address else await connect(address)
+    try:
+        response = await peer.ask(ApiKey.CREATE_TOPICS, version, create_request(version, topics))
+    finally:
+        if peer is not connection:
+            peer.close()
+    for name, error in read_created(response).items():
+        if error not in {ErrorCode.NONE, TOPIC_ALREADY_EXISTS}:
+            raise TargetError(f"{address}: topic {name} can't be created: error {error_name(error)}")
+    names = sorted({*target.topics, *topics})
+    try:
+        async with asyncio.timeout(_CREATE_SECONDS):
+            while not all(_serves(target, name, count) for name, count in topics.items()):
+                await asyncio.sleep(_CREATE_POLL_SECONDS)
+                await _describe(connection, target, names)
+                await _find_offsets(connection, target)
+    except TimeoutError:
+        waiting = ", ".join(name for name, count in topics.items() if not _serves(target, name, count))
+        raise TargetError(
+            f"{connection.address}: no leaders in {_CREATE_SECONDS:.0f} s for the created topics {waiting}"
+        ) from None
+    target.created = dict(topics)
+
+
+def _serves(target: Target, name: str, partitions: int) -> bool:
+    topic = target.topics.get(name)
+    return topic is not None and topic.partitions >= partitions and bool((topic.latest >= 0).all())
+
+
+def create_request(version: int, topics: Mapping[str, int]) -> bytes:
+    """Write a CreateTopics request (v2 to v4).
+
+    From v4 on a broker can choose its default replication factor (KIP-464); before, each partition gets one
+    replica.
+    """
+    replication = (-1 if version >= 4 else 1).to_bytes(2, signed=True)
+    entries = [
+        encode_string(name.encode()) + count.to_bytes(4) + replication + encode_count(0) + encode_count(0)
+        for name, count in topics.items()
+    ]
+    timeout_ms = int(_CREATE_SECONDS * 1000).to_bytes(4)
+    return encode_count(len(entries)) + b"".join(entries) + timeout_ms + b"\x00"  # not validate_only
+
+
+def read_created(response: bytes) -> dict[str, int]:
+    """Read a CreateTopics response (v2 to v4): the error code of each topic."""
+    _, at = read_int32(response, 0)  # throttle_time_ms
+    count, at = read_count(response, at)
+    errors: dict[str, int] = {}
+    for _ in range(count or 0):
+        name, at = read_string(response, at)
+        errors[(name or b"").decode(errors="replace")], at = read_int16(response, at)
+        _, at = read_string(response, at)  # error_message
+    return errors
 
 
 async def _find_offsets(connection: TargetConnection, target: Target) -> None:

@@ -29,6 +29,8 @@ class Served:
     """So many fetches must be there before the first of them is answered."""
     canned: dict[int, bytes] = field(default_factory=dict)
     """The body of every response to an API key, where the header has no tags."""
+    create_error: int = 0
+    """The error of every topic that is to be created."""
     closes_after: int = -1
     """API key; having answered such a request it closes the connection."""
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
@@ -53,6 +55,8 @@ class Served:
             return head + offsets(self.broker, frame)
         if key in self.canned:
             return head + self.canned[key]
+        if key == ApiKey.CREATE_TOPICS:
+            return head + created(self.broker, frame, self.create_error)
         if key == ApiKey.PRODUCE:
             return None
         return self.broker.handle(frame, 0.0)
@@ -108,6 +112,20 @@ def offsets(broker: ModelBroker, frame: bytes) -> bytes:
             parts.append(index.to_bytes(4) + b"\0\0" + (-1).to_bytes(8, signed=True) + offset.to_bytes(8))
         topics.append(raw.string(name) + raw.array(parts))
     return raw.array(topics)
+
+
+def created(broker: ModelBroker, frame: bytes, error: int) -> bytes:
+    """CreateTopics v2 to v4: the model makes the topics, unless there is an error."""
+    reader = raw.Reader(frame, 8)
+    reader.string()
+    topics = []
+    for _ in range(reader.int32()):
+        name = reader.string() or ""
+        partitions, _, _, _ = reader.int32(), reader.int16(), reader.int32(), reader.int32()
+        if not error:
+            broker.create_topic(name, partitions)
+        topics.append(raw.string(name) + error.to_bytes(2) + raw.string(None))
+    return bytes(4) + raw.array(topics)
 
 
 @asynccontextmanager

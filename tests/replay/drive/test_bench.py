@@ -14,7 +14,7 @@ from tools.kafka.ports import free_ports
 def test_its_metadata_names_itself_and_the_captures_topic() -> None:
     address = Address("127.0.0.1", 1234)
 
-    brokers, topics = read_metadata(metadata(address), 12)
+    brokers, _, topics = read_metadata(metadata(address), 12)
 
     assert brokers == {1: address}
     assert topics.keys() == {TOPIC}

@@ -205,6 +205,36 @@ NONE_LEFT = (
 )
 
 
+def test_topics_that_are_missing_are_created_with_the_captures_partitions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with served() as target:
+        target.broker.delete_topic("events")
+        target.versions[ApiKey.CREATE_TOPICS] = (2, 7)
+        addresses = ("--target", str(target.address))
+        code = drive(LIBRDKAFKA, *addresses, "--create-topics", "--speed", "max", "--limit", "200")
+
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    assert "Topics created: events (100 partitions)" in told.out
+    assert len(target.broker.topics["events"].partitions) == 100
+    assert target.of(ApiKey.FETCH)
+
+
+def test_a_topic_that_cannot_be_created_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as target:
+        target.broker.delete_topic("events")
+        target.versions[ApiKey.CREATE_TOPICS] = (2, 7)
+        target.create_error = 29
+        code = drive(LIBRDKAFKA, "--target", str(target.address), "--create-topics", "--speed", "max")
+
+    assert code == 1
+    assert capsys.readouterr().err == (
+        f"fetchgate replay drive: --target {target.address}: topic events can't be created: "
+        "error 29 TOPIC_AUTHORIZATION_FAILED\n"
+    )
+
+
 def test_what_leads_to_fetches_is_not_played_without_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Metadata and the like would pass; minutes of them, and a saving of nothing, would look like a run."""
     with served() as target, served() as gate, admin_endpoint() as admin:

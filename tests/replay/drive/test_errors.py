@@ -1,77 +1,21 @@
 """Error codes are found in the responses of every API at every version, as kio's schemas have them."""
 
 import dataclasses
-import datetime as dt
-import importlib
 import io
 import itertools
-import pkgutil
 from collections.abc import Iterator
-from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-import kio.schema
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from proxy.protocol.api import ApiKey, response_header
 from replay.drive.errors import LAYOUTS, Errors, error_name, read_errors
+from tests.replay.drive.kio_entities import classes, made
 from tools.kafka import raw
 
-
-def _responses() -> Iterator[tuple[int, int, type[Any]]]:
-    """The API key, the version and the class of every response that kio knows."""
-    for api in pkgutil.iter_modules(kio.schema.__path__):
-        module = importlib.import_module(f"kio.schema.{api.name}")
-        for version in pkgutil.iter_modules(module.__path__) if api.ispkg else ():
-            name = f"kio.schema.{api.name}.{version.name}.response"
-            if not (Path(module.__path__[0]) / version.name / "response.py").exists():
-                continue
-            found = importlib.import_module(name)
-            (cls,) = [
-                each
-                for each in vars(found).values()
-                if isinstance(each, type) and each.__module__ == name and each.__type__.name == "response"  # type: ignore[attr-defined]  # kio's own
-            ]
-            yield cls.__api_key__, cls.__version__, cls
-
-
-RESPONSES = {(key, version): cls for key, version, cls in _responses() if key in set(ApiKey)}
-_PLAIN: dict[str, Any] = {
-    "bool": True,
-    "uuid": None,
-    "string": "s",
-    "bytes": b"b",
-    "records": b"r",
-    "float64": 1.0,
-    "datetime_i64": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
-    **dict.fromkeys(("timedelta_i32", "timedelta_i64"), dt.timedelta(milliseconds=5)),
-}
-
-
-def _made(cls: type[Any], codes: Iterator[int]) -> Any:
-    """A message with two elements in each array, where each error code is another one."""
-    hints = get_type_hints(cls)
-    values = {}
-    for field in dataclasses.fields(cls):
-        if "tag" not in field.metadata or field.default is dataclasses.MISSING:
-            values[field.name] = _value(field, hints[field.name], codes)
-    return cls(**values)
-
-
-def _value(field: "dataclasses.Field[Any]", hint: Any, codes: Iterator[int]) -> Any:
-    if get_origin(hint) is UnionType:
-        hint = next(each for each in get_args(hint) if each is not type(None))
-    if get_origin(hint) is tuple:
-        return tuple(_value(field, get_args(hint)[0], codes) for _ in range(2))
-    if dataclasses.is_dataclass(hint):
-        return _made(hint, codes)  # type: ignore[arg-type]  # it is a class
-    kind = field.metadata["kafka_type"]
-    if field.name.endswith("error_code"):
-        return ErrorCode(next(codes)) if kind == "error_code" else next(codes)
-    return _PLAIN.get(kind, 1)
+RESPONSES = classes("response")
 
 
 def _codes(message: Any, depth: int = 0) -> Iterator[tuple[int, int]]:
@@ -97,7 +41,7 @@ def _frame(key: int, version: int, message: Any) -> bytes:
     ("key", "version"), sorted(each for each in RESPONSES if each[0] in LAYOUTS), ids=str
 )
 def test_every_error_code_of_a_response_is_found(key: int, version: int) -> None:
-    message = _made(RESPONSES[key, version], itertools.count(1))
+    message = made(RESPONSES[key, version], itertools.count(1))
     expected = [*_codes(message)]
 
     assert read_errors(key, version, [_frame(key, version, message)]) == Errors(
@@ -107,7 +51,7 @@ def test_every_error_code_of_a_response_is_found(key: int, version: int) -> None
 
 def test_no_api_with_error_codes_is_left_out() -> None:
     """Fetch has a reader of its own; the rest are requests that only brokers and controllers send."""
-    with_codes = {key for (key, _), cls in RESPONSES.items() if any(_codes(_made(cls, itertools.cycle([1]))))}
+    with_codes = {key for (key, _), cls in RESPONSES.items() if any(_codes(made(cls, itertools.cycle([1]))))}
     among_brokers = {"ENVELOPE", "VOTE", "BEGIN_QUORUM_EPOCH", "END_QUORUM_EPOCH", "FETCH_SNAPSHOT"} | {
         *("ALTER_PARTITION", "BROKER_REGISTRATION", "BROKER_HEARTBEAT", "CONTROLLER_REGISTRATION"),
         *("ALLOCATE_PRODUCER_IDS", "ASSIGN_REPLICAS_TO_DIRS", "UPDATE_RAFT_VOTER"),

@@ -107,6 +107,30 @@ def test_sessions_of_a_java_client_are_the_targets_own(
     assert {row["api"] for row in report["left_out"]}.isdisjoint({"Fetch"})
 
 
+def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path) -> None:
+    """A topic of the same length replaces the captured one, so that it is missing on every run."""
+    capture = tmp_path / "renamed.pcap"
+    capture.write_bytes((CAPTURES / "librdkafka-100p.pcap").read_bytes().replace(b"events", b"stneve"))
+    report = drive(str(capture.with_suffix("")), "--target", broker.address, "--create-topics")
+
+    assert report["created_topics"] == {"stneve": 100}
+    assert report["missing_topics"] == {}
+    played = fetches(report, "target")
+    assert (played["sent"], played["errors"], played["partition_errors"]) == (322, {}, {})
+
+
+def test_errors_of_groups_are_told(drive: Drive, broker: Broker) -> None:
+    """The member of the capture is none of the target's groups."""
+    groups = "JoinGroup,SyncGroup,Heartbeat,LeaveGroup,OffsetCommit"
+    report = drive("librdkafka-rebalance", "--target", broker.address, "--create-topics", "--include", groups)
+
+    rows = {row["api"]: row for row in report["figures"] if row["side"] == "target"}
+    for api in ("Heartbeat", "LeaveGroup", "OffsetCommit"):
+        assert rows[api]["failed"] == rows[api]["answered"] > 0, api
+    assert rows["Heartbeat"]["errors"].keys() == {"25"}  # UNKNOWN_MEMBER_ID
+    assert not any(row["unreadable"] for row in report["figures"])
+
+
 def test_every_client_at_once(drive: Drive, broker: Broker) -> None:
     report = drive("many-clients-any", "--target", broker.address)
 

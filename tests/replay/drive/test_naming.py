@@ -1,0 +1,92 @@
+"""What requests name: every version of kio's is read, and group ids get a suffix in place."""
+
+import io
+import itertools
+from typing import Any
+
+import pytest
+from kio.serial import entity_reader, entity_writer
+
+from proxy.protocol.api import ApiKey, is_flexible, request_header
+from replay.drive.asked import asked, needed
+from replay.drive.naming import LAYOUTS, named_partitions, own_ids
+from tests.frames import fetch
+from tests.model.broker import ModelBroker
+from tests.replay.drive.captured import Capture, request, script
+from tests.replay.drive.kio_entities import classes, made
+from tools.kafka import raw
+
+REQUESTS = {each: cls for each, cls in classes("request").items() if each[0] in LAYOUTS}
+
+
+def _frame(key: int, version: int, message: Any) -> tuple[bytes, int]:
+    out = io.BytesIO()
+    entity_writer(type(message))(out, message)
+    tags = b"\0" if is_flexible(key, version) else b""
+    head = key.to_bytes(2) + version.to_bytes(2) + bytes(4) + raw.string("c") + tags
+    frame = raw.frame(head + out.getvalue())
+    return frame, request_header(frame, 4)[-1]
+
+
+@pytest.mark.parametrize(("key", "version"), sorted(REQUESTS), ids=str)
+def test_groups_and_transactional_ids_get_a_suffix_and_nothing_else_changes(key: int, version: int) -> None:
+    cls = REQUESTS[key, version]
+    message = made(cls, itertools.count(1))
+    frame, body = _frame(key, version, message)
+
+    changed = own_ids(key, version, frame, body, b"-2")
+
+    decoded, size = entity_reader(cls)(changed[body:], 0)
+    assert size == len(changed) - body
+    before, after = repr(message), repr(decoded)
+    key_ = ("key",) if key == ApiKey.FIND_COORDINATOR else ()
+    for name in ("group_id", "transactional_id", "v3_and_below_transactional_id", *key_):
+        before = before.replace(f" {name}='s'", f" {name}='s-2'").replace(f"({name}='s'", f"({name}='s-2'")
+    for name in ("groups", "groups_names", "group_ids", "coordinator_keys", "transactional_ids"):
+        before = before.replace(f"{name}=('s', 's')", f"{name}=('s-2', 's-2')")
+    assert after == before
+    assert after != repr(message) or key in {ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
+    assert own_ids(key, version, frame, body, b"") == frame
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        *((ApiKey.PRODUCE, version) for version in (3, 9, 12)),
+        *((ApiKey.LIST_OFFSETS, version) for version in (1, 7)),
+        *((ApiKey.OFFSET_COMMIT, version) for version in (2, 6, 9)),
+        *((ApiKey.OFFSET_FETCH, version) for version in (1, 7, 8)),
+        *((ApiKey.TXN_OFFSET_COMMIT, version) for version in (0, 3)),
+        *((ApiKey.OFFSET_FOR_LEADER_EPOCH, version) for version in (2, 4)),
+    ],
+)
+def test_partitions_of_topics_are_found(key: int, version: int) -> None:
+    frame, body = _frame(key, version, made(REQUESTS[key, version], itertools.count(1)))
+
+    assert set(named_partitions(key, version, frame, body)) == {("s", 1)}
+
+
+def test_a_request_that_is_not_understood_stays_as_it_is() -> None:
+    frame = request(ApiKey.HEARTBEAT, 0, b"\0\x09short")
+    body = request_header(frame, 4)[-1]
+
+    assert own_ids(ApiKey.HEARTBEAT, 0, frame, body, b"-2") == frame
+    assert [*named_partitions(ApiKey.HEARTBEAT, 0, frame, body)] == []
+
+
+def test_topics_have_as_many_partitions_as_anything_in_the_capture_names() -> None:
+    broker = ModelBroker()
+    broker.create_topic("t", 4)
+    capture = Capture(broker)
+    capture.say(fetch(11, ("t", 0), ("t", 2)), 0)
+    offsets = raw.array([raw.string("u") + raw.array([(6).to_bytes(4) + bytes(8)])])
+    capture.say(request(ApiKey.LIST_OFFSETS, 1, bytes(4) + offsets), 1, answered=False)
+    capture.say(fetch(13, ("gone", 0)), 2, answered=False)
+    answer = capture.say(request(ApiKey.METADATA, 1, raw.array([])), 3, answered=False)
+    parts = [b"\0\0" + n.to_bytes(4) + bytes(4) + raw.array([]) * 2 for n in range(12)]
+    topics = [b"\0\0" + raw.string(name) + b"\0" + raw.array(parts) for name in ("t", "other")]
+    answer.response = [raw.frame(bytes(4) + raw.array([]) + bytes(4) + raw.array(topics))]
+    answer.response_time = 1
+    found = script(capture)
+
+    assert needed(found, asked(found, found.topics)) == {"t": 12, "u": 7}
