@@ -33,7 +33,7 @@ from replay.drive.report import (
 )
 from replay.drive.running import Options, drive, plan
 from replay.drive.script import Script, name_of
-from replay.drive.wire import TargetError
+from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
 from replay.report.wording import shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
@@ -46,6 +46,7 @@ EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_PARTLY: Final = 3
+EXIT_SILENT: Final = 4
 _LISTED: Final = 20
 """So many client ids are listed at most."""
 
@@ -72,7 +73,8 @@ examples:
       print what would be sent
 
 exit codes: 0 done; 1 the target could not be reached, or a request got no response; 2 wrong usage; 3 nothing
-could be played, every response had an error, or parts of the input could not be read
+could be played, every response had an error, or parts of the input could not be read; 4 a broker did not
+respond within --timeout
 """
 
 
@@ -147,6 +149,14 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.positive,
         metavar="SECONDS",
         help="wait at most this time where the capture is silent for longer",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=values.positive,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help="how long to wait for a response, like request.timeout.ms of Kafka's clients; for that of a "
+        f"fetch its max_wait_ms longer; the run ends if a broker sends none (default: {TIMEOUT_SECONDS:g})",
     )
 
 
@@ -236,7 +246,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         report = _run(script, options, problems, dry=args.dry_run)
     except TargetError as error:
-        return _complain(str(error), EXIT_FAILED)
+        return _complain(str(error), EXIT_SILENT if isinstance(error, SilentError) else EXIT_FAILED)
     _print(report, script, args)
     return _exit_code(report, args)
 
@@ -299,6 +309,8 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
         most = _most(report["left_out"])
         why = f"none of the requests can be sent ({most}); the report lists what was left out"
         return _complain(f"nothing to play: {why}", EXIT_PARTLY)
+    if report["timed_out"]:
+        return EXIT_SILENT
     if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
     answered, failed = (

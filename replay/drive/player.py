@@ -8,6 +8,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.errors import read_errors
 from replay.drive.pacing import Pace
@@ -16,7 +17,7 @@ from replay.drive.sessions import Session, SideSessions
 from replay.drive.side import EARLIER, TargetSide
 from replay.drive.tally import read_fetch
 from replay.drive.target import Place
-from replay.drive.wire import TargetConnection, TargetError, connect
+from replay.drive.wire import SilentError, TargetConnection, TargetError
 
 Route = Mapping[str, Sequence[Place]]
 """By the name of a captured connection: the broker that it goes to at each side."""
@@ -90,6 +91,8 @@ class Player:
         """Steps that turned out not to be playable."""
         self.errors: Counter[str] = Counter()
         """Why connections failed, in a line each, and how often."""
+        self.timed_out = False
+        """Whether a broker did not respond in time."""
         self.seconds = 0.0
         """From the first connection to the last response."""
 
@@ -115,6 +118,7 @@ class Player:
         try:
             await self._steps(line)
         except TargetError as error:
+            self.timed_out |= isinstance(error, SilentError)
             self.errors[str(error)] += 1
         finally:
             for live in line.live:
@@ -147,6 +151,8 @@ class Player:
             if live.closed:
                 self._sides[number].lost += live.outstanding
                 line.live[number] = None
+                if live.silent:
+                    raise SilentError(f"{live.address}: gave up {line.captured.name}")
                 line.failures = 0 if live.responses else line.failures + 1
                 if line.failures > _MAX_RECONNECTS:
                     raise TargetError(
@@ -162,7 +168,7 @@ class Player:
             return
         for number, place in enumerate(line.places):
             if line.live[number] is None:
-                line.live[number] = await connect(place.address)
+                line.live[number] = await self._connect(number, place)
         order = range(len(self._sides))
         for number in reversed(order) if reverse else order:
             live, built = line.live[number], frames[number]
@@ -170,16 +176,30 @@ class Player:
                 self._send_at(self._sides[number], live, step, *built)
         self.sent += 1
 
+    async def _connect(self, side: int, place: Place) -> TargetConnection:
+        live = await self._sides[side].target.access.connect(place.address)
+        live.on_silence = partial(self._silent, self._sides[side], place.address)
+        return live
+
+    def _silent(self, side: TargetSide, address: Address, sent_at: float) -> None:
+        """End the run if a broker that did not respond in time has not responded to anything since."""
+        self.timed_out = True
+        if side.heard.get(address, 0.0) <= sent_at:
+            self._pace.stop()
+
     @staticmethod
     def _send_at(
         side: TargetSide, live: TargetConnection, step: Step, frame: bytes, session: Session | None
     ) -> None:
         side.tally.sent(step.api_key, len(frame))
-        live.send(frame, partial(_receive, side, step, session) if step.has_response else None)
+        live.send(frame, partial(_receive, side, live.address, step, session) if step.has_response else None)
 
 
-def _receive(side: TargetSide, step: Step, session: Session | None, frame: bytes, seconds: float) -> None:
+def _receive(
+    side: TargetSide, address: Address, step: Step, session: Session | None, frame: bytes, seconds: float
+) -> None:
     """Count a response and its errors, and update the session of its fetch."""
+    side.heard[address] = perf_counter()
     side.tally.answered(step.api_key, len(frame), seconds)
     if step.api_key != ApiKey.FETCH:
         side.tally.failed(step.api_key, read_errors(step.api_key, step.version, (frame,)))

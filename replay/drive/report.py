@@ -114,6 +114,8 @@ class DriveReport(TypedDict):
     """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
     led_elsewhere: dict[str, int]
     """Entries left out of distinct fetches because other brokers of the target lead them, by topic."""
+    timed_out: bool
+    """A broker did not respond in time."""
     connection_errors: dict[str, int]
     figures: list[Figures]
     saving: SavingFigures | None

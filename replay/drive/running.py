@@ -28,7 +28,7 @@ from replay.drive.saving import measured, scrape, settled
 from replay.drive.script import Script, captured
 from replay.drive.side import TargetSide, playable
 from replay.drive.target import Place, look
-from replay.drive.wire import TargetError
+from replay.drive.wire import TIMEOUT_SECONDS, Access, TargetError
 
 VERSION: Final = version("fetchgate")
 TARGET: Final = "target"
@@ -60,6 +60,8 @@ class Options:
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None
+    timeout: float = TIMEOUT_SECONDS
+    """Within so many seconds a response must come."""
     create_topics: bool = False
     """Whether topics that a target lacks are created there."""
 
@@ -95,6 +97,7 @@ def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveRepo
         "missing_topics": {},
         "led_elsewhere": {},
         "interrupted": False,
+        "timed_out": False,
         "connection_errors": {},
         "figures": figures(CAPTURE, captured(script.connections)),
         "saving": None,
@@ -155,9 +158,10 @@ async def _sides(script: Script, options: Options) -> list[TargetSide]:
                 topics,
                 offsets=options.offsets is not OffsetPolicy.KEEP,
                 create=needed(script, topics) if options.create_topics else None,
+                access=Access(timeout=options.timeout),
             )
         except TargetError as error:
-            raise TargetError(f"{flag} {error}") from None
+            raise type(error)(f"{flag} {error}") from None
         found.append(
             TargetSide(
                 name,
@@ -223,6 +227,7 @@ class _Played(TypedDict):
     created_topics: dict[str, int]
     missing_topics: dict[str, int]
     led_elsewhere: dict[str, int]
+    timed_out: bool
     connection_errors: dict[str, int]
     figures: list[Figures]
 
@@ -245,6 +250,7 @@ def _played(player: Player, pace: Pace, sides: Iterable[TargetSide]) -> _Played:
         "created_topics": dict(sorted(created.items())),
         "missing_topics": dict(sorted(missing.items())),
         "led_elsewhere": dict(sorted(elsewhere.items())),
+        "timed_out": player.timed_out,
         "connection_errors": dict(player.errors.most_common()),
         "figures": [row for side in sides for row in figures(side.name, side.tally)],
     }

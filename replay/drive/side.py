@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from replay.drive.asked import Asked
@@ -56,6 +57,8 @@ class TargetSide:
         self.tally = DriveTotals()
         self.lost = 0
         """Requests that should have had a response and got none."""
+        self.heard: dict[Address, float] = {}
+        """When each broker sent its last response (perf_counter)."""
         found = {
             topic: bounds_of(policy, target.topics[topic], asked[topic])
             for topic in asked.keys() & target.topics.keys()

@@ -27,7 +27,7 @@ from proxy.protocol.primitives import (
 )
 from replay.drive.errors import error_name
 from replay.drive.mapping import Topic
-from replay.drive.wire import TargetConnection, TargetError, connect
+from replay.drive.wire import Access, SilentError, TargetConnection, TargetError
 
 _METADATA_VERSIONS: Final = (4, 12)
 """From v4 on a request can forbid to create topics; brokers from 1.0 to 4.3 speak one of these versions."""
@@ -61,6 +61,7 @@ class Target:
     """The responses of one address."""
 
     address: Address
+    access: Access = field(default_factory=Access)
     versions: Versions
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -83,7 +84,12 @@ class Target:
 
 
 async def look(
-    address: Address, names: Iterable[str], *, offsets: bool, create: Mapping[str, int] | None = None
+    address: Address,
+    names: Iterable[str],
+    *,
+    offsets: bool,
+    create: Mapping[str, int] | None = None,
+    access: Access | None = None,
 ) -> Target:
     """Ask a target for its versions, brokers, topics and offsets.
 
@@ -92,13 +98,16 @@ async def look(
         names: the topics to ask for.
         offsets: whether to ask for the earliest and the latest offsets.
         create: the topics that are created if they are missing, and how many partitions each gets.
+        access: how connections are opened.
 
     Raises:
+        SilentError: it does not respond in time.
         TargetError: it can't be reached, does not respond as a Kafka broker does, or can't create a topic.
     """
-    connection = await connect(address)
+    access = access or Access()
+    connection = await access.connect(address)
     try:
-        target = Target(address=address, versions=await _versions(connection))
+        target = Target(address=address, access=access, versions=await _versions(connection))
         await _describe(connection, target, sorted({*names, *(create or ())}))
         missing = {name: count for name, count in (create or {}).items() if name not in target.topics}
         if missing:
@@ -134,6 +143,8 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         raise TargetError(f"{connection.address}: speaks no Metadata of v4 to v12 (is it a Kafka broker?)")
     try:
         response = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
+    except SilentError:
+        raise
     except TargetError as error:
         raise TargetError(
             f"{error} when asked for Metadata (does it require authentication? drive does not support it)"
@@ -265,7 +276,7 @@ async def _create(connection: TargetConnection, target: Target, topics: Mapping[
             f"{connection.address}: speaks no CreateTopics of v2 to v4; create the topics yourself"
         )
     address = target.place(target.controller).address  # with ZooKeeper only the controller creates topics
-    peer = connection if address == connection.address else await connect(address)
+    peer = connection if address == connection.address else await target.access.connect(address)
     try:
         response = await peer.ask(ApiKey.CREATE_TOPICS, version, create_request(version, topics))
     finally:
@@ -330,7 +341,7 @@ async def _find_offsets(connection: TargetConnection, target: Target) -> None:
             for name, topic in target.topics.items()
         }
         address = target.place(leader).address
-        peer = connection if address == connection.address else await connect(address)
+        peer = connection if address == connection.address else await target.access.connect(address)
         try:
             for timestamp in (_EARLIEST, _LATEST):
                 body = offsets_request({name: led[name] for name in led if led[name]}, timestamp)

@@ -1,7 +1,8 @@
 """A connection to a target: frames out, responses in, in the order of their requests.
 
-Exception
+Exceptions
   TargetError            a target can't be reached, or does not respond as a Kafka broker does
+    SilentError          it does not respond in time
 """
 
 import asyncio
@@ -13,20 +14,24 @@ from dataclasses import dataclass
 from socket import gaierror
 from struct import Struct
 from time import perf_counter
-from typing import Final, TypeAlias, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 from proxy.addresses import Address
-from proxy.protocol.api import is_flexible, response_header
-from proxy.protocol.primitives import ProtocolError, encode_string
+from proxy.protocol.api import ApiKey, is_flexible, request_header, response_header
+from proxy.protocol.primitives import ProtocolError, encode_string, read_int32
+from replay.drive.script import name_of
 
 CONNECT_SECONDS: Final = 10.0
-RESPONSE_SECONDS: Final = 60.0
-"""Longer than any client's fetch waits; a target that needs longer is given up."""
+"""Within this time, or the timeout if it is shorter, a connection must be open."""
+TIMEOUT_SECONDS: Final = 30.0
+"""That of Kafka's clients (request.timeout.ms)."""
 MAX_FRAME: Final = 1 << 30
 _SMALLEST_RESPONSE: Final = 4
 _CLIENT_ID: Final = b"fetchgate-drive"
 _HEADER: Final = Struct(">hhi")
 _LENGTH: Final = Struct(">i")
+_KEY: Final = Struct(">hh")
+"""api_key and api_version, behind the length."""
 
 OnResponse: TypeAlias = Callable[[bytes, float], None]
 """Called with a whole response and the seconds that it took."""
@@ -36,20 +41,35 @@ class TargetError(Exception):
     """A target can't be reached, or does not respond as a Kafka broker does; the text is one line."""
 
 
+class SilentError(TargetError):
+    """A target does not respond in time."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     correlation_id: int
     sent_at: float
+    frame: bytes
     on_response: OnResponse
 
 
 class TargetConnection(asyncio.Protocol):
-    """One connection; `connect` makes it."""
+    """One connection; `Access.connect` makes it.
 
-    def __init__(self, address: Address) -> None:
+    Args:
+        address: of the peer.
+        timeout: within so many seconds a response must come, to a fetch within its max_wait_ms more.
+    """
+
+    def __init__(self, address: Address, timeout: float = TIMEOUT_SECONDS) -> None:
         self.address = address
+        self.timeout = timeout
         self.error: str = ""
         """Why it is closed, if the peer closed it or a response was wrong."""
+        self.silent = False
+        """Whether it was closed because a response did not come in time."""
+        self.on_silence: Callable[[float], None] | None = None
+        """Called then, with the time (perf_counter) at which the request was sent."""
         self.responses = 0
         """How many responses came."""
         self._loop = asyncio.get_running_loop()
@@ -59,6 +79,7 @@ class TargetConnection(asyncio.Protocol):
         self._received = bytearray()
         self._most = 0
         self._enough: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def outstanding(self) -> int:
@@ -81,27 +102,36 @@ class TargetConnection(asyncio.Protocol):
         if self._transport is not None:  # otherwise it was just lost, which `until` reports
             self._transport.write(b"".join((frame[:8], self._correlation_id.to_bytes(4), frame[12:])))
         if on_response is not None:
-            self._waiting.append(_Waiting(self._correlation_id, perf_counter(), on_response))
+            self._waiting.append(_Waiting(self._correlation_id, perf_counter(), frame, on_response))
+            if self._timer is None:
+                self._timer = self._loop.call_later(self.timeout, self._check_time)
 
-    async def until(self, most: int, seconds: float = RESPONSE_SECONDS) -> None:
+    async def until(self, most: int) -> None:
         """Wait until at most `most` requests have no response yet.
 
         Raises:
-            TargetError: it was closed, or not enough responses came within so many seconds.
+            SilentError: a response did not come in time.
+            TargetError: it was closed.
         """
         if len(self._waiting) > most and not self.error:
             self._most = most
             self._enough = self._loop.create_future()
             try:
-                async with asyncio.timeout(seconds):
-                    await self._enough
-            except TimeoutError:
-                self.error = f"no response in {seconds:.0f} s"
-                self.close()
+                await self._enough
             finally:
                 self._enough = None
         if self.error and len(self._waiting) > most:
-            raise TargetError(f"{self.address}: {self.error}")
+            self.fail()
+
+    def fail(self) -> NoReturn:
+        """Raise why it is closed.
+
+        Raises:
+            SilentError: a response did not come in time.
+            TargetError: any other reason.
+        """
+        text = f"{self.address}: {self.error or 'closed'}"
+        raise SilentError(text) if self.silent else TargetError(text)
 
     async def ask(self, api_key: int, version: int, body: bytes) -> bytes:
         """Send a request and return the body of its response.
@@ -115,7 +145,7 @@ class TargetConnection(asyncio.Protocol):
         self.send(len(content).to_bytes(4) + content, lambda response, _: responses.append(response))
         await self.until(0)
         if not responses:
-            raise TargetError(f"{self.address}: {self.error or 'closed'}")
+            self.fail()
         try:
             return responses[0][response_header(responses[0], 4, api_key, version)[1] :]
         except ProtocolError as error:
@@ -143,10 +173,29 @@ class TargetConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
         self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self.error:
             self.error = "closed by the peer" if exc is None else reason_of(exc)
         if self._enough is not None and not self._enough.done():
             self._enough.set_result(None)
+
+    def _check_time(self) -> None:
+        """Close the connection if a response is due; otherwise look again when it is."""
+        self._timer = None
+        if not self._waiting or self._transport is None:
+            return
+        oldest = self._waiting[0]
+        left = oldest.sent_at + self.timeout + _longest_wait(oldest.frame) - perf_counter()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_time)
+            return
+        api_key, version = _KEY.unpack_from(oldest.frame, 4)
+        self.silent = True
+        if self.on_silence is not None:
+            self.on_silence(oldest.sent_at)
+        self._fail(f"no response to {name_of(api_key)} v{version} in {self.timeout:g} s")
 
     def _split(self) -> None:
         received, at = self._received, 0
@@ -179,23 +228,45 @@ class TargetConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-async def connect(address: Address) -> TargetConnection:
-    """Open a connection.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How connections to a target are opened."""
 
-    Raises:
-        TargetError: it can't be opened.
-    """
-    loop = asyncio.get_running_loop()
+    timeout: float = TIMEOUT_SECONDS
+    """Within so many seconds a response must come."""
+
+    async def connect(self, address: Address) -> TargetConnection:
+        """Open a connection.
+
+        Raises:
+            SilentError: it is not open in time.
+            TargetError: it can't be opened.
+        """
+        loop = asyncio.get_running_loop()
+        seconds = min(self.timeout, CONNECT_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await loop.create_connection(
+                    lambda: TargetConnection(address, self.timeout), address.host, address.port
+                )
+        except TimeoutError:
+            raise SilentError(f"{address}: no connection in {seconds:g} s") from None
+        except OSError as error:
+            raise TargetError(f"{address}: {reason_of(error)}") from None
+        return connection
+
+
+def _longest_wait(frame: bytes) -> float:
+    """Return how many seconds a broker may hold a request: a fetch for its max_wait_ms."""
+    api_key, version = _KEY.unpack_from(frame, 4)
+    if api_key != ApiKey.FETCH:
+        return 0.0
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, connection = await loop.create_connection(
-                lambda: TargetConnection(address), address.host, address.port
-            )
-    except TimeoutError:
-        raise TargetError(f"{address}: no connection in {CONNECT_SECONDS:.0f} s") from None
-    except OSError as error:
-        raise TargetError(f"{address}: {reason_of(error)}") from None
-    return connection
+        body = request_header(frame, 4)[-1]
+        # FetchRequest.json: replica_id stands before it up to v14.
+        return read_int32(frame, body + (4 if version < 15 else 0))[0] / 1000
+    except ProtocolError:
+        return 0.0
 
 
 def reason_of(error: Exception) -> str:

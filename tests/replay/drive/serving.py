@@ -25,6 +25,8 @@ class Served:
     """Frames without their length, in the order in which they came."""
     hang_up: Callable[[bytes], bool] = lambda _: False
     """Which requests are answered by closing the connection."""
+    mute: Callable[[bytes], bool] = lambda _: False
+    """Which requests are never answered."""
     held_until: int = 1
     """So many fetches must be there before the first of them is answered."""
     canned: dict[int, bytes] = field(default_factory=dict)
@@ -142,6 +144,8 @@ async def serving(broker: ModelBroker) -> AsyncIterator[Served]:
                 served.received.append(frame)
                 if served.hang_up(frame):
                     break
+                if served.mute(frame):
+                    continue
                 held.append(frame)
                 if frame[1] == ApiKey.FETCH and len(held) < served.held_until:
                     continue

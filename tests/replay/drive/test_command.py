@@ -15,6 +15,7 @@ import pytest
 from proxy.protocol.api import ApiKey
 from replay.cli import main
 from replay.drive.command import add_arguments, run
+from replay.drive.script import NAMES
 from tests.model.broker import ModelBroker
 from tests.replay.drive.serving import Served, serving
 from tools.kafka.ports import free_ports
@@ -184,6 +185,21 @@ def test_a_target_that_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == (
         f"fetchgate replay drive: --target 127.0.0.1:{port}: Connection refused\n"
     )
+
+
+@pytest.mark.parametrize("api", ["ApiVersions", "Metadata", "ListOffsets", "Fetch"])
+def test_a_target_that_never_responds_is_told_with_what_it_was_asked(
+    api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = {name: key for key, name in NAMES.items()}[api]
+    with served() as target:
+        target.mute = lambda frame: frame[1] == key
+        arguments = ("--speed", "max", "--timeout", "0.5", "--max-wait", "0")
+        code = drive(LIBRDKAFKA, "--target", str(target.address), *arguments)
+
+    told = capsys.readouterr()
+    assert code == 4
+    assert f"{target.address}: no response to {api} v" in " ".join((told.out + told.err).split())
 
 
 def test_a_target_without_the_topics_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -364,6 +364,50 @@ async def test_a_target_that_closes_every_connection_is_given_up() -> None:
     assert any("gave up" in error for error in report["connection_errors"])
 
 
+async def test_a_broker_that_stops_responding_ends_the_run() -> None:
+    """It is told of what was asked, long before the next request is due."""
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    capture.say(fetch(11, ("t", 0)), 1)
+    capture.say(fetch(11, ("t", 0)), 3_600_000)
+    async with serving(model()) as served:
+        served.mute = lambda frame: len(fetches(served)) == 2
+        report = await play(served, script(capture), speed=1.0, timeout=0.2, max_wait=0)
+
+    assert (report["sent"], report["lost"], report["timed_out"]) == (2, {"target": 1}, True)
+    assert f"{served.address}: no response to Fetch v11 in 0.2 s" in report["connection_errors"]
+
+
+async def test_a_connection_without_a_response_does_not_end_the_others() -> None:
+    here = model()
+    first, second = (Capture(here, f"10.0.0.1:{n} > 10.0.0.2:9092 #0") for n in range(2))
+    first.say(fetch(11, ("t", 0)), 0)
+    first.say(fetch(11, ("t", 0)), 900)
+    for at in range(0, 1000, 50):
+        second.say(fetch(11, ("t", 1)), at)
+    async with serving(model()) as served:
+        served.mute = lambda frame: (
+            [p.partition for p in decode_request(frame).topics[0].partitions] == [0]
+            if frame[1] == 1
+            else False
+        )
+        report = await play(served, script(first, second), speed=1.0, timeout=0.3, max_wait=0)
+
+    assert (report["sent"], report["lost"], report["timed_out"]) == (21, {"target": 1}, True)
+
+
+async def test_a_fetch_may_take_its_max_wait_more() -> None:
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    capture.say(fetch(11, ("t", 0)), 100, 0.1)
+    async with serving(model()) as served:
+        served.held_until = 2
+        capture.exchanges[0].response_time = capture.exchanges[1].request_time + 1
+        report = await play(served, script(capture), speed=0.1, timeout=0.1, max_wait=5000)
+
+    assert (report["timed_out"], all_of(report)["answered"]) == (False, 2)
+
+
 async def test_two_sides_get_the_same_requests_in_turns() -> None:
     here, gate, direct = model(), model(seed=5), model(seed=6)
     capture = Capture(here)

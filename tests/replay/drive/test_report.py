@@ -65,6 +65,7 @@ def report() -> DriveReport:
         "missing_topics": {"gone": 7},
         "led_elsewhere": {"other": 9},
         "interrupted": False,
+        "timed_out": False,
         "connection_errors": {"gate:19092: closed by the peer": 1},
         "figures": [
             *figures("capture", tally()),
