@@ -167,6 +167,12 @@ class FetchMapping:
             self._mapped[key] = self._map(step, node_id)
         return self._mapped[key]
 
+    def nameless(self, step: Step) -> bool:
+        """Tell whether a fetch lists topic ids only, and the capture has a name for none of them."""
+        request = parse_fetch_request(step.frame, step.version, step.body)
+        listed = request.listing.keys if request.listing is not None else ()
+        return request.layout.topic_ids and self._names.keys().isdisjoint(listed)
+
     def _map(self, step: Step, node_id: int | None) -> MappedFetch | None:
         request = parse_fetch_request(step.frame, step.version, step.body)
         layout = request.layout

@@ -19,12 +19,13 @@ from replay.drive.mapping import (
     without_creation,
 )
 from replay.drive.script import READS, CapturedConnection, LeftOut, Step
-from replay.drive.sessions import Session, SideSessions
+from replay.drive.sessions import FIRST, Session, SideSessions
 from replay.drive.tally import DriveTotals
 from replay.drive.target import Place, Target
 
 UNSPOKEN: Final = "the target does not speak version {}"
 ABSENT: Final = "the target has none of its partitions at this broker"
+NAMELESS: Final = "the capture has no name for its topic ids; --topic-id gives them"
 EARLIER: Final = "its session began before the capture"
 CREATES: Final = "it could create topics that the target does not have"
 NO_FETCH: Final = "not needed: no fetch can be sent"
@@ -77,7 +78,9 @@ class TargetSide:
         if not self.target.speaks(step.api_key, step.version):
             return UNSPOKEN.format(step.version)
         if step.api_key == ApiKey.FETCH:
-            return "" if self.fetches.map(step, place.node_id) is not None else ABSENT
+            if self.fetches.map(step, place.node_id) is not None:
+                return ""
+            return NAMELESS if self.fetches.nameless(step) else ABSENT
         if step.api_key == ApiKey.METADATA:
             try:
                 return "" if without_creation(step, self.target.topics) is not None else CREATES
@@ -126,13 +129,28 @@ def playable(
     Returns:
         The connections with the remaining steps, and what was left out.
     """
+    connections = list(connections)
     left_out: Counter[LeftOut] = Counter()
     kept: list[CapturedConnection] = []
+
+    def why_not(connection: CapturedConnection, step: Step) -> str:
+        both = zip(sides, routes[connection.name], strict=True)
+        return next(filter(None, (side.why_not(step, place) for side, place in both)), "")
+
+    made: dict[tuple[str, int], str] = {}
+    """By captured broker and session id: why the session can't be made; 0 is one whose id is not known."""
+    for connection in connections:
+        for step in connection.steps:
+            if step.api_key == ApiKey.FETCH and step.session_epoch == FIRST:
+                key, reason = (connection.broker, step.given), why_not(connection, step)
+                made[key] = made.get(key, reason) and reason
     for connection in connections:
         steps = []
-        both = [*zip(sides, routes[connection.name], strict=True)]
         for step in connection.steps:
-            reason = next(filter(None, (side.why_not(step, place) for side, place in both)), "")
+            reason = why_not(connection, step)
+            if not reason and step.session_id and step.session_epoch != FIRST:
+                unknown = made.get((connection.broker, 0), EARLIER)
+                reason = made.get((connection.broker, step.session_id), unknown)
             if reason:
                 left_out[LeftOut(step.api_key, reason)] += 1
             else:

@@ -10,9 +10,10 @@ from proxy.protocol.api import ApiKey
 from replay.drive.asked import asked
 from replay.drive.mapping import OffsetPolicy, Overrides, Topic
 from replay.drive.script import LeftOut, Script
-from replay.drive.side import ABSENT, CREATES, NO_FETCH, UNSPOKEN, TargetSide, playable
+from replay.drive.side import ABSENT, CREATES, EARLIER, NAMELESS, NO_FETCH, UNSPOKEN, TargetSide, playable
 from replay.drive.target import Place, Target
 from tests.frames import fetch
+from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, request, script
 from tools.kafka import raw
 
@@ -71,6 +72,59 @@ def test_what_one_side_can_not_be_sent_is_left_out_at_both(wrong: int) -> None:
         [1, 3],
         {LeftOut(1, ABSENT): 1, LeftOut(1, UNSPOKEN.format(12)): 1},
     )
+
+
+def native(*sizes: int, topic: str = "t", version: int = 12) -> Script:
+    """A client with a session of its own: a full fetch, then incremental ones, each of so many partitions."""
+    broker = ModelBroker()
+    broker.create_topic(topic, 4)
+    capture = Capture(broker)
+    capture.say(fetch(version, (topic, 0), (topic, 1), session=(0, 0)), 0)
+    (session,) = broker.cache.sessions
+    for epoch, size in enumerate(sizes, 1):
+        listed = [(topic, partition) for partition in range(size)]
+        capture.say(fetch(version, *listed, session=(session, epoch)), epoch)
+    return script(capture)
+
+
+def test_fetches_of_a_session_that_cannot_be_made_have_the_reason_why_not() -> None:
+    """Before, these were said to be of a session that began before the capture."""
+    found = native(0, 2, 0, topic="gone")
+
+    assert left(found, side(found)) == ([], {LeftOut(1, ABSENT): 4})
+
+
+def test_fetches_of_a_session_whose_version_is_not_spoken_have_that_reason() -> None:
+    found = native(0, 0)
+
+    assert left(found, side(found, versions={ApiKey.FETCH: (4, 11)})) == (
+        [],
+        {LeftOut(1, UNSPOKEN.format(12)): 3},
+    )
+
+
+def test_a_session_that_can_be_made_is_played() -> None:
+    found = native(0, 2, 0)
+
+    assert left(found, side(found)) == ([1, 1, 1, 1], {})
+
+
+def test_a_session_from_before_the_capture_is_left_out_before_the_run() -> None:
+    found = played(METADATA, fetch(12, session=(77, 3)), fetch(12, ("t", 0), session=(77, 4)))
+
+    assert left(found, side(found)) == ([], {LeftOut(1, EARLIER): 2, LeftOut(3, NO_FETCH): 1})
+
+
+def test_a_session_whose_first_response_was_not_captured_is_played() -> None:
+    found = played(fetch(12, ("t", 0), session=(0, 0)), fetch(12, session=(77, 1)))
+
+    assert left(found, side(found)) == ([1, 1], {})
+
+
+def test_topic_ids_without_a_name_are_the_reason_and_not_the_target() -> None:
+    found = played(fetch(13, ("no name for it", 0)), fetch(13, session=(0, 0)))
+
+    assert left(found, side(found)) == ([1], {LeftOut(1, NAMELESS): 1})
 
 
 def test_metadata_that_could_make_topics_is_left_out() -> None:
