@@ -129,7 +129,8 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.count,
         default=1,
         metavar="N",
-        help="open N connections for each captured one (default: 1)",
+        help="open N connections for each captured one: N times its load, from N clients; the further ones "
+        "have client, group and transactional ids of their own (NAME-2, NAME-3 ...) (default: 1)",
     )
     parser.add_argument(
         "--loop",

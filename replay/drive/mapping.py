@@ -94,6 +94,19 @@ class MappedFetch:
     """For each element its key and its partitions, 4 bytes each."""
     tail: bytes
     """Rack and tags."""
+    _entries: "list[tuple[tuple[bytes, bytes], bytes]] | None" = None
+
+    @property
+    def entries(self) -> "list[tuple[tuple[bytes, bytes], bytes]]":
+        """The entries of `topics`, each with its key and partition; every session has these same objects."""
+        if self._entries is None:
+            size = self.layout.request_entry
+            self._entries = [
+                ((key, block[at : at + 4]), block[at : at + size])
+                for key, block in self.topics
+                for at in range(0, len(block), size)
+            ]
+        return self._entries
 
     def frame(
         self, session_id: int, session_epoch: int, listed: Iterable[tuple[bytes, bytes]] | None = None

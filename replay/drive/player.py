@@ -11,6 +11,7 @@ from typing import Final
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.errors import read_errors
+from replay.drive.naming import own_client, own_ids
 from replay.drive.pacing import Pace
 from replay.drive.script import CapturedConnection, LeftOut, Step
 from replay.drive.sessions import Session, SideSessions
@@ -36,7 +37,10 @@ class _Copy:
     """The places of the connections that were played to their end in this round."""
     first_open: int = 0
     """The lowest place of a connection that was not."""
-    progress: asyncio.Condition = field(default_factory=asyncio.Condition)
+    started: int = 0
+    """How many connections were started in this round."""
+    suffix: bytes = b""
+    """Of its client, group and transactional ids; none for the first copy."""
 
     def end(self, place: int) -> None:
         """Record that a connection was played to its end."""
@@ -53,6 +57,7 @@ class _Line:
     places: Sequence[Place]
     sessions: list[SideSessions]
     live: list[TargetConnection | None]
+    suffix: bytes
     failures: int = 0
 
 
@@ -82,7 +87,11 @@ class Player:
         self._sides = sides
         self._routes = routes
         self._pace = pace
-        self._copies = [_Copy([{} for _ in sides]) for _ in range(copies)]
+        self._by_after = sorted(connections, key=lambda connection: connection.after)
+        self._copies = [
+            _Copy([{} for _ in sides], suffix=b"-%d" % number if number > 1 else b"")
+            for number in range(1, copies + 1)
+        ]
         self._rounds = rounds
         self.total = sum(len(connection.steps) for connection in connections) * copies * rounds
         self.sent = 0
@@ -105,16 +114,20 @@ class Player:
             self._pace.start()
             async with asyncio.TaskGroup() as lines:
                 for copy in self._copies:
-                    copy.ended, copy.first_open = set(), 0
-                    for captured in self.connections:
-                        lines.create_task(self._line(captured, copy))
+                    copy.ended, copy.first_open, copy.started = set(), 0, 0
+                    self._start(copy, lines)
         self.seconds = perf_counter() - began
 
-    async def _line(self, captured: CapturedConnection, copy: _Copy) -> None:
-        async with copy.progress:
-            await copy.progress.wait_for(lambda: copy.first_open >= captured.after)
+    def _start(self, copy: _Copy, lines: asyncio.TaskGroup) -> None:
+        """Start the connections for which those that had ended before them in the capture have ended."""
+        order = self._by_after
+        while copy.started < len(order) and order[copy.started].after <= copy.first_open:
+            copy.started += 1
+            lines.create_task(self._line(order[copy.started - 1], copy, lines))
+
+    async def _line(self, captured: CapturedConnection, copy: _Copy, lines: asyncio.TaskGroup) -> None:
         sessions = [by_broker.setdefault(captured.broker, SideSessions()) for by_broker in copy.sessions]
-        line = _Line(captured, self._routes[captured.name], sessions, [None] * len(self._sides))
+        line = _Line(captured, self._routes[captured.name], sessions, [None] * len(self._sides), copy.suffix)
         try:
             await self._steps(line)
         except TargetError as error:
@@ -124,9 +137,8 @@ class Player:
             for live in line.live:
                 if live is not None:
                     live.close()
-            async with copy.progress:
-                copy.end(captured.place)
-                copy.progress.notify_all()
+        copy.end(captured.place)
+        self._start(copy, lines)
 
     async def _steps(self, line: _Line) -> None:
         for number, step in enumerate(line.captured.steps):
@@ -173,7 +185,12 @@ class Player:
         for number in reversed(order) if reverse else order:
             live, built = line.live[number], frames[number]
             if live is not None and built is not None:
-                self._send_at(self._sides[number], live, step, *built)
+                frame, session = built
+                if line.suffix:
+                    frame = own_client(
+                        own_ids(step.api_key, step.version, frame, step.body, line.suffix), line.suffix
+                    )
+                self._send_at(self._sides[number], live, step, frame, session)
         self.sent += 1
 
     async def _connect(self, side: int, place: Place) -> TargetConnection:

@@ -30,10 +30,7 @@ class Session:
 
     def apply(self, fetch: MappedFetch) -> None:
         """Add what a fetch lists, and remove what it forgets."""
-        size = fetch.layout.request_entry
-        for key, block in fetch.topics:
-            for at in range(0, len(block), size):
-                self.listed[key, block[at : at + 4]] = block[at : at + size]
+        self.listed.update(fetch.entries)
         for key, partitions in fetch.forgotten:
             for at in range(0, len(partitions), 4):
                 self.listed.pop((key, partitions[at : at + 4]), None)

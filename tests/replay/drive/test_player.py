@@ -10,7 +10,8 @@ from struct import unpack_from
 import pytest
 
 from proxy.addresses import Address
-from proxy.protocol.api import ApiKey
+from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.primitives import read_compact_string
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import DriveReport, Figures
 from replay.drive.running import Options, drive
@@ -224,6 +225,40 @@ async def test_copies_and_rounds_multiply() -> None:
 
     assert (report["planned"], report["sent"], len(fetches(served))) == (12, 12, 12)
     assert served.connections == 1 + 3 * 2  # the one that asked first
+
+
+async def test_each_copy_has_client_and_group_ids_of_its_own() -> None:
+    capture = Capture(model())
+    capture.say(fetch(11, ("t", 0)), 0)
+    capture.say(request(ApiKey.HEARTBEAT, 4, raw.compact_string("billing") + bytes(7)), 1, answered=False)
+    async with serving(model()) as served:
+        served.versions[ApiKey.HEARTBEAT] = (0, 4)
+        served.canned[ApiKey.HEARTBEAT] = b"\0" + bytes(7)
+        keys = frozenset({ApiKey.HEARTBEAT})
+        report = await play(served, script(capture, include=keys), connections=3)
+
+    assert sorted(str(each.client_id) for each in fetches(served)) == ["c", "c-2", "c-3"]
+    beats = sorted(served.of(ApiKey.HEARTBEAT))
+    groups = [read_compact_string(frame, request_header(frame, 0)[-1])[0] for frame in beats]
+    assert sorted(filter(None, groups)) == [b"billing", b"billing-2", b"billing-3"]
+    figures = all_of(report)
+    assert figures["request_bytes"] == sum(4 + len(frame) for frame in fetches_and(served, beats))
+    assert (figures["answered"], figures["unreadable"], figures["failed"]) == (6, 0, 0)
+
+
+def fetches_and(served: Served, others: list[bytes]) -> list[bytes]:
+    return [*served.of(ApiKey.FETCH), *others]
+
+
+async def test_a_client_without_an_id_has_none_in_any_copy() -> None:
+    capture = Capture(model())
+    frame = fetch(11, ("t", 0))
+    content = frame[4:12] + b"\xff\xff" + frame[14 + int.from_bytes(frame[12:14]) :]
+    capture.say(raw.frame(content), 0)
+    async with serving(model()) as served:
+        await play(served, script(capture), connections=2)
+
+    assert [each.client_id for each in fetches(served)] == [None, None]
 
 
 async def test_connections_that_followed_each_other_do_so_again() -> None:

@@ -217,3 +217,21 @@ def test_whatever_the_target_loses_its_session_comes_to_hold_what_the_captured_o
                 for part in kept.partitions.values()
             }
             assert found == held
+
+
+def test_sessions_of_copies_share_what_they_list() -> None:
+    capture = Capture()
+    capture.say(fetch(12, ("t", 0), ("t", 1), session=(0, 0)), 0, answered=False)
+    (step,) = script(capture).connections[0].steps
+    mapping = FetchMapping({}, {"t": topic()}, {}, Overrides())
+    sessions = []
+    for _ in range(2):
+        mapped = mapping.map(step)
+        assert mapped is not None
+        sessions.append(Session())
+        sessions[-1].apply(mapped)
+
+    one, two = sessions
+    assert one.listed is not two.listed
+    assert len(one.listed) == 2
+    assert all(mine is other for mine, other in zip(one.listed.values(), two.listed.values(), strict=True))
