@@ -3,12 +3,12 @@
 from typing import Final
 
 from replay.measure.sums import FetchSums
+from replay.report.decision import Rate
 from replay.report.model import Modelled, Money, TcpIp, actual_bytes, predicted_bytes
 
 _SEGMENT: Final = 1448
 _HEADERS: Final = 52
 _GB: Final = 10**9
-_MONTH: Final = 30 * 86_400
 _TCP_IP: Final = (
     f"each frame begins a TCP segment of at most {_SEGMENT} bytes; {_HEADERS} bytes of headers a segment "
     "(IPv4 20, TCP 20, timestamps 12); no acknowledgements, link layer or TLS"
@@ -16,13 +16,12 @@ _TCP_IP: Final = (
 _MONEY: Final = "saved fetch bytes, Kafka frames alone, both directions, times the price given"
 
 
-def modelled(fetches: FetchSums, seconds: float, price_per_gb: float | None) -> Modelled:
+def modelled(fetches: FetchSums, rate: Rate) -> Modelled:
     """Return the modelled part of the report.
 
     Args:
         fetches: the sums of all fetches.
-        seconds: the time that the capture covers.
-        price_per_gb: the price of 10^9 bytes; None leaves out money.
+        rate: the time that was captured, and the price of 10^9 bytes. Without a price, money is left out.
     """
     fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
@@ -34,7 +33,7 @@ def modelled(fetches: FetchSums, seconds: float, price_per_gb: float | None) -> 
         bytes_predicted=_headers(predicted, predicted_bytes(fetch)),
         how=_TCP_IP,
     )
-    return Modelled(tcp_ip=tcp_ip, money=_money(fetch["saved_bytes"], seconds, price_per_gb))
+    return Modelled(tcp_ip=tcp_ip, money=_money(fetch["saved_bytes"], rate))
 
 
 def _headers(frames: int, size: int) -> int:
@@ -42,13 +41,12 @@ def _headers(frames: int, size: int) -> int:
     return (frames + size // _SEGMENT) * _HEADERS
 
 
-def _money(saved_bytes: int, seconds: float, price_per_gb: float | None) -> Money | None:
-    if price_per_gb is None:
+def _money(saved_bytes: int, rate: Rate) -> Money | None:
+    if rate.price_per_gb is None:
         return None
-    saved = saved_bytes / _GB * price_per_gb
     return Money(
-        price_per_gb=price_per_gb,
-        saved=saved,
-        saved_per_month=saved / seconds * _MONTH if seconds else 0.0,
+        price_per_gb=rate.price_per_gb,
+        saved=saved_bytes / _GB * rate.price_per_gb,
+        saved_per_month=rate.month(saved_bytes) or 0.0,
         how=_MONEY,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from replay.capture.files.counts import FileCounts
+from replay.capture.files.counts import FileCounts, joined_stretches
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.measure import sums
 from replay.measure.digest import BUCKETS, Timeline
@@ -20,6 +20,7 @@ from replay.measure.limits import WORST, Counted
 from replay.measure.modelled import modelled
 from replay.measure.sums import FetchSums
 from replay.measure.table import FETCH_COLUMNS, end_from_json
+from replay.report.decision import Rate, decide
 from replay.report.model import (
     BrokerRow,
     Bucket,
@@ -32,11 +33,13 @@ from replay.report.model import (
     LimitsReport,
     LimitsRow,
     NotEligible,
+    Passed,
     Problem,
     ReadableReport,
     Report,
     SlotsRow,
     StarvedRow,
+    Stretch,
     Time,
     TopicRow,
     actual_bytes,
@@ -64,6 +67,9 @@ SUMMED: Final = (
 TOP: Final = 50
 """The report lists at most so many connections."""
 _SECOND: Final = 1_000_000_000
+_BETWEEN_FILES: Final = 10 * _SECOND
+"""Where one file ends and the next one begins later than this, nothing was captured in between. Files of a
+ring follow each other with the next packet, and consumers fetch twice a second."""
 
 Group: TypeAlias = Mapping[str, Any]
 """`GROUPED` and `SUMMED`, `count` (of rows), and `details` (the values of `detail` that are not null)."""
@@ -146,15 +152,18 @@ def report(groups: Iterable[Group], about: About) -> Report:
         found.add(group)
     whole = found.whole.fetch()
     timeline = _timeline(found)
-    first, last = _span(found)
+    time = _time(found)
+    rate = Rate(seconds=time["captured_seconds"], price_per_gb=about.price_per_gb)
+    by_client = _by_client(found)
     return Report(
         version=about.version,
         policy=about.policy,
         filters=about.filters,
-        time=Time(first=_iso(first), last=_iso(last)),
+        decision=decide(whole, found.whole.passed, by_client, rate),
+        time=time,
         input=_input(found),
         fetch=whole,
-        by_client=_by_client(found),
+        by_client=by_client,
         by_topic=_by_topic(found, whole),
         by_broker=_by_broker(found),
         connections=_connections(found),
@@ -162,9 +171,10 @@ def report(groups: Iterable[Group], about: About) -> Report:
         where=found.whole.where(),
         readable=_readable(found.ends),
         not_eligible=dict(sorted(found.not_eligible.items())),
+        passed=_passed(found.whole),
         slots=_slots(found),
         limits=_limits(found, about.max_fetch_bytes),
-        modelled=modelled(found.whole, (last - first) / _SECOND, about.price_per_gb),
+        modelled=modelled(found.whole, rate),
     )
 
 
@@ -195,6 +205,7 @@ def _by_client(found: _Collected) -> list[ClientRow]:
             fetch_version=version,
             connections=len(fetches.connections),
             fetch=fetches.fetch(),
+            passed=_passed(fetches),
         )
         for (client_id, software, version), fetches in _largest(found.clients)
     ]
@@ -202,7 +213,12 @@ def _by_client(found: _Collected) -> list[ClientRow]:
 
 def _by_broker(found: _Collected) -> list[BrokerRow]:
     return [
-        BrokerRow(broker=broker, connections=len(fetches.connections), fetch=fetches.fetch())
+        BrokerRow(
+            broker=broker,
+            connections=len(fetches.connections),
+            fetch=fetches.fetch(),
+            passed=_passed(fetches),
+        )
         for broker, fetches in _largest(found.brokers)
     ]
 
@@ -220,9 +236,14 @@ def _connections(found: _Collected) -> list[ConnectionRow]:
                 client_id=client_id,
                 software=software,
                 fetch=fetches.fetch(),
+                passed=_passed(fetches),
             )
         )
     return rows
+
+
+def _passed(fetches: FetchSums) -> dict[str, Passed]:
+    return dict(sorted(fetches.passed.items()))
 
 
 def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
@@ -274,10 +295,16 @@ def _over_time(timeline: Timeline) -> list[Bucket]:
     ]
 
 
-def _span(found: _Collected) -> tuple[int, int]:
-    """Return the times of the first and the last packet in ns; 0 if there are no packets."""
-    seen = [counts for counts in found.files.values() if counts.first_time]
-    return min((one.first_time for one in seen), default=0), max((one.last_time for one in seen), default=0)
+def _time(found: _Collected) -> Time:
+    """Return when packets were captured. The files' own stretches are joined where they follow each other."""
+    of_files = [stretch for counts in found.files.values() for stretch in counts.stretches]
+    stretches = joined_stretches(of_files, _BETWEEN_FILES)
+    return Time(
+        first=_iso(stretches[0][0]) if stretches else "",
+        last=_iso(stretches[-1][1]) if stretches else "",
+        captured_seconds=sum(last - first for first, last in stretches) / _SECOND,
+        stretches=[Stretch(first=_iso(first), last=_iso(last)) for first, last in stretches],
+    )
 
 
 def _iso(time: int) -> str:

@@ -7,6 +7,7 @@ from replay.report.model import (
     Actual,
     Eligible,
     FetchReport,
+    Passed,
     SessionsReport,
     Shares,
     Where,
@@ -59,13 +60,15 @@ _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_by
 class FetchSums:
     """The sums of groups of fetches."""
 
-    __slots__ = ("_fetch", "_where", "closes", "connections")
+    __slots__ = ("_fetch", "_where", "closes", "connections", "passed")
 
     def __init__(self) -> None:
         self._fetch = empty()
         self._where = Where(actual=_no_shares(), predicted=_no_shares())
         self.connections: set[str] = set()
         self.closes = 0
+        self.passed: dict[str, Passed] = {}
+        """Fetches that did not go through a session, by reason."""
 
     def __repr__(self) -> str:
         return f"<FetchSums requests={self._fetch['actual']['requests']} bytes={self.actual_bytes}>"
@@ -84,6 +87,8 @@ class FetchSums:
             self._add_actual(group)
         if captured and group["eligible"]:
             self._add_eligible(group)
+        if captured and (group["reason"] or not group["eligible"]):
+            self._add_passed(group)
         self._add_sessions(group)
         self._add_where(group)
 
@@ -109,6 +114,11 @@ class FetchSums:
         eligible["exchanges"] += group["count"]
         for name in ("request_bytes", "response_bytes", "record_bytes"):
             eligible[name] += group[name]
+
+    def _add_passed(self, group: Mapping[str, Any]) -> None:
+        row = self.passed.setdefault(group["reason"] or "not understood", Passed(exchanges=0, bytes=0))
+        row["exchanges"] += group["count"]
+        row["bytes"] += group["request_bytes"] + group["response_bytes"]
 
     def _add_sessions(self, group: Mapping[str, Any]) -> None:
         sessions = self._fetch["sessions"]

@@ -19,11 +19,13 @@ from replay.report.model import (
     BrokerRow,
     ClientRow,
     ConnectionRow,
+    Decision,
     Filters,
     LimitsReport,
     Problem,
     Report,
     SlotsRow,
+    ToDo,
     TopicRow,
 )
 
@@ -57,6 +59,7 @@ class _Pseudonyms:
         return {
             **report,
             "filters": self._filters(report["filters"]),
+            "decision": self._decision(report["decision"]),
             "input": {**read, "problems": [self._problem(problem) for problem in read["problems"]]},
             "by_client": [self._client(row) for row in report["by_client"]],
             "by_topic": [self._topic(row) for row in report["by_topic"]],
@@ -94,6 +97,12 @@ class _Pseudonyms:
         text = problem["problem"].replace(problem["file"], file) if file else problem["problem"]
         text = _ADDRESS.sub(lambda match: self._host(match[0]), text)
         return {"file": file, "problem": text}
+
+    def _decision(self, decision: Decision) -> Decision:
+        to_do: list[ToDo] = [
+            {**row, "client_id": self._name("client", row["client_id"])} for row in decision["to_do"]
+        ]
+        return {**decision, "to_do": to_do}
 
     def _client(self, row: ClientRow) -> ClientRow:
         return {**row, "client_id": self._name("client", row["client_id"])}

@@ -1,6 +1,7 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
-The column `by` names the kind of a row: total, client, topic, broker or connection. Add up only rows of one
+The column `by` names the kind of a row: total, client, topic, broker, connection or passed (the fetches of a
+client that went through no session, for one reason). Add up only rows of one
 kind: each kind has all the bytes (but connection has only the largest connections). The other columns are
 named after the fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column
 is empty where it does not apply. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
@@ -10,7 +11,18 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from replay.report.model import Actual, Eligible, FetchReport, Report, SessionsReport, predicted_bytes
+from replay.report.decision import why
+from replay.report.model import (
+    Actual,
+    ClientRow,
+    Decision,
+    Eligible,
+    FetchReport,
+    Report,
+    SessionsReport,
+    ToDo,
+    predicted_bytes,
+)
 from replay.report.wording import printable
 
 NAMES: Final = (
@@ -39,7 +51,17 @@ FIGURES: Final = (
 """`predicted_bytes` is sessions + (actual - eligible), both directions; `saved_ratio` 0.5 is one half."""
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """A formula begins with one of these characters, plain or full-width."""
-COLUMNS: Final = (*NAMES, *FIGURES)
+MORE: Final = (
+    "captured_seconds",
+    "saved_bytes_per_day",
+    "money_per_month",
+    "to_do",
+    "reason",
+    "passed_exchanges",
+    "passed_bytes",
+)
+"""`captured_seconds` to `to_do`: in the rows `total` and `client`. The others: why fetches passed."""
+COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 
 
 def render(report: Report) -> str:
@@ -66,15 +88,52 @@ class _Lines(list[str]):
 
 
 def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
-    yield {"by": "total", "connections": report["input"]["connections"], **_figures(report["fetch"])}
+    decision = report["decision"]
+    yield {
+        "by": "total",
+        "connections": report["input"]["connections"],
+        **_figures(report["fetch"]),
+        **_of_a_day(decision),
+        "captured_seconds": decision["captured_seconds"],
+        "reason": _inert(decision["reason"]),
+    }
+    to_do = {_client_key(row): row for row in decision["to_do"]}
     for client in report["by_client"]:
-        yield {"by": "client", **_names(client), **_figures(client["fetch"])}
+        row = to_do[_client_key(client)]
+        yield {
+            "by": "client",
+            **_names(client),
+            **_figures(client["fetch"]),
+            **_of_a_day(row),
+            "to_do": _inert(row["sentence"]),
+            "reason": _inert(why(client["fetch"], client["passed"])),
+        }
+        for reason, passed in client["passed"].items():
+            yield {
+                "by": "passed",
+                **_names({name: client[name] for name in ("client_id", "software", "fetch_version")}),
+                "reason": _inert(reason),
+                "passed_exchanges": passed["exchanges"],
+                "passed_bytes": passed["bytes"],
+            }
     for topic in report["by_topic"]:
         yield {"by": "topic", **_names(topic), **_figures(topic["fetch"])}
     for broker in report["by_broker"]:
         yield {"by": "broker", **_names(broker), **_figures(broker["fetch"])}
     for connection in report["connections"]:
         yield {"by": "connection", **_names(connection), **_figures(connection["fetch"])}
+
+
+def _client_key(row: ClientRow | ToDo) -> tuple[str, str, int]:
+    return row["client_id"], row["software"], row["fetch_version"]
+
+
+def _of_a_day(row: Decision | ToDo) -> dict[str, int | float]:
+    figures = (
+        ("saved_bytes_per_day", row["saved_bytes_per_day"]),
+        ("money_per_month", row["money_per_month"]),
+    )
+    return {name: figure for name, figure in figures if figure is not None}
 
 
 def _names(row: Mapping[str, object]) -> dict[str, str | int]:

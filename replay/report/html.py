@@ -16,7 +16,9 @@ from replay.report.rows import (
     client_rows,
     connection_rows,
     limit_rows,
+    passed_rows,
     starved_rows,
+    to_do_rows,
     topic_rows,
     total_row,
 )
@@ -30,6 +32,8 @@ from replay.report.wording import (
     SAVED,
     SHARES,
     captured,
+    decided,
+    how_sure,
     limits,
     meaning,
     narrowed,
@@ -89,12 +93,28 @@ def _headline(report: Report) -> Markup:
     return joined(
         (
             element("h1", _TITLE),
+            _decision(report) if report["fetch"]["actual"]["requests"] else Markup(),
             element("p", f"{captured(report)}. {filters}", class_="soft"),
             _cards(report)
             if report["fetch"]["actual"]["requests"]
             else _section("No fetch", [], "No fetch request was found."),
         )
     )
+
+
+def _decision(report: Report) -> Markup:
+    sure = report["decision"]["enough"]
+    return joined(
+        (
+            element("p", decided(report), class_="decided"),
+            element("p", how_sure(report), class_="soft" if sure else "unsure"),
+        )
+    )
+
+
+def _to_do(report: Report) -> Markup:
+    rows = [(*names, sentence) for names, sentence in to_do_rows(report, ROWS)]
+    return _section("What to do", [_table(("Client id", "Software", "Fetch", "What to do"), (), rows)])
 
 
 def _cards(report: Report) -> Markup:
@@ -139,6 +159,7 @@ def _problems(report: Report) -> Markup:
 def _fetches(report: Report) -> Markup:
     return joined(
         (
+            _to_do(report),
             _section("How to read this", [], f"{FORMULA} {SAVED}", POLICY[report["policy"]], COUNTED),
             _over_time(report),
             _where(report),
@@ -153,7 +174,7 @@ def _fetches(report: Report) -> Markup:
             ),
             _breakdown("By broker", ("Broker",), [*broker_rows(report, ROWS), total_row(report)], "Fetches"),
             _sessions(report),
-            _not_eligible(report),
+            _passed(report),
             _slots(report),
             _limits(report),
             _modelled(report),
@@ -214,12 +235,17 @@ def _row(row: Row, bar: Markup) -> Markup:
     figures = (number(row.count), size(row.actual), size(row.eligible), size(row.predicted))
     return element(
         "tr",
-        [element("td", name, class_="name") for name in row.names],
+        [_name(name, row.why if not place else "") for place, name in enumerate(row.names)],
         [element("td", figure, class_="n") for figure in figures],
         element("td", percent(row.ratio), class_=class_, title=size(row.saved)),
         element("td", bar, class_="bar"),
         class_="total" if row.total else "",
     )
+
+
+def _name(name: str, why: str) -> Markup:
+    note = element("small", why, class_="soft") if why else Markup()
+    return element("td", joined((element("span", name), note)) if why else name, class_="name")
 
 
 def _header(names: Iterable[str], numbers: Iterable[str], *more: Markup) -> Markup:
@@ -269,18 +295,18 @@ def _sessions(report: Report) -> Markup:
     )
 
 
-def _not_eligible(report: Report) -> Markup:
-    if not report["not_eligible"]:
-        return Markup()
-    ranked = sorted(report["not_eligible"].items(), key=lambda item: (-item[1]["bytes"], item[0]))
+def _passed(report: Report) -> Markup:
     rows = [
-        (shown(reason), meaning(reason), number(row["exchanges"]), size(row["bytes"]))
-        for reason, row in ranked
+        (*names, shown(reason, empty=""), meaning(reason), number(row["exchanges"]), size(row["bytes"]))
+        for names, reason, row in passed_rows(report, ROWS)
     ]
+    if not rows:
+        return Markup()
+    names = ("Client id", "Software", "Fetch", "Reason", "What it means")
     return _section(
-        "Not eligible",
-        [_table(("Reason", "What it means"), ("Fetches", "Bytes"), rows)],
-        "They stay as captured: in the captured and in the predicted bytes, but not in the saved bytes.",
+        "Why fetches pass as captured",
+        [_table(names, ("Fetches", "Bytes"), rows)],
+        "These fetches went through no session: they are as captured in the predicted bytes too.",
     )
 
 

@@ -10,7 +10,20 @@ Names (client ids, software, topics, hosts) are as clients and brokers sent them
 escape them.
 """
 
-from typing import TypedDict
+from typing import Literal, TypeAlias, TypedDict
+
+Action: TypeAlias = Literal[
+    "gateway",
+    "fetch.min.bytes",
+    "own sessions",
+    "one partition",
+    "upgrade client",
+    "upgrade brokers",
+    "upgrade fetchgate",
+    "capture again",
+    "leave",
+]
+"""What to do for a client."""
 
 
 class Actual(TypedDict):
@@ -101,11 +114,22 @@ class Filters(TypedDict):
     topics: list[str]
 
 
+class Stretch(TypedDict):
+    """A time of which packets were captured, ISO 8601 in UTC."""
+
+    first: str
+    last: str
+
+
 class Time(TypedDict):
     """Times of the first and the last packet, ISO 8601 in UTC; "" if there was no packet."""
 
     first: str
     last: str
+    captured_seconds: float
+    """The sum of `stretches`."""
+    stretches: list[Stretch]
+    """In order. Between them nothing was captured: files that don't follow each other, or joined captures."""
 
 
 class Bucket(TypedDict):
@@ -161,6 +185,46 @@ class NotEligible(TypedDict):
     """Both directions."""
 
 
+class Passed(TypedDict):
+    """Fetches that a gateway forwards as they are, for one reason."""
+
+    exchanges: int
+    bytes: int
+    """As captured, both directions."""
+
+
+class ToDo(TypedDict):
+    """What to do for one client id, software and fetch version."""
+
+    client_id: str
+    software: str
+    fetch_version: int
+    action: Action
+    saved_bytes_per_day: int | None
+    """Modelled: what that saves at the rate of the captured time; None if no time was captured."""
+    money_per_month: float | None
+    """Modelled; None without --price-per-gb."""
+    sentence: str
+    """The same for people, without names of the client."""
+
+
+class Decision(TypedDict):
+    """The report's first lines."""
+
+    captured_seconds: float
+    enough: bool
+    """At least an hour was captured. A shorter time says little about a day."""
+    saved_bytes_per_day: int | None
+    """Modelled: `fetch.saved_bytes` at the rate of the captured time; None if no time was captured."""
+    saved_ratio: float
+    money_per_month: float | None
+    """Modelled, for 30 days; None without --price-per-gb."""
+    reason: str
+    """Why nothing is saved; "" if something is."""
+    to_do: list[ToDo]
+    """A row for each row of `by_client`, the largest saving first."""
+
+
 class ClientRow(TypedDict):
     """One client id, software and fetch version."""
 
@@ -170,6 +234,8 @@ class ClientRow(TypedDict):
     fetch_version: int
     connections: int
     fetch: FetchReport
+    passed: dict[str, Passed]
+    """By reason. What is not in it went through sessions."""
 
 
 class TopicRow(TypedDict):
@@ -192,6 +258,7 @@ class BrokerRow(TypedDict):
     """host:port"""
     connections: int
     fetch: FetchReport
+    passed: dict[str, Passed]
 
 
 class ConnectionRow(TypedDict):
@@ -204,6 +271,7 @@ class ConnectionRow(TypedDict):
     client_id: str
     software: str
     fetch: FetchReport
+    passed: dict[str, Passed]
 
 
 class SlotsRow(TypedDict):
@@ -312,6 +380,7 @@ class Report(TypedDict):
     policy: str
     """The value of --policy: gateway or always."""
     filters: Filters
+    decision: Decision
     time: Time
     input: Input
     fetch: FetchReport
@@ -325,6 +394,8 @@ class Report(TypedDict):
     where: Where
     readable: ReadableReport
     not_eligible: dict[str, NotEligible]
+    passed: dict[str, Passed]
+    """All fetches that did not go through sessions: those not eligible, and those that the policy passed."""
     slots: list[SlotsRow]
     limits: LimitsReport
     modelled: Modelled

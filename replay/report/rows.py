@@ -1,10 +1,20 @@
 """Rows of the report's tables, ready to show: largest savings first, the last row adds up the rest."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from replay.report.model import FetchReport, Report, actual_bytes, eligible_bytes, predicted_bytes
-from replay.report.wording import REST, duration, number, plural, shown, size
+from replay.report.decision import why
+from replay.report.model import (
+    ClientRow,
+    FetchReport,
+    Passed,
+    Report,
+    ToDo,
+    actual_bytes,
+    eligible_bytes,
+    predicted_bytes,
+)
+from replay.report.wording import REST, duration, number, plural, printable, shown, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +30,8 @@ class Row:
     eligible: int
     predicted: int
     saved: int
+    why: str = ""
+    """Why nothing is saved; "" if something is, or nothing was fetched."""
     total: bool = False
 
     @property
@@ -30,7 +42,7 @@ class Row:
 
 def total_row(report: Report) -> Row:
     """Return the row of the whole capture."""
-    row = _row(("all",), report["fetch"], connections=report["input"]["connections"])
+    row = _row(("all",), report["fetch"], connections=report["input"]["connections"], passed=report["passed"])
     return replace(row, total=True)
 
 
@@ -38,13 +50,10 @@ def client_rows(report: Report, limit: int) -> list[Row]:
     """Return rows by client id, software and fetch version."""
     rows = (
         _row(
-            (
-                shown(client["client_id"]),
-                shown(client["software"], empty="unknown"),
-                f"v{client['fetch_version']}",
-            ),
+            _client_names(client),
             client["fetch"],
             connections=client["connections"],
+            passed=client["passed"],
         )
         for client in report["by_client"]
     )
@@ -65,7 +74,12 @@ def topic_rows(report: Report, limit: int) -> list[Row]:
 def broker_rows(report: Report, limit: int) -> list[Row]:
     """Return rows by broker."""
     rows = (
-        _row((shown(broker["broker"]),), broker["fetch"], connections=broker["connections"])
+        _row(
+            (shown(broker["broker"]),),
+            broker["fetch"],
+            connections=broker["connections"],
+            passed=broker["passed"],
+        )
         for broker in report["by_broker"]
     )
     return _ranked(rows, limit, "broker")
@@ -74,15 +88,25 @@ def broker_rows(report: Report, limit: int) -> list[Row]:
 def connection_rows(report: Report, limit: int) -> list[Row]:
     """Return rows of the largest connections. The report has no others, so none adds up the rest."""
     rows = (
-        _row((shown(connection["connection"]), shown(connection["client_id"])), connection["fetch"])
+        _row(
+            (shown(connection["connection"]), shown(connection["client_id"])),
+            connection["fetch"],
+            passed=connection["passed"],
+        )
         for connection in report["connections"]
     )
     return sorted(rows, key=lambda row: (-row.actual, row.names))[:limit]
 
 
 def _row(
-    names: tuple[str, ...], fetch: FetchReport, *, connections: int = 0, count: int | None = None
+    names: tuple[str, ...],
+    fetch: FetchReport,
+    *,
+    connections: int = 0,
+    count: int | None = None,
+    passed: Mapping[str, Passed] | None = None,
 ) -> Row:
+    reason = why(fetch, passed) if passed is not None else _why_of_topic(fetch)
     return Row(
         names=names,
         connections=connections,
@@ -91,6 +115,44 @@ def _row(
         eligible=eligible_bytes(fetch),
         predicted=predicted_bytes(fetch),
         saved=fetch["saved_bytes"],
+        why=shown(reason, empty=""),
+    )
+
+
+def _why_of_topic(fetch: FetchReport) -> str:
+    """Return why nothing of a topic is saved. Reasons are not counted by topic."""
+    if fetch["saved_bytes"] > 0 or not actual_bytes(fetch):
+        return ""
+    return "all entries had something new" if eligible_bytes(fetch) else "its fetches passed"
+
+
+def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, Passed]]:
+    """Return why fetches of each client passed: its names, the reason, and the counts; most bytes first."""
+    rows = [
+        (_client_names(client), reason, passed)
+        for client in report["by_client"]
+        for reason, passed in client["passed"].items()
+    ]
+    rows.sort(key=lambda row: (-row[2]["bytes"], row[0], row[1]))
+    if len(rows) <= limit:
+        return rows
+    others = [passed for _, _, passed in rows[limit - 1 :]]
+    rest = Passed(
+        exchanges=sum(one["exchanges"] for one in others), bytes=sum(one["bytes"] for one in others)
+    )
+    return [*rows[: limit - 1], (("others", "", ""), "", rest)]
+
+
+def to_do_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str]]:
+    """Return what to do for each client: its names, and one sentence."""
+    return [(_client_names(row), printable(row["sentence"])) for row in report["decision"]["to_do"][:limit]]
+
+
+def _client_names(client: ClientRow | ToDo) -> tuple[str, ...]:
+    return (
+        shown(client["client_id"]),
+        shown(client["software"], empty="unknown"),
+        f"v{client['fetch_version']}",
     )
 
 
@@ -111,7 +173,8 @@ def _summed(names: tuple[str, ...], rows: list[Row]) -> Row:
         actual=sum(row.actual for row in rows),
         eligible=sum(row.eligible for row in rows),
         predicted=sum(row.predicted for row in rows),
-        saved=sum(row.saved for row in rows),
+        saved=(saved := sum(row.saved for row in rows)),
+        why="" if saved > 0 else rows[0].why,
     )
 
 

@@ -27,6 +27,9 @@ main { max-width: 1160px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0 0 4px; letter-spacing: -0.01em; }
 h2 { font-size: 17px; margin: 0 0 4px; }
 p { margin: 0 0 8px; max-width: 78ch; }
+p.decided { font-size: 20px; font-weight: 600; line-height: 1.3; margin-top: 10px; }
+p.unsure { color: var(--bad); }
+td.name small { display: block; font-size: 12px; }
 .soft, caption, footer { color: var(--soft); }
 section, .banner, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 section, .banner { padding: 18px 20px; margin-top: 18px; }
@@ -88,6 +91,8 @@ footer { margin-top: 24px; font-size: 13px; }
     --record: #0f766e; --entry: #5aa9a0; --other: #9aa5b1; --listing: #d9822b; --empty: #f0c48a;
   }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  p.decided { font-size: 14px; }
+  td.name small { font-size: 9.5px; }
   body { font-size: 10.5px; line-height: 1.4; }
   main { max-width: none; padding: 0; }
   section, .banner { padding: 10px 14px; margin-top: 10px; }

@@ -16,7 +16,9 @@ from replay.report.rows import (
     broker_rows,
     client_rows,
     limit_rows,
+    passed_rows,
     starved_rows,
+    to_do_rows,
     topic_rows,
     total_row,
 )
@@ -27,6 +29,8 @@ from replay.report.wording import (
     SAVED,
     SHARES,
     captured,
+    decided,
+    how_sure,
     limits,
     narrowed,
     number,
@@ -58,10 +62,11 @@ def render(report: Report) -> RenderableType:
         return Group(_headline(report), Text(), _reading(report))
     parts: list[RenderableType] = [
         _headline(report),
+        _to_do(report),
         _where(report),
         *_breakdowns(report),
         Text(session_counts(report)),
-        *_not_eligible(report),
+        *_passed(report),
         *_slots(report),
         *_limits(report),
         _reading(report),
@@ -73,16 +78,24 @@ def render(report: Report) -> RenderableType:
 
 def _headline(report: Report) -> Text:
     fetch, text = report["fetch"], Text()
+    if fetch["actual"]["requests"]:
+        text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
+        text.append(how_sure(report) + "\n", style="" if report["decision"]["enough"] else "yellow")
     text.append(captured(report) + "\n")
     if filters := narrowed(report["filters"]):
         text.append(filters + "\n")
     if not fetch["actual"]["requests"]:
         return text.append("No fetch request was found.", style="bold")
-    text.append(
-        f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ", style="bold"
-    )
+    text.append(f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ")
     text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
     return text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
+
+
+def _to_do(report: Report) -> Table:
+    table = _table("What to do", "client id", "software", "fetch", "what to do", numbers=())
+    for names, sentence in to_do_rows(report, ROWS):
+        table.add_row(*map(Text, names), Text(sentence))
+    return table
 
 
 def _style(saved: int) -> str:
@@ -135,15 +148,21 @@ def _by(title: str, names: tuple[str, ...], rows: list[Row], counted: str) -> Ta
             size(row.predicted),
             Text(percent(row.ratio), style=_style(row.saved)),
         )
+        if row.why:
+            table.add_row(Text(f"  {row.why}", style="dim"))
     return table
 
 
-def _not_eligible(report: Report) -> list[Table]:
-    if not report["not_eligible"]:
+def _passed(report: Report) -> list[Table]:
+    rows = passed_rows(report, ROWS)
+    if not rows:
         return []
-    table = _table("Not eligible, stay as captured", "reason", numbers=("fetches", "bytes"))
-    for reason, row in sorted(report["not_eligible"].items(), key=lambda item: -item[1]["bytes"]):
-        table.add_row(Text(shown(reason)), number(row["exchanges"]), size(row["bytes"]))
+    names = ("client id", "software", "fetch", "reason")
+    table = _table("Why fetches pass as captured", *names, numbers=("fetches", "bytes"))
+    for client, reason, row in rows:
+        table.add_row(
+            *map(Text, client), Text(shown(reason, empty="")), number(row["exchanges"]), size(row["bytes"])
+        )
     return [table]
 
 

@@ -47,9 +47,27 @@ REASONS: Final = {
     "native session": "the client has sessions of its own; its fetches stay as captured",
     "unpaired": "the request was captured without its response",
     "bytes missing": "part of the request or of the response was not captured",
-    "not understood": "the request or the response does not follow the protocol",
     "not a consumer": "the fetch of a replica, from broker to broker",
     "tags": "the request has tagged fields that were not tested with sessions",
+    "not understood": "the request or the response does not follow the protocol",
+    "one partition": "the fetch lists a single partition: a session has nothing to leave out",
+    "leader epochs": "sessions of these brokers (2.1 to 2.4) forget leader epochs (KAFKA-9338)",
+    "broker without sessions": "Kafka 1.0 and older have no fetch sessions",
+    "broker not known yet": "what the broker can do was not captured",
+    "errors that a session forgets": "the broker sent error 35 or 76, which sessions before Kafka 4.0 forget",
+    "forgets without a session": "the fetch forgets partitions of a session that it does not name",
+    "session busy": "an earlier fetch of the session had no response yet",
+    "catching up": "the last response was large: the client is catching up",
+    "no session yet": "a session would not have paid yet, or the last one did not pay",
+    "no slot left": "no slot for a session was free",
+    "resting": "sessions cost this connection more than they saved, so it has none for a while",
+    "delta not smaller": "the incremental fetch would not have been smaller than the full one",
+    "partitions listed twice or too sparse": "the list of partitions does not fit into a session's table",
+    "not looked into": "a request of more than 1 MiB, 2,048 topics or 32,768 partitions",
+    "keep order": "the partitions were served in the order of the list",
+    "memory": "the memory for responses was used up",
+    "sessions off": "sessions were switched off",
+    "sessions cost what they saved": "what sessions left out was no more than they added",
 }
 _FAMILIES: Final = {
     "fetch v": "sessions don't support this version, or it is newer than this fetchgate",
@@ -150,6 +168,47 @@ def moment(time: str) -> str:
     return datetime.fromisoformat(time).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def decided(report: Report) -> str:
+    """Return the first line: what sessions would save, or why nothing."""
+    decision = report["decision"]
+    fetch = report["fetch"]
+    whole = size(fetch["actual"]["request_bytes"] + fetch["actual"]["response_bytes"])
+    saved, day, money = fetch["saved_bytes"], decision["saved_bytes_per_day"], decision["money_per_month"]
+    if saved <= 0:
+        reason = because(decision["reason"])
+        if not saved:
+            return f"Sessions would save nothing of {whole} fetch bytes: {reason}."
+        more = percent(-fetch["saved_ratio"])
+        return f"Sessions would add {size(-saved)} to {whole} fetch bytes, {more}: {reason}."
+    if day is None:
+        return f"Sessions would save {size(saved)} of {whole} fetch bytes, {percent(fetch['saved_ratio'])}."
+    text = f"Sessions would save {size(day)} a day, {percent(fetch['saved_ratio'])} of the fetch bytes"
+    model = report["modelled"]["money"]
+    if money is not None and model is not None:
+        text += f": {price(money)} a month at {model['price_per_gb']:g} per GB"
+    return f"{text}."
+
+
+def because(reason: str) -> str:
+    """Explain why nothing is saved: the reason, and what it means."""
+    explained = meaning(reason)
+    return f"{reason} ({explained})" if explained else shown(reason, empty="there was nothing to leave out")
+
+
+def how_sure(report: Report) -> str:
+    """Say how much time the first line stands on."""
+    decision, time = report["decision"], report["time"]
+    if not decision["captured_seconds"]:
+        return "How sure: the time that was captured is not known."
+    stretches = len(time["stretches"])
+    parts = f" in {stretches} stretches" if stretches > 1 else ""
+    seconds = decision["captured_seconds"]
+    text = f"{duration(seconds)} captured{parts} ({seconds:,.0f} seconds)"
+    if decision["enough"]:
+        return f"How sure: modelled from {text}."
+    return f"How sure: not very. Only {text}, less than an hour: a day may be quite different."
+
+
 def captured(report: Report) -> str:
     """Describe what was read: which time, how much, of what."""
     read, time = report["input"], report["time"]
@@ -159,7 +218,10 @@ def captured(report: Report) -> str:
     )
     if not time["first"]:
         return what
-    span = duration(seconds_between(time["first"], time["last"]))
+    span = duration(time["captured_seconds"])
+    if more := len(time["stretches"]) - 1:
+        begin, end = moment(time["first"]), moment(time["last"])
+        return f"{span} captured between {begin} and {end}, with {plural(more, 'gap')}: {what}"
     return f"{span} from {moment(time['first'])}: {what}"
 
 

@@ -1,11 +1,15 @@
 """Counts of what was found in one capture file, whether it could be used or not."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
 MOST_PROBLEMS = 10
 """At most so many problems of one file are kept."""
+PAUSE = 300 * 1_000_000_000
+"""A longer time (ns) without a packet is a gap in the capture, as where two captures were joined into one
+file. Clients ask for Metadata every 5 minutes at least (metadata.max.age.ms), and consumers fetch always."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +38,8 @@ class FileCounts:
     first_time: int = 0
     """Nanoseconds since 1970; 0 when there is no packet."""
     last_time: int = 0
+    stretches: list[list[int]] = field(default_factory=list)
+    """The times that were captured: first and last packet, in order, with more than `PAUSE` between them."""
     not_ip: int = 0
     not_tcp: int = 0
     fragments: int = 0
@@ -57,14 +63,19 @@ class FileCounts:
     problems: list[str] = field(default_factory=list)
     """What could not be read: one line for each problem, without the name of the file."""
 
+    def __post_init__(self) -> None:
+        """Take the whole time as captured where nothing else is known: in tables of earlier releases."""
+        if self.first_time and not self.stretches:
+            self.stretches = [[self.first_time, max(self.first_time, self.last_time)]]
+
     def add(self, other: Self) -> None:
         """Add the counts of another part of the same file."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for link, packets in other.link_types.items():
             self.link_types[link] = self.link_types.get(link, 0) + packets
-        if other.first_time:
-            self.add_times(other.first_time, other.last_time)
+        for first, last in other.stretches:
+            self.add_times(first, last)
         self.format = self.format or other.format
         for line in other.problems:
             self.add_problem(line)
@@ -76,9 +87,10 @@ class FileCounts:
             self.problems.append(line)
 
     def add_times(self, first: int, last: int) -> None:
-        """Extend the time span by packets between `first` and `last`."""
+        """Extend the captured time by packets between `first` and `last`, without a `PAUSE` between them."""
         self.first_time = min(self.first_time or first, first)
         self.last_time = max(self.last_time, last)
+        self.stretches = joined_stretches([*self.stretches, [first, last]], PAUSE)
 
     def to_json(self) -> str:
         """Return one JSON object."""
@@ -90,6 +102,17 @@ class FileCounts:
         found = json.loads(text)
         found["link_types"] = {int(link): packets for link, packets in found["link_types"].items()}
         return cls(**found)
+
+
+def joined_stretches(stretches: Iterable[list[int]], pause: int) -> list[list[int]]:
+    """Return stretches of time in order. Those that overlap, or are at most `pause` apart, become one."""
+    joined: list[list[int]] = []
+    for first, last in sorted(stretches):
+        if joined and first - joined[-1][1] <= pause:
+            joined[-1][1] = max(joined[-1][1], last)
+        else:
+            joined.append([first, last])
+    return joined
 
 
 _SUMS = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.capture.files.counts import FileCounts
+from replay.capture.files.counts import PAUSE, FileCounts
 from replay.capture.files.window import Column, Records, Window
 from replay.capture.packets.ip import Transport, transport, unreadable
 
@@ -80,7 +80,11 @@ def _count(records: Records, counts: FileCounts) -> None:
     counts.wire_bytes += int(records.length.sum())
     counts.cut_packets += int(np.count_nonzero(records.captured < records.length))
     if len(records.time):
-        counts.add_times(int(records.time.min()), int(records.time.max()))
+        times = np.sort(records.time)
+        breaks = np.flatnonzero(np.diff(times) > PAUSE)
+        begins, ends = times[np.append(0, breaks + 1)], times[np.append(breaks, -1)]
+        for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
+            counts.add_times(first, last)
 
 
 def _sane(window: Window, rows: Column, found: Transport, counts: FileCounts) -> Column:

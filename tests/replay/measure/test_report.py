@@ -74,7 +74,61 @@ def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
 
     assert (made["input"]["files"], made["input"]["packets"], made["input"]["bytes"]) == (1, 5, 30)
     assert made["input"]["problems"] == [{"file": "f", "problem": "torn"}]
-    assert made["time"] == {"first": "1970-01-01T00:00:04.000000Z", "last": "1970-01-01T00:00:06.500000Z"}
+    stretch = {"first": "1970-01-01T00:00:04.000000Z", "last": "1970-01-01T00:00:06.500000Z"}
+    assert made["time"] == {**stretch, "captured_seconds": 2.5, "stretches": [stretch]}
+
+
+def minutes(file: str, *pairs: tuple[float, float]) -> Group:
+    """A file that was captured from one minute to another, once or several times."""
+    counts = FileCounts(file=file, number=sum(file.encode()))
+    for first, last in pairs:
+        counts.add_times(int(first * 60e9), int(last * 60e9))
+    return group(row="file", details=[counts.to_json()])
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds", "stretches"),
+    [
+        ([minutes("a", (1, 2)), minutes("b", (35, 36))], 120, 2),  # a gap of 33 minutes between two files
+        ([minutes("a", (1, 2), (35, 36))], 120, 2),  # the same as one file, joined by mergecap
+        ([minutes("a", (1, 2)), minutes("b", (2.1, 3.1))], 126, 1),  # a ring: the next packet is in the next
+        ([minutes("a", (1, 2)), minutes("b", (2.5, 3.5))], 120, 2),
+        ([minutes("a", (1, 3)), minutes("b", (2, 4))], 180, 1),  # two hosts at the same time
+        ([minutes("a", (1, 2), (6, 7))], 360, 1),  # a quiet time
+    ],
+)
+def test_only_captured_time_counts(files: list[Group], seconds: float, stretches: int) -> None:
+    made = report([*files, ended(), fetches(eligible=True, response_bytes=10**9, full=1)], ABOUT)
+
+    assert made["time"]["captured_seconds"] == made["decision"]["captured_seconds"] == seconds
+    assert len(made["time"]["stretches"]) == stretches
+    assert made["decision"]["saved_bytes_per_day"] == round(10**9 / seconds * 86_400)
+    assert made["modelled"]["money"] is not None
+    assert made["modelled"]["money"]["saved_per_month"] == made["decision"]["money_per_month"]
+    assert made["decision"]["money_per_month"] == pytest.approx(2.0 / seconds * 30 * 86_400)
+
+
+def test_why_fetches_passed_is_told_by_client() -> None:
+    made = report(
+        [
+            ended(),
+            fetches(eligible=True, request_bytes=10, count=2),
+            fetches(eligible=True, reason="resting", request_bytes=20, count=3),
+            fetches(eligible=False, reason="one partition", response_bytes=30),
+            {**fetches(eligible=False, response_bytes=40), "client_id": "other"},
+        ],
+        ABOUT,
+    )
+
+    assert [row["passed"] for row in made["by_client"]] == [
+        {"one partition": {"exchanges": 1, "bytes": 30}, "resting": {"exchanges": 3, "bytes": 20}},
+        {"not understood": {"exchanges": 1, "bytes": 40}},
+    ]
+    assert made["passed"] == {
+        "not understood": {"exchanges": 1, "bytes": 40},
+        "one partition": {"exchanges": 1, "bytes": 30},
+        "resting": {"exchanges": 3, "bytes": 20},
+    }
 
 
 def test_what_could_not_be_read_is_told_by_reason() -> None:

@@ -1,6 +1,6 @@
 """A report whose every name is what a peer bent on mischief would send."""
 
-from replay.report.model import Report
+from replay.report.model import Passed, Report
 from tests.replay.report import sample
 
 NAMES = (
@@ -23,6 +23,8 @@ def report() -> Report:
     """Make it: names in the tables, in filters, problems, reasons and words of the model."""
     plain = sample.report()
     fetch, limits = plain["fetch"], plain["limits"]
+    passed: dict[str, Passed] = {name: {"exchanges": 1, "bytes": 1} for name in NAMES}
+    to_do = plain["decision"]["to_do"][0]
     return {
         **plain,
         "filters": {"ports": [], "hosts": list(NAMES), "clients": list(NAMES), "topics": list(NAMES)},
@@ -30,12 +32,36 @@ def report() -> Report:
             **plain["input"],
             "problems": [{"file": name, "problem": name} for name in NAMES],
         },
+        "decision": {
+            **plain["decision"],
+            "reason": NAMES[0],
+            "to_do": [
+                {**to_do, "client_id": name, "software": name, "fetch_version": 11, "sentence": name}
+                for name in NAMES
+            ],
+        },
+        "passed": passed,
         "by_client": [
-            {"client_id": name, "software": name, "fetch_version": 11, "connections": 1, "fetch": fetch}
+            {
+                "client_id": name,
+                "software": name,
+                "fetch_version": 11,
+                "connections": 1,
+                "fetch": fetch,
+                "passed": passed,
+            }
             for name in NAMES
         ],
         "by_topic": [{"topic": name, "fetch": fetch} for name in NAMES],
-        "by_broker": [{"broker": name, "connections": 1, "fetch": fetch} for name in NAMES],
+        "by_broker": [
+            {
+                "broker": name,
+                "connections": 1,
+                "fetch": {**fetch, "saved_bytes": 0, "saved_ratio": 0.0},
+                "passed": {name: {"exchanges": 1, "bytes": 10**12}},
+            }
+            for name in NAMES
+        ],
         "connections": [
             {
                 "connection": name,
@@ -44,6 +70,7 @@ def report() -> Report:
                 "client_id": name,
                 "software": name,
                 "fetch": fetch,
+                "passed": passed,
             }
             for name in NAMES
         ],

@@ -5,12 +5,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import cast
 
+from replay.report.decision import Rate, decide
 from replay.report.model import (
     Actual,
     Bucket,
+    ClientRow,
     ConnectionRow,
     Eligible,
     FetchReport,
+    Passed,
     Report,
     SessionsReport,
     Shares,
@@ -46,9 +49,18 @@ CLIENTS = (
     ("", "", 4, 2, 1_204, 12, False),
     ("audit-archiver", "sarama 1.61.1", 11, 1, 12_400, 1, False),
 )
+REASONS = {"fraud-scorer": "native session", "audit-archiver": "one partition"}
 BROKERS = ("10.20.0.11:9092", "10.20.0.12:9092", "[fd00:20::13]:9092")
 TOPICS = {"events": 70, "orders": 20, "payments.settled": 8, "AAAAAAAAAAAAAAAAAAAAAg": 1}
 """Names (the last one an id that no Metadata response named) and the shares of the bytes."""
+
+
+def _passed(fetch: FetchReport, reason: str) -> dict[str, Passed]:
+    """Make the passed fetches of rows whose sessionless fetches all passed for one reason."""
+    count = figure(fetch, "sessions", "sessionless") or (
+        0 if fetch["eligible"]["exchanges"] else figure(fetch, "actual", "requests")
+    )
+    return {reason: {"exchanges": count, "bytes": actual_bytes(fetch)}} if count else {}
 
 
 def report() -> Report:
@@ -56,11 +68,30 @@ def report() -> Report:
     cells = {(client, broker): _cell(client, broker) for client in CLIENTS for broker in BROKERS}
     total = added(cells.values())
     clients = {client: added(cells[client, broker] for broker in BROKERS) for client in CLIENTS}
+    by_client: list[ClientRow] = [
+        {
+            "client_id": client[0],
+            "software": client[1],
+            "fetch_version": client[2],
+            "connections": client[3],
+            "fetch": fetch,
+            "passed": _passed(fetch, REASONS.get(client[0], "")) if client[0] in REASONS else {},
+        }
+        for client, fetch in clients.items()
+    ]
+    passed = {reason: found for row in by_client for reason, found in row["passed"].items()}
+    begin, end = BEGIN.isoformat(), (BEGIN + timedelta(hours=1)).isoformat()
     return {
         "version": "0.2.0",
         "policy": "gateway",
         "filters": {"ports": [9092], "hosts": [], "clients": [], "topics": []},
-        "time": {"first": BEGIN.isoformat(), "last": (BEGIN + timedelta(hours=1)).isoformat()},
+        "decision": decide(total, passed, by_client, Rate(seconds=3600.0, price_per_gb=0.02)),
+        "time": {
+            "first": begin,
+            "last": end,
+            "captured_seconds": 3600.0,
+            "stretches": [{"first": begin, "last": end}],
+        },
         "input": {
             "files": 12,
             "bytes": 1_234_567_890,
@@ -79,13 +110,15 @@ def report() -> Report:
             ],
         },
         "fetch": total,
-        "by_client": [
-            {"client_id": c[0], "software": c[1], "fetch_version": c[2], "connections": c[3], "fetch": fetch}
-            for c, fetch in clients.items()
-        ],
+        "by_client": by_client,
         "by_topic": _topics(total),
         "by_broker": [
-            {"broker": broker, "connections": 12, "fetch": added(cells[c, broker] for c in CLIENTS)}
+            {
+                "broker": broker,
+                "connections": 12,
+                "fetch": added(cells[c, broker] for c in CLIENTS),
+                "passed": passed,
+            }
             for broker in BROKERS
         ],
         "connections": [_connection(client, broker, fetch) for (client, broker), fetch in cells.items()],
@@ -98,12 +131,13 @@ def report() -> Report:
             "by_reason": {"TLS": 1_900_000, "lost by the capture": 48_112, "cut by the snap length": 100_000},
         },
         "not_eligible": {
-            "a session of the client's own": {
+            "native session": {
                 "exchanges": 44_870,
                 "bytes": actual_bytes(clients[CLIENTS[2]]),
             },
-            "no response captured": {"exchanges": 9, "bytes": 26_631},
+            "unpaired": {"exchanges": 9, "bytes": 26_631},
         },
+        "passed": passed,
         "slots": [
             {
                 "broker": broker,
@@ -177,7 +211,8 @@ def empty() -> Report:
     return {
         **report(),
         "filters": {"ports": [], "hosts": [], "clients": [], "topics": []},
-        "time": {"first": "", "last": ""},
+        "decision": decide(nothing, {}, [], Rate(seconds=0.0)),
+        "time": {"first": "", "last": "", "captured_seconds": 0.0, "stretches": []},
         "input": {
             "files": 1,
             "bytes": 24,
@@ -198,6 +233,7 @@ def empty() -> Report:
         "where": {"actual": no_shares, "predicted": no_shares},
         "readable": {"readable_bytes": 0, "unreadable_bytes": 0, "ratio": 1.0, "by_reason": {}},
         "not_eligible": {},
+        "passed": {},
         "slots": [],
         "limits": {
             "max_fetch_bytes": 0,
@@ -333,6 +369,7 @@ def _connection(
         "client_id": client[0],
         "software": client[1],
         "fetch": fetch,
+        "passed": _passed(fetch, REASONS[client[0]]) if client[0] in REASONS else {},
     }
 
 

@@ -3,7 +3,9 @@
 import csv
 import io
 
-from replay.report.csv import COLUMNS, FIGURES, NAMES, render
+import pytest
+
+from replay.report.csv import COLUMNS, FIGURES, MORE, NAMES, render
 from replay.report.model import Report, predicted_bytes
 from tests.replay.report import hostile, sample
 
@@ -55,6 +57,36 @@ def test_columns_keep_their_names_and_order() -> None:
         "saved_bytes",
         "saved_ratio",
     )
+    assert MORE == (
+        "captured_seconds",
+        "saved_bytes_per_day",
+        "money_per_month",
+        "to_do",
+        "reason",
+        "passed_exchanges",
+        "passed_bytes",
+    )
+    assert (*NAMES, *FIGURES, *MORE) == COLUMNS
+
+
+def test_what_to_do_and_why_are_in_columns_of_their_own() -> None:
+    rows = rows_of(sample.report())
+    total, saved = rows[0], sample.report()["fetch"]["saved_bytes"]
+    assert (total["captured_seconds"], total["saved_bytes_per_day"]) == ("3600.0", f"{saved * 24}")
+    assert float(total["money_per_month"]) == pytest.approx(saved * 24 * 30 * 0.02e-9)
+    assert total["reason"] == ""
+    clients = {row["client_id"]: row for row in rows if row["by"] == "client"}
+    assert clients["billing-enricher"]["to_do"].startswith("Put it behind a gateway: that saves 92.7 %, 9.75")
+    assert clients["fraud-scorer"]["reason"] == "native session"
+    passed = [
+        (row["client_id"], row["reason"], row["passed_exchanges"], row["passed_bytes"])
+        for row in rows
+        if row["by"] == "passed"
+    ]
+    assert passed == [
+        ("fraud-scorer", "native session", "48611", "44234750"),
+        ("audit-archiver", "one partition", "13433", "6340730"),
+    ]
 
 
 def test_every_kind_of_row_adds_up_to_the_total() -> None:
@@ -64,7 +96,7 @@ def test_every_kind_of_row_adds_up_to_the_total() -> None:
         these = [row for row in rows if row["by"] == kind]
         for column in FIGURES[:-1]:
             assert sum(int(row[column]) for row in these) == int(total[column]), (kind, column)
-    assert len(rows) == 1 + 5 + 5 + 3 + 15
+    assert len(rows) == 1 + 5 + 5 + 3 + 15 + 2
     assert int(total["predicted_bytes"]) == predicted_bytes(sample.report()["fetch"])
     assert float(total["saved_ratio"]) == sample.report()["fetch"]["saved_ratio"]
 
@@ -95,7 +127,7 @@ def test_a_row_says_what_it_is_of() -> None:
 
 def test_lines_end_as_rfc_4180_has_them() -> None:
     text = render(sample.report())
-    assert text.count("\r\n") == text.count("\n") == 30
+    assert text.count("\r\n") == text.count("\n") == 32
     assert text.endswith("\r\n")
 
 

@@ -62,7 +62,14 @@ def test_connections_are_ranked_by_what_they_carried() -> None:
 def test_equal_rows_have_an_order_and_no_bytes_have_a_ratio() -> None:
     nothing = sample.combined(lambda *_: 0)
     clients: list[ClientRow] = [
-        {"client_id": name, "software": "", "fetch_version": 4, "connections": 1, "fetch": nothing}
+        {
+            "client_id": name,
+            "software": "",
+            "fetch_version": 4,
+            "connections": 1,
+            "fetch": nothing,
+            "passed": {},
+        }
         for name in "cab"
     ]
     report: Report = {**sample.empty(), "by_client": clients}

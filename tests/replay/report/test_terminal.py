@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from replay.report import terminal
-from replay.report.model import Report
+from replay.report.model import Decision, Report
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
 
@@ -20,9 +20,14 @@ def printed(report: Report, **console: object) -> str:
 def test_the_whole_of_it_at_80_columns() -> None:
     text = printed(sample.report())
     assert max(map(len, text.splitlines())) <= 80
-    assert text.startswith("1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets,")
     flat = " ".join(text.split())
+    assert flat.startswith(
+        "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 a month at 0.02 per GB. "
+        "How sure: modelled from 1 h captured (3,600 seconds). "
+        "1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets,"
+    )
     for words in (
+        "What to do client id software fetch what to do billing-enricher librdkafka 2.16.0 v16 Put it behind",
         "Only port 9092.",
         "502 MB of 600 MB fetch bytes saved: 83.6 %",
         "Listing partitions in requests 256 MB 5.30 MB",
@@ -30,7 +35,8 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "(rest of each frame)",
         "all 162,170 600 MB 98.6 MB 83.6 %",
         "Through sessions: 9 full, 100,105 incremental and 13,433 sessionless fetches",
-        "a session of the client's own 44,870 44.2 MB",
+        "fraud-scorer apache-kafka-java 4.3.0 v18 native session 48,611 44.2 MB",
+        "44.2 MB 44.2 MB 0.0 % 4.3.0 native session",
         "[fd00:20::13]:9092 7 12 1,000 0 0",
         "2 responses of 154,000 had more records than their limit (max_bytes), by 8.40 kB in all;",
         "the largest had 52.4 MB. Partitions starved 131 times, for 4 min 6 s in all",
@@ -69,8 +75,32 @@ def test_no_fetch_is_said_in_so_many_words() -> None:
 def test_sessions_that_cost_more_are_not_called_a_saving() -> None:
     plain = sample.report()
     report: Report = {**plain, "fetch": {**plain["fetch"], "saved_bytes": -1_000, "saved_ratio": -0.02}}
+    report["decision"] = {**plain["decision"], "reason": "sessions cost what they saved"}
     text = printed(report)
+    flat = " ".join(text.split())
+    assert "Sessions would add 1.00 kB to 600 MB fetch bytes, 2.0 %: sessions cost what they saved" in flat
     assert "-1.00 kB of 600 MB fetch bytes saved: -2.0 %" in text
+
+
+def test_nothing_saved_stands_with_its_reason() -> None:
+    plain = sample.report()
+    report: Report = {**plain, "fetch": {**plain["fetch"], "saved_bytes": 0, "saved_ratio": 0.0}}
+    report["decision"] = {**plain["decision"], "reason": "leader epochs"}
+    flat = " ".join(printed(report).split())
+    assert flat.startswith(
+        "Sessions would save nothing of 600 MB fetch bytes: leader epochs (sessions of these brokers (2.1 to "
+        "2.4) forget leader epochs (KAFKA-9338))."
+    )
+
+
+def test_less_than_an_hour_is_warned_of() -> None:
+    plain = sample.report()
+    decision: Decision = {**plain["decision"], "captured_seconds": 107.2, "enough": False}
+    flat = " ".join(printed({**plain, "decision": decision}).split())
+    assert (
+        "How sure: not very. Only 1 min 47 s captured (107 seconds), less than an hour: a day may be quite "
+        "different." in flat
+    )
 
 
 def test_peers_cannot_act_on_the_terminal() -> None:

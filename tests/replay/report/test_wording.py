@@ -139,7 +139,7 @@ def test_each_reason_of_the_engine_is_explained(reason: str) -> None:
 
 
 def test_other_reasons_speak_for_themselves() -> None:
-    assert wording.meaning("forgets without a session") == ""
+    assert wording.meaning("a reason of a later release") == ""
 
 
 @pytest.mark.parametrize(

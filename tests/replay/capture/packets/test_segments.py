@@ -289,3 +289,13 @@ def test_hostile_lengths_do_not_break_what_follows(reading: Reading) -> None:
     ]
     assert isinstance(counts.to_json(), str)
     assert pa.types.is_binary(SEGMENTS.field("payload").type)
+
+
+def test_a_pause_that_no_client_makes_is_a_gap_in_the_capture(reading: Reading) -> None:
+    talk = Talk().open()
+    talk.time += 2000 * 1_000_000_000
+    talk.segment(b"x").segment(b"y")
+    times = [frame.time for frame in talk.frames]
+    _, (counts,) = reading(pcap(talk.frames, crafting.RAW, nano=True))
+
+    assert counts.stretches == [[times[0], times[2]], [times[3], times[4]]]

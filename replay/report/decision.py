@@ -1,0 +1,212 @@
+"""What to decide from a report: the saving of a day, how sure it is, and what to do for each client. Pure.
+
+The figures of a day and of a month are modelled: what was counted, divided by the seconds that were captured.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from replay.report.model import (
+    Action,
+    ClientRow,
+    Decision,
+    FetchReport,
+    Passed,
+    ToDo,
+    actual_bytes,
+    predicted_bytes,
+)
+from replay.report.wording import meaning, number, percent, shown, size
+
+HOUR: Final = 3_600
+DAY: Final = 86_400
+MONTH: Final = 30 * DAY
+_GB: Final = 10**9
+_PAYS: Final = 0.01
+"""A gateway is worth while for a client if it saves this part of its fetch bytes."""
+_MIN_BYTES_PAYS: Final = 0.1
+"""The same for `fetch.min.bytes`: records come later then, so it has to save more."""
+_WAITING: Final = 2.0
+"""Fetches a second on a connection when each waits for fetch.max.wait.ms, which is 500 by default."""
+_RECORDS: Final = 0.9
+"""With this part of records or more, there is little else to save."""
+_OLDEST: Final = 4
+"""The first Fetch version that the gateway puts through sessions."""
+_Advice: TypeAlias = tuple[Action, str]
+_BEFORE_WAITING: Final = {
+    "native session": "It has sessions of its own. ",
+    "one partition": "It lists a single partition. ",
+}
+_UPGRADES: Final[dict[str, _Advice]] = {
+    "leader epochs": (
+        "upgrade brokers",
+        "Upgrade the brokers to Kafka 2.5 or later: before, sessions forget leader epochs (KAFKA-9338).",
+    ),
+    "broker without sessions": (
+        "upgrade brokers",
+        "Upgrade the brokers to Kafka 1.1 or later: before, there are no fetch sessions.",
+    ),
+    "errors that a session forgets": (
+        "upgrade brokers",
+        "Upgrade the brokers to Kafka 4.0 or later: before, sessions forget errors 35 and 76.",
+    ),
+}
+_OTHERS: Final[dict[str, _Advice]] = {
+    "native session": ("own sessions", "It has sessions of its own: it needs no gateway."),
+    "one partition": ("one partition", "It lists a single partition: a session has nothing to leave out."),
+    "not a consumer": ("leave", "Leave it: a broker fetches from a broker."),
+    "unpaired": ("capture again", "Capture it again, with both directions: responses are missing."),
+    "bytes missing": (
+        "capture again",
+        "Capture it again with whole packets: parts of its fetches are missing.",
+    ),
+    "broker not known yet": (
+        "capture again",
+        "Capture it again from before it connects: what the broker can do was not captured.",
+    ),
+    "no session yet": (
+        "capture again",
+        "Capture it for longer: it had too few fetches to see whether a session pays.",
+    ),
+    "catching up": ("capture again", "Capture it again when it has caught up: its responses were large."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """What turns counted bytes into those of a day and into money.
+
+    Args:
+        seconds: the time that was captured.
+        price_per_gb: None: no money.
+    """
+
+    seconds: float
+    price_per_gb: float | None = None
+
+    def day(self, count: int) -> int | None:
+        """Return the bytes of a day at the rate of the captured time; None if no time was captured."""
+        return round(count / self.seconds * DAY) if self.seconds else None
+
+    def month(self, count: int) -> float | None:
+        """Return the money of 30 days; None without a price."""
+        if self.price_per_gb is None or not self.seconds:
+            return None
+        return count / _GB * self.price_per_gb / self.seconds * MONTH
+
+
+def decide(
+    fetch: FetchReport, passed: Mapping[str, Passed], clients: list[ClientRow], rate: Rate
+) -> Decision:
+    """Return what the report's first lines say.
+
+    Args:
+        fetch: all fetches.
+        passed: those that went as they were captured, by reason.
+        clients: the rows by client.
+        rate: the captured time, and the price.
+    """
+    return Decision(
+        captured_seconds=rate.seconds,
+        enough=rate.seconds >= HOUR,
+        saved_bytes_per_day=rate.day(fetch["saved_bytes"]),
+        saved_ratio=fetch["saved_ratio"],
+        money_per_month=rate.month(fetch["saved_bytes"]),
+        reason=why(fetch, passed),
+        to_do=sorted(
+            (_to_do(client, rate) for client in clients), key=lambda row: -(row["saved_bytes_per_day"] or 0)
+        ),
+    )
+
+
+def why(fetch: FetchReport, passed: Mapping[str, Passed]) -> str:
+    """Return why nothing is saved: a key of `passed`, or a sentence; "" if something is saved."""
+    if fetch["saved_bytes"] > 0 or not actual_bytes(fetch):
+        return ""
+    reason = main_reason(passed)
+    if reason and 2 * passed[reason]["bytes"] >= actual_bytes(fetch):
+        return reason
+    return "sessions cost what they saved" if fetch["eligible"]["exchanges"] else reason
+
+
+def main_reason(passed: Mapping[str, Passed]) -> str:
+    """Return the reason of which most bytes passed; "" if nothing passed."""
+    return max(passed, key=lambda reason: (passed[reason]["bytes"], reason), default="")
+
+
+def _to_do(client: ClientRow, rate: Rate) -> ToDo:
+    fetch = client["fetch"]
+    whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
+    by_waiting = _saved_by_waiting(client, rate.seconds)
+    action: Action
+    if saved > 0 and saved >= _PAYS * whole:
+        action = "gateway"
+        words = f"Put it behind a gateway: that saves {percent(fetch['saved_ratio'])}"
+    elif whole and by_waiting >= _MIN_BYTES_PAYS * whole:
+        saved, action = by_waiting, "fetch.min.bytes"
+        words = _wait(client, rate.seconds, by_waiting / whole)
+    else:
+        action, words = _advice(client)
+        saved = 0 if action != "leave" else saved
+    day = rate.day(saved)
+    if action in {"gateway", "fetch.min.bytes"}:
+        words += f", {size(day)} a day." if day is not None else "."
+    return ToDo(
+        client_id=client["client_id"],
+        software=client["software"],
+        fetch_version=client["fetch_version"],
+        action=action,
+        saved_bytes_per_day=day,
+        money_per_month=rate.month(saved),
+        sentence=words,
+    )
+
+
+def _wait(client: ClientRow, seconds: float, ratio: float) -> str:
+    first = _BEFORE_WAITING.get(main_reason(client["passed"]), "")
+    now = client["fetch"]["actual"]["requests"] / max(client["connections"], 1) / seconds
+    return (
+        f"{first}Raise fetch.min.bytes: {_WAITING:.0f} fetches a second on a connection instead of "
+        f"{now:,.0f} would save {percent(ratio)} (modelled)"
+    )
+
+
+def _saved_by_waiting(client: ClientRow, seconds: float) -> int:
+    """Model what a client saves if its fetches wait for more records: fewer fetches, the same records."""
+    fetch = client["fetch"]
+    requests = fetch["actual"]["requests"]
+    fewer = requests - _WAITING * client["connections"] * seconds
+    if not seconds or fewer <= 0:
+        return 0
+    listing = predicted_bytes(fetch) - fetch["actual"]["record_bytes"]
+    return max(round(listing * fewer / requests), 0)
+
+
+def _advice(client: ClientRow) -> _Advice:
+    """Say what to do for a client that saves next to nothing."""
+    fetch, reason = client["fetch"], main_reason(client["passed"])
+    whole = actual_bytes(fetch)
+    records = fetch["actual"]["record_bytes"]
+    if records >= _RECORDS * whole and whole:
+        return "leave", f"Leave it: {percent(records / whole)} of its fetch bytes are records."
+    if reason.startswith("fetch v"):
+        return _unsupported(client)
+    if reason in _UPGRADES:
+        return _UPGRADES[reason]
+    if reason in _OTHERS:
+        return _OTHERS[reason]
+    if not reason or 2 * client["passed"][reason]["bytes"] < whole:
+        return "leave", "Leave it: sessions cost what they save, as its partitions change in each fetch."
+    explained = meaning(reason)
+    return "leave", f"Leave it: {explained or reason}."
+
+
+def _unsupported(client: ClientRow) -> _Advice:
+    software, version = shown(client["software"], empty="the client"), client["fetch_version"]
+    if version < _OLDEST:
+        return (
+            "upgrade client",
+            f"Upgrade {software}: Fetch v{version} has no sessions; v{_OLDEST} and later can.",
+        )
+    return "upgrade fetchgate", f"Upgrade fetchgate: it does not know Fetch v{number(version)}."

@@ -1,0 +1,147 @@
+"""What to decide from a report: the saving over the captured time, and one sentence for each client."""
+
+from typing import Any
+
+import pytest
+
+from replay.report.decision import Rate, decide, why
+from replay.report.model import Action, ClientRow, FetchReport, Passed, ToDo
+from tests.replay.report import sample
+
+RATE = Rate(seconds=100.0, price_per_gb=2.0)
+
+
+def fetches(
+    *, requests: int = 100, whole: int = 1_000_000, saved: int = 0, records: int = 0, eligible: int = 0
+) -> FetchReport:
+    figures = {
+        ("actual", "requests"): requests,
+        ("actual", "response_bytes"): whole,
+        ("actual", "record_bytes"): records,
+        ("eligible", "exchanges"): eligible,
+        ("eligible", "response_bytes"): saved,
+    }
+    return sample.combined(lambda group, field: figures.get((group, field), 0))
+
+
+def client(
+    fetch: FetchReport, reason: str = "", *, version: int = 11, software: str = "", connections: int = 1
+) -> ClientRow:
+    passed: dict[str, Passed] = {reason: {"exchanges": 1, "bytes": 900_000}} if reason else {}
+    return {
+        "client_id": "c",
+        "software": software,
+        "fetch_version": version,
+        "connections": connections,
+        "fetch": fetch,
+        "passed": passed,
+    }
+
+
+def to_do(row: ClientRow, rate: Rate = RATE) -> ToDo:
+    (found,) = decide(row["fetch"], row["passed"], [row], rate)["to_do"]
+    return found
+
+
+def test_a_day_and_a_month_are_those_of_the_captured_time() -> None:
+    decision = decide(fetches(saved=500_000), {}, [], RATE)
+
+    assert decision["saved_bytes_per_day"] == 500_000 * 864
+    assert decision["money_per_month"] == pytest.approx(500_000 / 1e9 * 2.0 * 864 * 30)
+    assert (decision["captured_seconds"], decision["enough"], decision["reason"]) == (100.0, False, "")
+    assert decide(fetches(), {}, [], Rate(seconds=3600.0))["enough"]
+    assert decide(fetches(), {}, [], Rate(seconds=3600.0))["money_per_month"] is None
+
+
+def test_where_no_time_was_captured_there_is_no_day() -> None:
+    decision = decide(fetches(saved=500_000), {}, [], Rate(seconds=0.0, price_per_gb=2.0))
+
+    assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "action", "told"),
+    [
+        (
+            client(fetches(saved=500_000)),
+            "gateway",
+            "Put it behind a gateway: that saves 50.0 %, 432 MB a day.",
+        ),
+        (
+            client(fetches(), "native session"),
+            "own sessions",
+            "It has sessions of its own: it needs no gateway.",
+        ),
+        (client(fetches(), "one partition"), "one partition", "It lists a single partition: a session has"),
+        (client(fetches(), "fetch v3", version=3), "upgrade client", "Upgrade the client: Fetch v3 has no"),
+        (
+            client(fetches(), "fetch v3", version=3, software="old 1"),
+            "upgrade client",
+            "Upgrade old 1: Fetch",
+        ),
+        (
+            client(fetches(), "fetch v19", version=19),
+            "upgrade fetchgate",
+            "Upgrade fetchgate: it does not know",
+        ),
+        (client(fetches(), "leader epochs"), "upgrade brokers", "Upgrade the brokers to Kafka 2.5 or later"),
+        (client(fetches(), "unpaired"), "capture again", "Capture it again, with both directions"),
+        (
+            client(fetches(records=950_000), "resting"),
+            "leave",
+            "Leave it: 95.0 % of its fetch bytes are records.",
+        ),
+        (
+            client(fetches(), "resting"),
+            "leave",
+            "Leave it: sessions cost this connection more than they saved",
+        ),
+        (
+            client(fetches(), "error 56"),
+            "leave",
+            "Leave it: the broker responded to the whole fetch with this",
+        ),
+        (client(fetches(saved=-5, eligible=3)), "leave", "Leave it: sessions cost what they save"),
+    ],
+)
+def test_each_client_has_one_sentence(row: ClientRow, action: Action, told: str) -> None:
+    found = to_do(row)
+
+    assert found["action"] == action
+    assert found["sentence"].startswith(told)
+    assert found["sentence"].endswith(".")
+
+
+def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
+    busy = client(fetches(requests=10_000), "native session", connections=2)
+    found = to_do(busy)
+
+    assert found["action"] == "fetch.min.bytes"
+    assert found["sentence"] == (
+        "It has sessions of its own. Raise fetch.min.bytes: 2 fetches a second on a connection instead of 50 "
+        "would save 96.0 % (modelled), 829 MB a day."
+    )
+    assert found["saved_bytes_per_day"] == 960_000 * 864
+
+
+def test_the_largest_saving_comes_first() -> None:
+    rows = [client(fetches(saved=saved)) for saved in (100_000, 300_000, 200_000)]
+    days = [row["saved_bytes_per_day"] for row in decide(fetches(), {}, rows, RATE)["to_do"]]
+
+    assert days == [300_000 * 864, 200_000 * 864, 100_000 * 864]
+
+
+@pytest.mark.parametrize(
+    ("fetch", "passed", "reason"),
+    [
+        (fetches(saved=1), {"resting": 1_000_000}, ""),
+        (fetches(whole=0), {}, ""),
+        (fetches(), {"resting": 600_000, "one partition": 400_000}, "resting"),
+        (fetches(eligible=5), {"resting": 100}, "sessions cost what they saved"),
+        (fetches(), {}, ""),
+    ],
+)
+def test_why_nothing_is_saved(fetch: FetchReport, passed: dict[str, Any], reason: str) -> None:
+    found: dict[str, Passed] = {name: {"exchanges": 1, "bytes": count} for name, count in passed.items()}
+
+    assert why(fetch, found) == reason
