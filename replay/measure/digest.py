@@ -25,7 +25,10 @@ BUCKETS: Final = 120
 
 
 class Timeline:
-    """Fetch bytes over time, in buckets. The longer the time, the wider they are."""
+    """Fetch bytes over time, in buckets. The more of them have bytes, the wider they are.
+
+    So a time without fetches does not make the others coarse: it may not have been captured.
+    """
 
     def __init__(self) -> None:
         self.width = WIDTHS[0]
@@ -39,7 +42,8 @@ class Timeline:
         bucket = self.buckets.get(time // self.width)
         if bucket is None:
             self.buckets[time // self.width] = [actual, predicted]
-            self._fit()
+            while len(self.buckets) > BUCKETS:
+                self._widen(self._wider())
             return
         bucket[0] += actual
         bucket[1] += predicted
@@ -51,10 +55,14 @@ class Timeline:
         for number, actual, predicted in buckets:
             self.add(number * width, actual, predicted)
 
-    def _fit(self) -> None:
-        while max(self.buckets) - min(self.buckets) >= BUCKETS:
-            at = WIDTHS.index(self.width) + 1 if self.width in WIDTHS else len(WIDTHS)
-            self._widen(WIDTHS[at] if at < len(WIDTHS) else 2 * self.width)
+    def fit(self, span: int) -> None:
+        """Make the buckets as wide as fits to a captured time, in ns."""
+        while span > BUCKETS * self.width:
+            self._widen(self._wider())
+
+    def _wider(self) -> int:
+        at = WIDTHS.index(self.width) + 1 if self.width in WIDTHS else len(WIDTHS)
+        return WIDTHS[at] if at < len(WIDTHS) else 2 * self.width
 
     def _widen(self, width: int) -> None:
         factor = width // self.width

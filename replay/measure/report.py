@@ -34,9 +34,11 @@ from replay.report.model import (
     LimitsRow,
     NotEligible,
     Passed,
+    PolicyRow,
     Problem,
     ReadableReport,
     Report,
+    SlotsNeeded,
     SlotsRow,
     StarvedRow,
     Stretch,
@@ -151,8 +153,8 @@ def report(groups: Iterable[Group], about: About) -> Report:
     for group in groups:
         found.add(group)
     whole = found.whole.fetch()
-    timeline = _timeline(found)
     time = _time(found)
+    timeline = _timeline(found, time["captured_seconds"])
     rate = Rate(seconds=time["captured_seconds"], price_per_gb=about.price_per_gb)
     by_client = _by_client(found)
     return Report(
@@ -160,6 +162,7 @@ def report(groups: Iterable[Group], about: About) -> Report:
         policy=about.policy,
         filters=about.filters,
         decision=decide(whole, found.whole.passed, by_client, rate),
+        policies=_policies(found, whole, about.policy),
         time=time,
         input=_input(found),
         fetch=whole,
@@ -172,7 +175,7 @@ def report(groups: Iterable[Group], about: About) -> Report:
         readable=_readable(found.ends),
         not_eligible=dict(sorted(found.not_eligible.items())),
         passed=_passed(found.whole),
-        slots=_slots(found),
+        slots=_slots(found, timeline.width),
         limits=_limits(found, about.max_fetch_bytes),
         modelled=modelled(found.whole, rate),
     )
@@ -276,10 +279,11 @@ def _topic_name(values: Mapping[str, Any], names: Mapping[bytes, str]) -> str:
     return names.get(topic_id) or base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
-def _timeline(found: _Collected) -> Timeline:
+def _timeline(found: _Collected, captured_seconds: float) -> Timeline:
     timeline = Timeline()
     for _, digest in found.digests:
         timeline.merge(digest["width"], ((at, actual, then) for at, actual, then in digest["over_time"]))
+    timeline.fit(round(captured_seconds * _SECOND))
     return timeline
 
 
@@ -337,14 +341,27 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
     )
 
 
-def _slots(found: _Collected) -> list[SlotsRow]:
+def _policies(found: _Collected, fetch: FetchReport, policy: str) -> dict[str, PolicyRow]:
+    """Return what both policies save. What the other one saves is summed up by connection."""
+    saved = dict.fromkeys(("gateway", "always"), sum(digest["saved_by_other"] for _, digest in found.digests))
+    saved[policy] = fetch["saved_bytes"]
+    whole = actual_bytes(fetch)
+    return {
+        name: PolicyRow(
+            predicted_bytes=whole - count, saved_bytes=count, saved_ratio=count / whole if whole else 0.0
+        )
+        for name, count in saved.items()
+    }
+
+
+def _slots(found: _Collected, width: int) -> list[SlotsRow]:
     events: dict[str, list[Event]] = defaultdict(list)
     for end, digest in found.digests:
         events[end.broker] += [(time, act, name, size) for time, act, name, size in digest["sessions"]]
     rows = []
     for broker, of_broker in sorted(events.items()):
         if of_broker:
-            use = simulate(of_broker)
+            use = simulate(of_broker, width=width)
             rows.append(
                 SlotsRow(
                     broker=broker,
@@ -353,6 +370,7 @@ def _slots(found: _Collected) -> list[SlotsRow]:
                     slots=SLOTS,
                     evictions=use.evictions,
                     refused=use.refused,
+                    over_time=[SlotsNeeded(time=_iso(begin), needed=most) for begin, most in use.over_time],
                 )
             )
     return rows

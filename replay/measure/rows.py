@@ -71,6 +71,7 @@ class _Connection:
         self._exchanges = 0
         self._version = -1
         self._counted = False
+        self._saved_by_other = 0
         self.writer = writer or Writer(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
@@ -82,6 +83,7 @@ class _Connection:
         else:
             self.writer.exchange(exchange, place)
         self._settle(self._engine.add(exchange))
+        self._settle_other()
 
     def end(self, end: ConnectionEnd) -> None:
         """Write the rows that are left, and the row of the connection."""
@@ -90,7 +92,13 @@ class _Connection:
         digest = self._digest_of(end.connection)
         if ending.closing is not None and self._counted:
             self._close(digest, ending.closing)
-        detail: dict[str, Any] = {"end": end_to_json(end), **digest.detail(), "differing": ending.differing}
+        self._settle_other()
+        detail: dict[str, Any] = {
+            "end": end_to_json(end),
+            **digest.detail(),
+            "differing": ending.differing,
+            "saved_by_other": self._saved_by_other,
+        }
         self.writer.detail("connection", end.connection, end, json.dumps(detail, separators=(",", ":")))
 
     def _close(self, digest: Digest, closing: Outcome) -> None:
@@ -107,6 +115,16 @@ class _Connection:
             if counted:
                 self._counted = True
                 self._digest_of(exchange.connection).add(outcome)
+
+    def _settle_other(self) -> None:
+        """Add up what the other policy saves."""
+        for outcome in self._engine.drain_other():
+            exchange = outcome.exchange
+            closes = not exchange.request_bytes  # the gateway's close, when the client is gone
+            if self._counted if closes else self._choice.counts(outcome):
+                if outcome.eligible:
+                    self._saved_by_other += exchange.request_bytes + exchange.response_bytes
+                self._saved_by_other -= outcome.session_request_bytes + outcome.session_response_bytes
 
     def _digest_of(self, connection: str) -> Digest:
         if self._digest is None:

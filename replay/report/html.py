@@ -45,11 +45,14 @@ from replay.report.wording import (
     shown,
     size,
     unpaired,
+    warnings,
 )
 
 ROWS: Final = 50
 """Most rows of a table by client, topic, broker or connection. The last one adds up the rest."""
 PROBLEMS: Final = 20
+SLOT_PLOTS: Final = 3
+"""Brokers of which a plot shows the slots over time."""
 _CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _TITLE: Final = "What fetch sessions would save"
 
@@ -108,6 +111,7 @@ def _decision(report: Report) -> Markup:
         (
             element("p", decided(report), class_="decided"),
             element("p", how_sure(report), class_="soft" if sure else "unsure"),
+            joined(element("p", line, class_="unsure") for line in warnings(report)),
         )
     )
 
@@ -174,6 +178,7 @@ def _fetches(report: Report) -> Markup:
             ),
             _breakdown("By broker", ("Broker",), [*broker_rows(report, ROWS), total_row(report)], "Fetches"),
             _sessions(report),
+            _policies(report),
             _passed(report),
             _slots(report),
             _limits(report),
@@ -198,9 +203,13 @@ def _legend() -> Markup:
 def _over_time(report: Report) -> Markup:
     if not report["over_time"]:
         return Markup()
-    plot = element("div", plots.over_time(report["over_time"]), class_="wide")
+    stretches = report["time"]["stretches"]
+    drawn = (plots.over_time(report["over_time"], stretches, width) for width in (plots.WIDE, plots.NARROW))
+    plot = element("div", joined(drawn), class_="wide")
     return _section(
-        "Fetch bytes over time", [_legend(), plot], "Bytes a second, both directions; times are UTC."
+        "Fetch bytes over time",
+        [_legend(), plot],
+        "Bytes a second, both directions; times are UTC. A narrow band stands for a time without a capture.",
     )
 
 
@@ -225,19 +234,23 @@ def _where(report: Report) -> Markup:
 def _breakdown(title: str, names: Sequence[str], rows: Sequence[Row], counted: str, *words: str) -> Markup:
     most = max((max(row.actual, row.predicted) for row in rows), default=0)
     numbers = (counted, "Captured", "Eligible", "Predicted", "Saved")
-    body = [_row(row, plots.pair(row.actual, row.predicted, most)) for row in rows]
+    body = [_row(row, plots.pair(row.actual, row.predicted, most), numbers) for row in rows]
     table = element("table", _header(names, numbers, element("th", scope="col")), element("tbody", body))
     return _section(title, [_legend(), element("div", table, class_="wide")], *words, class_="long")
 
 
-def _row(row: Row, bar: Markup) -> Markup:
+def _row(row: Row, bar: Markup, labels: Sequence[str]) -> Markup:
+    """Build a row. On phones each figure stands under its label."""
     class_ = "n good" if row.saved > 0 else "n bad" if row.saved < 0 else "n"
     figures = (number(row.count), size(row.actual), size(row.eligible), size(row.predicted))
     return element(
         "tr",
         [_name(name, row.why if not place else "") for place, name in enumerate(row.names)],
-        [element("td", figure, class_="n") for figure in figures],
-        element("td", percent(row.ratio), class_=class_, title=size(row.saved)),
+        [
+            element("td", figure, class_="n", data_label=label)
+            for figure, label in zip(figures, labels, strict=False)
+        ],
+        element("td", percent(row.ratio), class_=class_, title=size(row.saved), data_label=labels[-1]),
         element("td", bar, class_="bar"),
         class_="total" if row.total else "",
     )
@@ -259,9 +272,15 @@ def _header(names: Iterable[str], numbers: Iterable[str], *more: Markup) -> Mark
 
 def _table(names: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """Build a table whose first columns are names and whose other columns are figures."""
-    classes = [*["name"] * len(names), *["n"] * len(numbers)]
+    cells = [*(("name", "") for _ in names), *(("n", label) for label in numbers)]
     body = [
-        element("tr", [element("td", cell, class_=class_) for class_, cell in zip(classes, row, strict=True)])
+        element(
+            "tr",
+            [
+                element("td", cell, class_=class_, data_label=label)
+                for (class_, label), cell in zip(cells, row, strict=True)
+            ],
+        )
         for row in rows
     ]
     table = element("table", _header(names, numbers), element("tbody", body))
@@ -292,6 +311,24 @@ def _sessions(report: Report) -> Markup:
         [_table(("",), ("Fetches", "Request bytes", "Response bytes"), rows)],
         ELIGIBLE,
         session_counts(report),
+    )
+
+
+def _policies(report: Report) -> Markup:
+    rows = [
+        (
+            name,
+            POLICY[name],
+            size(row["predicted_bytes"]),
+            size(row["saved_bytes"]),
+            percent(row["saved_ratio"]),
+        )
+        for name, row in report["policies"].items()
+    ]
+    return _section(
+        "Both policies",
+        [_table(("Policy", "What it is"), ("Predicted", "Saved", "Part"), rows)],
+        f"All other figures are of the policy {report['policy']}.",
     )
 
 
@@ -327,11 +364,25 @@ def _slots(report: Report) -> Markup:
     numbers = ("Needed at once", "Used at once", "Slots", "Evictions", "Refused")
     return _section(
         "Fetch session slots of the brokers",
-        [_table(("Broker",), numbers, rows)],
+        [_table(("Broker",), numbers, rows), *_slots_over_time(report)],
         "A broker has max.incremental.fetch.session.cache.slots slots for sessions (1,000 by default). When "
         "all are used, it evicts a session by Kafka's rules, or refuses the new one. Fetches without a "
         "session stay full and save nothing.",
     )
+
+
+def _slots_over_time(report: Report) -> Iterable[Markup]:
+    """Draw the slots of the brokers that need most of them."""
+    brokers = sorted(report["slots"], key=lambda row: -row["requested_at_once"])[:SLOT_PLOTS]
+    for row in brokers:
+        if row["over_time"]:
+            yield element("p", f"Slots that {shown(row['broker'])} needs over time", class_="soft")
+            stretches = report["time"]["stretches"]
+            drawn = (
+                plots.slots(row["over_time"], row["slots"], stretches, width)
+                for width in (plots.WIDE, plots.NARROW)
+            )
+            yield element("div", joined(drawn), class_="wide")
 
 
 def _limits(report: Report) -> Markup:

@@ -274,6 +274,23 @@ class ConnectionRow(TypedDict):
     passed: dict[str, Passed]
 
 
+class PolicyRow(TypedDict):
+    """What one policy saves of all fetches (see `Report.policy`)."""
+
+    predicted_bytes: int
+    saved_bytes: int
+    saved_ratio: float
+
+
+class SlotsNeeded(TypedDict):
+    """The slots that one broker's sessions need in a period of time."""
+
+    time: str
+    """Its beginning, ISO 8601 in UTC. Periods without a change are left out: the last value holds."""
+    needed: int
+    """Most sessions at a time."""
+
+
 class SlotsRow(TypedDict):
     """What the sessions would do to one broker's slots (max.incremental.fetch.session.cache.slots)."""
 
@@ -286,6 +303,8 @@ class SlotsRow(TypedDict):
     evictions: int
     refused: int
     """Sessions that the broker did not make: no slot was free, and none could be evicted."""
+    over_time: list[SlotsNeeded]
+    """At most 120."""
 
 
 class LimitFigures(TypedDict):
@@ -381,6 +400,8 @@ class Report(TypedDict):
     """The value of --policy: gateway or always."""
     filters: Filters
     decision: Decision
+    policies: dict[str, PolicyRow]
+    """Both policies, by name. That of `policy` is the one of all other figures."""
     time: Time
     input: Input
     fetch: FetchReport

@@ -1,22 +1,30 @@
 """The report's plots: inline SVG, and boxes sized by CSS. CSS classes give the colours."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from math import ceil, floor, log10
 from typing import Final
 
 from replay.report.markup import Markup, element, joined
-from replay.report.model import Bucket, Where
-from replay.report.wording import SHARES, ShareKey, percent, seconds_between, size
+from replay.report.model import Bucket, SlotsNeeded, Stretch, Where
+from replay.report.wording import SHARES, ShareKey, duration, percent, size
 
-WIDTH: Final = 900
+WIDE: Final = 900
+NARROW: Final = 360
+"""Widths of plots: for most screens and paper, and for phones. Their text has the same size."""
 HEIGHT: Final = 240
 LEFT: Final = 66
 RIGHT: Final = 34
 TOP: Final = 10
 BOTTOM: Final = 28
-TICKS: Final = 7
-"""Most ticks on the time axis."""
+_TICK: Final = 130
+"""Least distance between two ticks of the time axis, about."""
+_CHARACTER: Final = 6.5
+"""Width of a character in a label, about."""
+_GAP: Final = 16
+"""Width of the mark of a time that was not captured. Many of them share `_GAPS`."""
+_GAPS: Final = 160
 _TIMES: Final = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(60, 120, 300, 600, 900, 1_800),
@@ -25,52 +33,137 @@ _TIMES: Final = (
 """Seconds between two ticks; for longer times whole days."""
 
 
-def over_time(buckets: Sequence[Bucket]) -> Markup:
+def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: int = WIDE) -> Markup:
     """Draw fetch bytes a second, as captured and as predicted: two stepped areas, one before the other.
 
     Args:
         buckets: in order of time, at least one.
+        stretches: the times that were captured, in order. What is between them is drawn as a narrow gap.
+        width: of the SVG.
 
     Returns:
         an SVG. Pointing at a bucket shows its figures.
     """
-    begin = buckets[0]["time"]
-    span = seconds_between(begin, buckets[-1]["time"]) + buckets[-1]["seconds"]
+    begin, end = buckets[0]["time"], buckets[-1]["time"]
+    times = _times(stretches) or [(_seconds(begin), _seconds(end) + buckets[-1]["seconds"])]
     top = max(
         max(bucket["actual_bytes"], bucket["predicted_bytes"]) / bucket["seconds"] for bucket in buckets
     )
     step = _nice_step(top)
-    scale = _Scale(begin=begin, span=span, top=max(1, ceil(top / step)) * step)
+    scale = _Scale(times, top=max(1, ceil(top / step)) * step, width=width)
     return element(
         "svg",
-        _rate_axis(scale, step),
-        _area(scale, buckets, "actual_bytes", "captured"),
-        _area(scale, buckets, "predicted_bytes", "predicted"),
-        _time_axis(scale),
+        _rate_axis(scale, step, lambda rate: f"{size(round(rate))}/s"),
+        _area(scale, [_step(bucket, bucket["actual_bytes"]) for bucket in buckets], "captured"),
+        _area(scale, [_step(bucket, bucket["predicted_bytes"]) for bucket in buckets], "predicted"),
         [_spot(scale, bucket) for bucket in buckets],
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        _gaps(scale),
+        _time_axis(scale),
+        viewBox=f"0 0 {width} {HEIGHT}",
         role="img",
         aria_label="Fetch bytes a second over time, as captured and as predicted",
+        class_=_class(width),
     )
 
 
+def slots(
+    periods: Sequence[SlotsNeeded], limit: int, stretches: Sequence[Stretch], width: int = WIDE
+) -> Markup:
+    """Draw how many session slots a broker needs over time, and a line at how many it has.
+
+    Args:
+        periods: in order of time, at least one.
+        limit: slots of the broker.
+        stretches: see `over_time`.
+        width: of the SVG.
+    """
+    begins = [_seconds(period["time"]) for period in periods]
+    times = _times(stretches) or [(begins[0], begins[-1] + 1)]
+    ends = [*begins[1:], max(times[-1][1], begins[-1])]
+    most = max(limit, *(period["needed"] for period in periods))
+    step = _nice_step(most)
+    scale = _Scale(times, top=ceil(most / step) * step, width=width)
+    steps = [
+        (begin, end, float(period["needed"]))
+        for begin, end, period in zip(begins, ends, periods, strict=True)
+    ]
+    line = element("line", x1=LEFT, x2=width - RIGHT, y1=scale.y(limit), y2=scale.y(limit), class_="limit")
+    return element(
+        "svg",
+        _rate_axis(scale, step, lambda count: f"{count:,.0f}"),
+        _area(scale, steps, "predicted"),
+        line,
+        _gaps(scale),
+        _time_axis(scale),
+        viewBox=f"0 0 {width} {HEIGHT}",
+        role="img",
+        aria_label=f"Session slots needed over time, against {limit}",
+        class_=_class(width),
+    )
+
+
+def _class(width: int) -> str:
+    return "narrow" if width == NARROW else "broad"
+
+
+def _times(stretches: Sequence[Stretch]) -> list[tuple[float, float]]:
+    """Return stretches in seconds since 1970; none if they last no time."""
+    times = [(_seconds(stretch["first"]), _seconds(stretch["last"])) for stretch in stretches]
+    return times if sum(last - first for first, last in times) > 0 else []
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
+
+
 class _Scale:
-    """Converts seconds, and bytes a second, to coordinates."""
+    """Converts times, and bytes a second, to coordinates. Only the captured times take room.
 
-    def __init__(self, *, begin: str, span: float, top: float) -> None:
-        self.begin = begin
-        self.span = span
+    Args:
+        times: the stretches that were captured, in seconds since 1970.
+        top: the value at the upper edge.
+        width: of the plot.
+    """
+
+    def __init__(self, times: Sequence[tuple[float, float]], *, top: float, width: int) -> None:
+        self.times = times
         self.top = top
+        self.width = width
+        self.span = sum(last - first for first, last in times)
+        self.gap = min(_GAP, _GAPS / max(len(times) - 1, 1))
+        room = width - LEFT - RIGHT - self.gap * (len(times) - 1)
+        self._second = room / self.span
+        self._firsts = [first for first, _ in times]
+        self._begins = [LEFT + self.gap * place + self._second * before for place, before in self._before()]
 
-    def x(self, seconds: float) -> float:
-        return round(LEFT + seconds / self.span * (WIDTH - LEFT - RIGHT), 1)
+    def _before(self) -> Iterator[tuple[int, float]]:
+        """Yield the number of each stretch, and the captured seconds before it."""
+        before = 0.0
+        for place, (first, last) in enumerate(self.times):
+            yield place, before
+            before += last - first
+
+    def x(self, time: float) -> float:
+        """Return where a time is. What was not captured is at the end of the stretch before."""
+        place = max(bisect_right(self._firsts, time) - 1, 0)
+        first, last = self.times[place]
+        return round(self._begins[place] + (min(max(time, first), last) - first) * self._second, 1)
 
     def y(self, rate: float) -> float:
+        """Return where a value is."""
         return round(HEIGHT - BOTTOM - rate / self.top * (HEIGHT - TOP - BOTTOM), 1)
 
-    def sides(self, bucket: Bucket) -> tuple[float, float]:
-        start = seconds_between(self.begin, bucket["time"])
-        return self.x(start), self.x(start + bucket["seconds"])
+    def sides(self, begin: float, end: float) -> tuple[float, float]:
+        """Return where a period begins and ends. One that begins in a gap begins behind it."""
+        place = max(bisect_right(self._firsts, begin) - 1, 0)
+        if begin > self.times[place][1] and place + 1 < len(self.times) and end > self._firsts[place + 1]:
+            begin = self._firsts[place + 1]
+        return self.x(begin), self.x(end)
+
+    def gaps(self) -> Iterator[tuple[float, float]]:
+        """Yield where each gap begins, and how many seconds it stands for."""
+        for place in range(1, len(self.times)):
+            yield self._begins[place] - self.gap, self.times[place][0] - self.times[place - 1][1]
 
 
 def _nice_step(top: float) -> float:
@@ -82,22 +175,28 @@ def _nice_step(top: float) -> float:
     return float(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9)))
 
 
-def _area(scale: _Scale, buckets: Sequence[Bucket], key: str, name: str) -> Markup:
+def _step(bucket: Bucket, count: int) -> tuple[float, float, float]:
+    begin = _seconds(bucket["time"])
+    return begin, begin + bucket["seconds"], count / bucket["seconds"]
+
+
+def _area(scale: _Scale, steps: Sequence[tuple[float, float, float]], name: str) -> Markup:
+    """Draw values: each holds from one time to another."""
     ground = scale.y(0)
     path = [f"M{LEFT} {ground}"]
     right: float = LEFT
-    for bucket in buckets:
-        first, last = scale.sides(bucket)
-        if first - right > 0.2:  # nothing was fetched in between
+    for begin, end, value in steps:
+        first, last = scale.sides(begin, end)
+        if first - right > 0.2:  # nothing in between
             path.append(f"V{ground}H{first}")
-        count = bucket["actual_bytes"] if key == "actual_bytes" else bucket["predicted_bytes"]
-        path.append(f"V{scale.y(count / bucket['seconds'])}H{last}")
+        path.append(f"V{scale.y(value)}H{last}")
         right = last
     return element("path", d="".join([*path, f"V{ground}Z"]), class_=f"area {name}")
 
 
 def _spot(scale: _Scale, bucket: Bucket) -> Markup:
-    first, last = scale.sides(bucket)
+    begin = _seconds(bucket["time"])
+    first, last = scale.sides(begin, begin + bucket["seconds"])
     words = (
         f"{_clock(bucket['time'], '%Y-%m-%d %H:%M:%S')} UTC, {bucket['seconds']:g} s: "
         f"{size(bucket['actual_bytes'])} captured, {size(bucket['predicted_bytes'])} predicted"
@@ -113,12 +212,29 @@ def _spot(scale: _Scale, bucket: Bucket) -> Markup:
     )
 
 
-def _rate_axis(scale: _Scale, step: float) -> Markup:
+def _gaps(scale: _Scale) -> Markup:
+    """Draw a band over each time that was not captured."""
+    return joined(
+        element(
+            "rect",
+            element("title", f"{duration(seconds)} not captured"),
+            x=round(begin, 1),
+            y=TOP,
+            width=round(scale.gap, 1),
+            height=HEIGHT - TOP - BOTTOM + 4,
+            class_="gap",
+        )
+        for begin, seconds in scale.gaps()
+    )
+
+
+def _rate_axis(scale: _Scale, step: float, words: Callable[[float], str]) -> Markup:
+    right = scale.width - RIGHT
     return joined(
         joined(
             (
-                element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=scale.y(rate), y2=scale.y(rate), class_="grid"),
-                element("text", f"{size(round(rate))}/s", x=LEFT - 8, y=scale.y(rate) + 4, text_anchor="end"),
+                element("line", x1=LEFT, x2=right, y1=scale.y(rate), y2=scale.y(rate), class_="grid"),
+                element("text", words(rate), x=LEFT - 8, y=scale.y(rate) + 4, text_anchor="end"),
             )
         )
         for rate in (place * step for place in range(round(scale.top / step) + 1))
@@ -126,24 +242,34 @@ def _rate_axis(scale: _Scale, step: float) -> Markup:
 
 
 def _time_axis(scale: _Scale) -> Markup:
-    begin = datetime.fromisoformat(scale.begin).timestamp()
-    step = _time_step(scale.span)
-    form = "%b %d" if step >= 86_400 else "%b %d %H:%M" if scale.span > 86_400 else "%H:%M:%S"
-    first, last = ceil(round(begin / step, 6)), floor(round((begin + scale.span) / step, 6))
-    labels = []
-    for tick in range(first, last + 1):
-        time = datetime.fromtimestamp(tick * step, UTC)
+    """Label times: where each stretch begins, if there are several, and ticks. They do not overlap."""
+    step = _time_step(scale.span, (scale.width - LEFT - RIGHT) // _TICK)
+    days = scale.times[-1][1] - scale.times[0][0] > 86_400
+    form = "%b %d" if step >= 86_400 else "%b %d %H:%M" if days else "%H:%M:%S"
+    begins = [first for first, _ in scale.times] if len(scale.times) > 1 else []
+    ticks = [
+        tick * step
+        for first, last in scale.times
+        for tick in range(ceil(round(first / step, 6)), floor(round(last / step, 6)) + 1)
+    ]
+    labels: list[tuple[float, str, float]] = []
+    for tick in begins + ticks:
+        time = datetime.fromtimestamp(tick, UTC)
         words = f"{time:{form}}" if step >= 1 else f"{time:%H:%M:%S.%f}"[:-4]
-        labels.append(
-            element("text", words, x=scale.x(tick * step - begin), y=HEIGHT - 8, text_anchor="middle")
-        )
-    return joined(labels)
+        half = len(words) * _CHARACTER / 2
+        middle = min(scale.x(tick), scale.width - half)
+        if all(abs(middle - other) >= half + taken + 2 * _CHARACTER for other, _, taken in labels):
+            labels.append((middle, words, half))
+    return joined(
+        element("text", words, x=middle, y=HEIGHT - 8, text_anchor="middle")
+        for middle, words, _ in sorted(labels)
+    )
 
 
-def _time_step(span: float) -> float:
-    """Choose a usual number of seconds, so that at most `TICKS` ticks are on the axis."""
-    days = ceil(span / 86_400 / (TICKS - 1)) * 86_400
-    return next((step for step in _TIMES if span / step <= TICKS - 1), days)
+def _time_step(span: float, ticks: int) -> float:
+    """Choose a usual number of seconds, so that about so many ticks are on the axis."""
+    days = ceil(span / 86_400 / max(ticks, 1)) * 86_400
+    return next((step for step in _TIMES if span / step <= ticks), days)
 
 
 def _clock(time: str, form: str) -> str:

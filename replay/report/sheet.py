@@ -80,9 +80,30 @@ svg text { fill: var(--soft); font-size: 12px; font-family: inherit; font-varian
 svg .grid { stroke: var(--grid); stroke-width: 1; }
 svg .area.captured { fill: var(--captured); }
 svg .area.predicted { fill: var(--predicted); }
+svg .gap { fill: var(--card); stroke: var(--soft); stroke-width: 1; stroke-dasharray: 3 3; }
+svg .limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 6 4; }
+svg.narrow { display: none; }
 svg .spot { fill: transparent; }
 svg .spot:hover { fill: var(--ink); fill-opacity: 0.1; }
 footer { margin-top: 24px; font-size: 13px; }
+@media screen and (max-width: 640px) {
+  main { padding: 20px 12px 40px; }
+  section, .banner { padding: 14px 14px; }
+  svg.broad { display: none; }
+  svg.narrow { display: block; min-width: 0; }
+  thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  table, tbody { display: block; }
+  tr { display: flex; flex-wrap: wrap; gap: 2px 18px; padding: 8px 0; border-bottom: 1px solid var(--grid); }
+  td, td.name, td.name:first-child, td.name:nth-child(2) { min-width: 0; max-width: 100%; }
+  td, td.name { padding: 0; border: 0; }
+  td.name:first-child { flex: 1 0 100%; font-weight: 600; }
+  td.name:empty { display: none; }
+  td.n { text-align: left; }
+  td.n::before { content: attr(data-label); display: block; color: var(--soft); }
+  td.n::before { font-size: 11px; font-weight: 400; }
+  td.bar { flex: 1 0 100%; margin-top: 4px; }
+  .stacked .label { width: 64px; }
+}
 @media print {
   :root {
     color-scheme: light;

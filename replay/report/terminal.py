@@ -41,6 +41,7 @@ from replay.report.wording import (
     shown,
     size,
     unpaired,
+    warnings,
 )
 
 ROWS: Final = 10
@@ -66,6 +67,7 @@ def render(report: Report) -> RenderableType:
         _where(report),
         *_breakdowns(report),
         Text(session_counts(report)),
+        _policies(report),
         *_passed(report),
         *_slots(report),
         *_limits(report),
@@ -81,6 +83,8 @@ def _headline(report: Report) -> Text:
     if fetch["actual"]["requests"]:
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
         text.append(how_sure(report) + "\n", style="" if report["decision"]["enough"] else "yellow")
+        for warning in warnings(report):
+            text.append(warning + "\n", style="yellow")
     text.append(captured(report) + "\n")
     if filters := narrowed(report["filters"]):
         text.append(filters + "\n")
@@ -153,6 +157,15 @@ def _by(title: str, names: tuple[str, ...], rows: list[Row], counted: str) -> Ta
     return table
 
 
+def _policies(report: Report) -> Table:
+    table = _table("Both policies", "policy", numbers=("predicted", "saved", ""))
+    for name, row in report["policies"].items():
+        ratio = Text(percent(row["saved_ratio"]), style=_style(row["saved_bytes"]))
+        here = " (this report)" if name == report["policy"] else ""
+        table.add_row(f"{name}{here}", size(row["predicted_bytes"]), size(row["saved_bytes"]), ratio)
+    return table
+
+
 def _passed(report: Report) -> list[Table]:
     rows = passed_rows(report, ROWS)
     if not rows:
@@ -170,7 +183,7 @@ def _slots(report: Report) -> list[Table]:
     if not report["slots"]:
         return []
     table = _table(
-        "Fetch session slots, most at once",
+        "Fetch session slots of the brokers, most at once",
         "broker",
         numbers=("used", "needed", "slots", "evictions", "refused"),
     )

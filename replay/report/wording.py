@@ -74,6 +74,8 @@ _FAMILIES: Final = {
     "error ": "the broker responded to the whole fetch with this Kafka error code",
 }
 
+_WARNINGS: Final = 5
+"""Most brokers that are named for their slots; the table has all."""
 MAX_NAME: Final = 120
 """Longer names are cut: a client id can have 32 kB."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
@@ -207,6 +209,16 @@ def how_sure(report: Report) -> str:
     if decision["enough"]:
         return f"How sure: modelled from {text}."
     return f"How sure: not very. Only {text}, less than an hour: a day may be quite different."
+
+
+def warnings(report: Report) -> list[str]:
+    """Say what makes the figures other than they seem."""
+    return [
+        f"{shown(row['broker'])} would need {number(row['requested_at_once'])} session slots, and a broker "
+        f"has {number(row['slots'])} by default: raise max.incremental.fetch.session.cache.slots."
+        for row in report["slots"]
+        if row["requested_at_once"] > row["slots"]
+    ][:_WARNINGS]
 
 
 def captured(report: Report) -> str:

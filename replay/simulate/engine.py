@@ -8,7 +8,7 @@ from proxy.core.last_seen import LastSeen
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.simulate.outcome import UNPAIRED, CapturedFetch, Outcome, read_fetch, share_captured
+from replay.simulate.outcome import UNPAIRED, CapturedFetch, Outcome, TopicShare, read_fetch, share_captured
 from replay.simulate.policies import AlwaysPolicy, GatewayPolicy
 
 Policy: TypeAlias = Literal["gateway", "always"]
@@ -28,12 +28,19 @@ class Ending:
 class Engine:
     """One connection's exchanges in, their outcomes out; exchanges come in the order of their requests.
 
+    The other policy takes the same parsed fetches beside it, so that both can be compared.
+
     Args:
         policy: ``gateway`` or ``always``.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy: AlwaysPolicy | GatewayPolicy = AlwaysPolicy() if policy == "always" else GatewayPolicy()
+        self._policy: AlwaysPolicy | GatewayPolicy
+        self._other: AlwaysPolicy | GatewayPolicy
+        self._policy, self._other = GatewayPolicy(), AlwaysPolicy()
+        if policy == "always":
+            self._policy, self._other = self._other, self._policy
+        self._of_other: list[Outcome] = []
         self._unanswered: list[CapturedFetch] = []
         self._repeated = LastSeen()
 
@@ -41,6 +48,7 @@ class Engine:
         """Take an exchange; return the outcomes of fetches that are settled by now."""
         if exchange.api_key == ApiKey.API_VERSIONS:
             with suppress(ProtocolError):
+                self._of_other += self._other.versions(exchange)
                 return self._policy.versions(exchange)
         if exchange.api_key != ApiKey.FETCH:
             return []
@@ -58,8 +66,12 @@ class Engine:
             return settled
         settled += [self._left_out(earlier) for earlier in self._unanswered]
         self._unanswered.clear()
-        share_captured(fetch)
-        return settled + self._policy.add(fetch)
+        return settled + self._take(fetch)
+
+    def drain_other(self) -> list[Outcome]:
+        """Return the outcomes with the other policy that are settled by now. Their topics have no figures."""
+        outcomes, self._of_other = self._of_other, []
+        return outcomes
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Ending]:
         """Take the connection's end; return the outcomes of all fetches not yet told, and the ending."""
@@ -67,11 +79,23 @@ class Engine:
         settled = [self._left_out(f) for f in self._unanswered if f.outcome.exchange.number < last]
         trailing = [f for f in self._unanswered if f.outcome.exchange.number >= last]
         for fetch in trailing:
-            share_captured(fetch)
-            settled += self._policy.add(fetch)
+            settled += self._take(fetch)
         outcomes, closing = self._policy.end(end)
+        others, other_closing = self._other.end(end)
+        self._of_other += others
+        if other_closing is not None:
+            self._of_other.append(other_closing)
         ending = Ending(end, closing, self._policy.differing)
         return settled + outcomes, ending
+
+    def _take(self, fetch: CapturedFetch) -> list[Outcome]:
+        share_captured(fetch)
+        topics = dict.fromkeys(fetch.outcome.topics, TopicShare())
+        other = CapturedFetch(
+            Outcome(fetch.outcome.exchange, topics=topics), fetch.request, fetch.elements, fetch.response
+        )
+        self._of_other += self._other.add(other)
+        return self._policy.add(fetch)
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
         """Leave out a fetch of which the capture lost the response: what the session learnt is not known."""

@@ -146,14 +146,20 @@ class SlotsUse:
     evictions: int = 0
     refused: int = 0
     """Sessions that were refused at first, or again after an eviction."""
+    over_time: list[tuple[int, int]] = field(default_factory=list)
+    """Periods with a change: when they begin, in ns since 1970, and most sessions requested at a time."""
 
 
-def simulate(events: Iterable[Event], *, slots: int = SLOTS, shards: int = SHARDS) -> SlotsUse:
+def simulate(
+    events: Iterable[Event], *, slots: int = SLOTS, shards: int = SHARDS, width: int = 0
+) -> SlotsUse:
     """Run the events of one broker's sessions, in any order, through a cache.
+
+    `width` (ns) is that of the periods of `SlotsUse.over_time`; 0: there are none.
 
     A session that was evicted or refused is requested again at its next use: that would be a full fetch.
     """
-    use, cache = SlotsUse(), FetchSessionCache(slots, shards)
+    use, cache, needed = SlotsUse(), FetchSessionCache(slots, shards), _Needed(width)
     wanted: set[str] = set()
     refused: set[str] = set()
     for time, act, name, size in sorted(events):
@@ -162,6 +168,7 @@ def simulate(events: Iterable[Event], *, slots: int = SLOTS, shards: int = SHARD
             wanted.discard(name)
             refused.discard(name)
             cache.close(name)
+            needed.note(time, len(wanted))
             continue
         wanted.add(name)
         if act == "make":
@@ -174,8 +181,32 @@ def simulate(events: Iterable[Event], *, slots: int = SLOTS, shards: int = SHARD
                 use.refused += 1
         use.sessions_at_once = max(use.sessions_at_once, len(cache))
         use.requested_at_once = max(use.requested_at_once, len(wanted))
-    use.evictions = cache.evictions
+        needed.note(time, len(wanted))
+    use.evictions, use.over_time = cache.evictions, needed.periods
     return use
+
+
+class _Needed:
+    """Follows how many sessions there are, in periods of `width` ns."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._last = 0
+        self.periods: list[tuple[int, int]] = []
+
+    def note(self, time: int, needed: int) -> None:
+        """Note how many there are from `time` on."""
+        if not self._width:
+            return
+        begin = time // self._width * self._width
+        if self.periods and self.periods[-1][0] == begin:
+            most = self.periods.pop()[1]
+        else:
+            most = self._last
+            if self.periods and self.periods[-1][0] + self._width < begin and self.periods[-1][1] != most:
+                self.periods.append((self.periods[-1][0] + self._width, most))
+        self.periods.append((begin, max(most, needed)))
+        self._last = needed
 
 
 class SessionLog:

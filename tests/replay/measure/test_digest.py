@@ -24,7 +24,7 @@ def test_each_width_divides_the_next() -> None:
 
 
 TIMES = st.lists(
-    st.tuples(st.integers(0, 400 * 86_400 * SECOND), st.integers(0, 9), st.integers(0, 9)), max_size=40
+    st.tuples(st.integers(0, 400 * 86_400 * SECOND), st.integers(0, 9), st.integers(0, 9)), max_size=150
 )
 
 
@@ -44,6 +44,18 @@ def test_timelines_keep_their_sums_and_fit_together(
     assert len(first.buckets) <= BUCKETS
     assert (first.width, first.buckets) == (alone.width, alone.buckets)
     assert sum(bucket[0] for bucket in first.buckets.values()) == sum(one[1] for one in [*ours, *theirs])
+
+
+def test_a_time_without_fetches_does_not_make_the_others_coarse() -> None:
+    timeline = Timeline()
+    for begin in (0, 6 * 3600):
+        for second in range(50):
+            timeline.add(BEGIN + (begin + second) * SECOND, 1, 1)
+    timeline.fit(100 * SECOND)
+
+    assert (timeline.width, len(timeline.buckets)) == (SECOND, 100)
+    timeline.fit(3600 * SECOND)
+    assert timeline.width == 60 * SECOND
 
 
 def test_topics_add_up_with_their_eligible_share() -> None:

@@ -15,7 +15,7 @@ from replay.measure.report import GROUPED, SUMMED, About, Group, report
 from replay.measure.rows import RowFilter
 from replay.measure.table import end_to_json
 from tests.replay.report.sample import assert_adds_up
-from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
+from tests.replay.tables import CAPTURES, NO_FILTERS, measured, single, table
 
 ABOUT = About(
     version="1",
@@ -59,7 +59,7 @@ def group(**more: Any) -> Group:
 
 def ended(**more: Any) -> Group:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", **more)
-    detail = {"end": end_to_json(end), **Digest("c").detail()}
+    detail = {"end": end_to_json(end), **Digest("c").detail(), "saved_by_other": 0}
     return group(row="connection", connection="c", details=[json.dumps(detail)])
 
 
@@ -106,6 +106,28 @@ def test_only_captured_time_counts(files: list[Group], seconds: float, stretches
     assert made["modelled"]["money"] is not None
     assert made["modelled"]["money"]["saved_per_month"] == made["decision"]["money_per_month"]
     assert made["decision"]["money_per_month"] == pytest.approx(2.0 / seconds * 30 * 86_400)
+
+
+def test_both_policies_stand_side_by_side() -> None:
+    own = ended()
+    (detail,) = own["details"]
+    own["details"] = [json.dumps({**json.loads(detail), "saved_by_other": 25})]
+    taken = fetches(eligible=True, request_bytes=100, session_request_bytes=60)
+    always = dataclasses.replace(ABOUT, policy="always")
+
+    assert report([own, taken], ABOUT)["policies"] == {
+        "gateway": {"predicted_bytes": 60, "saved_bytes": 40, "saved_ratio": 0.4},
+        "always": {"predicted_bytes": 75, "saved_bytes": 25, "saved_ratio": 0.25},
+    }
+    assert report([own, taken], always)["policies"]["gateway"]["saved_bytes"] == 25
+
+
+def test_the_other_policy_is_what_its_own_report_says() -> None:
+    captures = [CAPTURES / f"{name}.pcap" for name in ("librdkafka-100p", "aiokafka-rebalance")]
+    gateway, always = measured("gateway", *captures), measured("always", *captures)
+
+    assert gateway["policies"] == always["policies"]
+    assert gateway["policies"]["gateway"]["saved_bytes"] != gateway["policies"]["always"]["saved_bytes"]
 
 
 def test_why_fetches_passed_is_told_by_client() -> None:

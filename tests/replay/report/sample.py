@@ -86,6 +86,18 @@ def report() -> Report:
         "policy": "gateway",
         "filters": {"ports": [9092], "hosts": [], "clients": [], "topics": []},
         "decision": decide(total, passed, by_client, Rate(seconds=3600.0, price_per_gb=0.02)),
+        "policies": {
+            "gateway": {
+                "predicted_bytes": predicted_bytes(total),
+                "saved_bytes": total["saved_bytes"],
+                "saved_ratio": total["saved_ratio"],
+            },
+            "always": {
+                "predicted_bytes": predicted_bytes(total) + 50_000,
+                "saved_bytes": total["saved_bytes"] - 50_000,
+                "saved_ratio": (total["saved_bytes"] - 50_000) / actual_bytes(total),
+            },
+        },
         "time": {
             "first": begin,
             "last": end,
@@ -146,6 +158,10 @@ def report() -> Report:
                 "slots": 1000,
                 "evictions": 0,
                 "refused": 0,
+                "over_time": [
+                    {"time": begin, "needed": 8},
+                    {"time": (BEGIN + timedelta(minutes=30)).isoformat(), "needed": 12},
+                ],
             }
             for place, broker in enumerate(BROKERS)
         ],
@@ -212,6 +228,10 @@ def empty() -> Report:
         **report(),
         "filters": {"ports": [], "hosts": [], "clients": [], "topics": []},
         "decision": decide(nothing, {}, [], Rate(seconds=0.0)),
+        "policies": {
+            name: {"predicted_bytes": 0, "saved_bytes": 0, "saved_ratio": 0.0}
+            for name in ("gateway", "always")
+        },
         "time": {"first": "", "last": "", "captured_seconds": 0.0, "stretches": []},
         "input": {
             "files": 1,

@@ -2,14 +2,15 @@
 
 import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
 
 from replay.report import plots
-from replay.report.model import Bucket
+from replay.report.model import Bucket, SlotsNeeded, Stretch
 from tests.replay.report import sample
 
-GROUND, LEFT, RIGHT = plots.HEIGHT - plots.BOTTOM, plots.LEFT, plots.WIDTH - plots.RIGHT
+GROUND, LEFT, RIGHT = plots.HEIGHT - plots.BOTTOM, plots.LEFT, plots.WIDE - plots.RIGHT
 
 
 def bucket(second: int, actual: int, predicted: int, seconds: float = 1.0) -> Bucket:
@@ -22,7 +23,7 @@ def bucket(second: int, actual: int, predicted: int, seconds: float = 1.0) -> Bu
 
 
 def drawn(*buckets: Bucket) -> ET.Element:
-    return ET.fromstring(plots.over_time(buckets))
+    return ET.fromstring(plots.over_time(buckets, ()))
 
 
 def paths(svg: ET.Element) -> list[str]:
@@ -72,6 +73,53 @@ def test_a_time_stands_where_it_is() -> None:
     places = {text.text: float(text.attrib["x"]) for text in svg.iter("text")}
     assert places["22:30:04"] == pytest.approx(LEFT + 0.1 * (RIGHT - LEFT), abs=0.1)
     assert places["22:30:12"] == pytest.approx(LEFT + 0.9 * (RIGHT - LEFT), abs=0.1)
+
+
+def stretches(*pairs: tuple[int, int]) -> list[Stretch]:
+    return [
+        {"first": bucket(first, 0, 0)["time"], "last": bucket(last, 0, 0)["time"]} for first, last in pairs
+    ]
+
+
+def test_what_was_not_captured_takes_no_room_and_is_marked() -> None:
+    buckets = [bucket(0, 1_000, 0), bucket(1, 1_000, 0), bucket(50, 1_000, 0)]
+    svg = ET.fromstring(plots.over_time(buckets, stretches((0, 2), (50, 51))))
+    second = (RIGHT - LEFT - 16) / 3
+    (gap,) = (rect for rect in svg.iter("rect") if rect.attrib["class"] == "gap")
+    assert float(gap.attrib["x"]) == pytest.approx(LEFT + 2 * second, abs=0.1)
+    assert [title.text for title in gap.iter("title")] == ["48.0 s not captured"]
+    (captured, _) = paths(svg)
+    assert captured.endswith(
+        f"V{GROUND}.0H{round(LEFT + 2 * second + 16, 1)}V{plots.TOP}.0H{RIGHT}.0V{GROUND}.0Z"
+    )
+    labels = [text.text for text in svg.iter("text")]
+    assert {"22:30:00.00", "22:30:50.00"} <= set(labels)
+
+
+def test_labels_do_not_overlap_however_many_gaps_there_are() -> None:
+    pairs = [(second, second + 1) for second in range(0, 58, 2)]
+    for width in (plots.WIDE, plots.NARROW):
+        svg = ET.fromstring(plots.over_time([bucket(0, 1, 1)], stretches(*pairs), width))
+        places = [
+            float(text.attrib["x"]) for text in svg.iter("text") if text.attrib["text-anchor"] == "middle"
+        ]
+        assert len(places) > 1
+        assert min(second - first for first, second in pairwise(places)) >= 8 * 6.5
+        assert max(places) <= width
+
+
+def test_slots_are_drawn_against_their_limit() -> None:
+    periods: list[SlotsNeeded] = [
+        {"time": bucket(0, 0, 0)["time"], "needed": 500},
+        {"time": bucket(5, 0, 0)["time"], "needed": 2_000},
+    ]
+    svg = ET.fromstring(plots.slots(periods, 1_000, stretches((0, 10))))
+    middle, height = (LEFT + RIGHT) / 2, GROUND - plots.TOP
+    assert paths(svg) == [
+        f"M{LEFT} {GROUND}.0V{GROUND - height / 4:.1f}H{middle}V{plots.TOP}.0H{RIGHT}.0V{GROUND}.0Z"
+    ]
+    (limit,) = (line for line in svg.iter("line") if line.attrib["class"] == "limit")
+    assert float(limit.attrib["y1"]) == GROUND - height / 2
 
 
 def test_a_bucket_tells_its_figures() -> None:

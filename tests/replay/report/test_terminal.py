@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from replay.report import terminal
-from replay.report.model import Decision, Report
+from replay.report.model import Decision, Report, SlotsRow
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
 
@@ -37,6 +37,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "Through sessions: 9 full, 100,105 incremental and 13,433 sessionless fetches",
         "fraud-scorer apache-kafka-java 4.3.0 v18 native session 48,611 44.2 MB",
         "44.2 MB 44.2 MB 0.0 % 4.3.0 native session",
+        "gateway (this report) 98.6 MB 502 MB 83.6 % always 98.7 MB 502 MB 83.6 %",
         "[fd00:20::13]:9092 7 12 1,000 0 0",
         "2 responses of 154,000 had more records than their limit (max_bytes), by 8.40 kB in all;",
         "the largest had 52.4 MB. Partitions starved 131 times, for 4 min 6 s in all",
@@ -100,6 +101,16 @@ def test_less_than_an_hour_is_warned_of() -> None:
     assert (
         "How sure: not very. Only 1 min 47 s captured (107 seconds), less than an hour: a day may be quite "
         "different." in flat
+    )
+
+
+def test_brokers_without_enough_slots_are_told_of_first() -> None:
+    plain = sample.report()
+    slots: list[SlotsRow] = [{**row, "requested_at_once": 1_204} for row in plain["slots"][:1]]
+    flat = " ".join(printed({**plain, "slots": slots}).split())
+    assert (
+        "10.20.0.11:9092 would need 1,204 session slots, and a broker has 1,000 by default: raise "
+        "max.incremental.fetch.session.cache.slots. 1 h from" in flat
     )
 
 

@@ -203,3 +203,24 @@ def test_the_log_keeps_what_makes_a_difference() -> None:
         (58, "close", 0),
     ]
     assert log.drain() == []
+
+
+def test_sessions_needed_are_told_by_period() -> None:
+    events: list[Event] = [
+        (1 * SECOND, "make", "a", 10),
+        (2 * SECOND, "make", "b", 10),
+        (3 * SECOND, "close", "a", 0),
+        (25 * SECOND, "make", "c", 10),
+        (41 * SECOND, "close", "b", 0),
+        (59 * SECOND, "close", "c", 0),
+    ]
+    use = simulate(events, slots=1, shards=1, width=10 * SECOND)
+
+    assert use.over_time == [
+        (0, 2),
+        (10 * SECOND, 1),
+        (20 * SECOND, 2),
+        (40 * SECOND, 2),
+        (50 * SECOND, 1),
+    ]
+    assert simulate(events).over_time == []
