@@ -138,14 +138,18 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="fetchgate-measure-") as scratch:
             result = _measured(arguments, console, scratch)
-        _write(arguments, result)
+        failed = _write(arguments, result)
     except (UsageError, InputError) as error:
         return _fail(error, EXIT_USAGE)
     except (NothingReadableError, NoJavaError, SparkFailedError, OSError) as error:
         return _fail(error, EXIT_FAILED)
+    for line in failed:
+        _fail(line, EXIT_FAILED)
     problems = result["input"]["problems"]
     for problem in problems if arguments.json else ():  # the report for people lists them
         sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
+    if failed:
+        return EXIT_FAILED
     return EXIT_PARTLY if problems else 0
 
 
@@ -219,22 +223,52 @@ def _is_table(text: str) -> bool:
 
 def _readable(source: Source, scratch: str) -> Source:
     """Copy a pipe to a file, which Spark's workers can read; leave other sources as they are."""
-    return spool(source, scratch) if source.once else source
+    if not source.once:
+        return source
+    try:
+        return spool(source, scratch)
+    except OSError as error:
+        raise OSError(
+            f"{printable(source.name)}: can't be copied to {tempfile.gettempdir()}: {error.strerror}; "
+            "set TMPDIR to a larger disk"
+        ) from error
 
 
-def _write(arguments: argparse.Namespace, result: Report) -> None:
-    """Print the report, and write the files that the options name."""
-    for file, render in ((arguments.csv, csv.render), (arguments.html, html.render)):
-        if file:
-            # RFC 4180: lines end with CRLF, as the rendered table has it already
-            Path(file).write_text(render(result), encoding="utf-8", newline="")
-    if arguments.json:
-        sys.stdout.write(json.dumps(result, indent=2) + "\n")
-    else:
-        Console().print(terminal.render(result))
+def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
+    """Write the files that the options name, then print the report. One that fails does not stop the others.
+
+    Returns:
+        a line for each that failed, with its name and the cause.
+    """
+    failed = []
+    for option, render in (("csv", csv.render), ("html", html.render)):
+        if file := getattr(arguments, option):
+            try:
+                # RFC 4180: lines end with CRLF, as the rendered table has it already
+                Path(file).write_text(render(result), encoding="utf-8", newline="")
+            except OSError as error:
+                failed.append(f"--{option} {file}: {error.strerror}; the file is not complete")
+    try:
+        if arguments.json:
+            sys.stdout.write(json.dumps(result, indent=2) + "\n")
+        else:
+            Console().print(terminal.render(result))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        failed.append(f"standard output: {error.strerror}; the report is not complete")
+        _discard_output()
+    return failed
 
 
-def _fail(error: Exception, code: int) -> int:
+def _discard_output() -> None:
+    """Drop what could not be printed: Python would try again, and fail, when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(error: Exception | str, code: int) -> int:
     sys.stderr.write(f"fetchgate replay measure: {error}\n")
     return code
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ _MOST_SHARE: Final = 512 << 20
 _PARTITION: Final = 16 << 20
 """Bytes of captures for each task, about."""
 _POLL_SECONDS: Final = 0.25
+_FULL: Final = "No space left on device"
 _EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
 """The line of a Python traceback that names the exception."""
 
@@ -128,9 +130,20 @@ def _failures_in_one_line() -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         if _interrupted(error):
             raise KeyboardInterrupt from error
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[0] if lines else "")
-        raise SparkFailedError(f"Spark failed: {reason}") from error
+        raise SparkFailedError(f"Spark failed: {_cause(str(error))}") from error
+
+
+def _cause(text: str) -> str:
+    """Return the cause of a failure, from all that Python and Java printed."""
+    if _FULL in text:
+        return (
+            f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (TMPDIR names another folder), and "
+            "--parquet writes to its own"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    of_java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    of_python = [line for line in lines if _EXCEPTION.match(line)]
+    return next(reversed([*lines[:1], *of_java, *of_python]), "")
 
 
 def _interrupted(error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import tempfile
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from replay import cli
+from replay.capture.files.sources import Source
 from replay.measure import command
+from replay.report.model import Report
+from tests.replay.report import sample
 from tests.replay.tables import CAPTURES
 
 CAPTURE = str(CAPTURES / "java-100p.pcap")
@@ -177,3 +181,52 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="0"):
             cli.main(argv)
         assert "examples:" in capsys.readouterr().out
+
+
+def written(monkeypatch: pytest.MonkeyPatch, *argv: str, result: Report | None = None) -> int:
+    """Run `measure` with a report that is made already."""
+    monkeypatch.setattr(command, "_measured", lambda *_: result or sample.report())
+    return cli.main(["measure", CAPTURE, *argv])
+
+
+def test_a_file_that_can_not_be_written_costs_no_other_form_of_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "r.html"
+    code = written(monkeypatch, "--csv", "/dev/full", "--html", str(page))
+    told = capsys.readouterr()
+
+    assert code == 1
+    assert told.err == (
+        "fetchgate replay measure: --csv /dev/full: No space left on device; the file is not complete\n"
+    )
+    assert "Sessions would save 12.0 GB a day" in told.out
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_files_are_written_although_the_output_is_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "r.csv"
+    for form in ([], ["--json"]):
+        table.unlink(missing_ok=True)
+        with Path("/dev/full").open("w") as full, monkeypatch.context() as context:
+            context.setattr(sys, "stdout", full)
+            code = written(monkeypatch, "--csv", str(table), *form)
+
+        assert code == 1
+        assert capsys.readouterr().err.startswith(
+            "fetchgate replay measure: standard output: No space left on device; the report is not complete\n"
+        )
+        assert table.read_text().startswith("by,client_id")
+
+
+def test_a_pipe_that_does_not_fit_into_the_scratch_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Source:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "spool", full)
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch")
+
+    with pytest.raises(OSError, match="-: can't be copied to /scratch: No space left on device; set TMPDIR"):
+        command._readable(Source(name="-"), "/scratch/x")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -163,4 +164,26 @@ def test_an_interrupt_is_known_by_what_it_caused() -> None:
 def test_a_failure_is_the_last_line_of_a_worker() -> None:
     text = "job aborted\nTraceback:\n  File x\nValueError: no such thing\n\n\tat org.apache.spark.Error(x)\n"
     with pytest.raises(SparkFailedError, match=r"^Spark failed: ValueError: no such thing$"):
+        failing(Py4JError(text))
+
+
+FULL = """An error occurred while calling o349.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult: Job aborted due to stage failure: Task 1 in
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:56)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)
+"""
+
+
+def test_a_full_scratch_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch")
+    with pytest.raises(
+        SparkFailedError, match=r"^Spark failed: No space left on device: .* are in /scratch \("
+    ):
+        failing(Py4JError(FULL))
+
+
+def test_a_failure_of_java_is_its_last_cause() -> None:
+    text = FULL.replace("java.io.IOException: No space left on device", "java.io.EOFException: torn")
+    with pytest.raises(SparkFailedError, match=r"^Spark failed: java.io.EOFException: torn$"):
         failing(Py4JError(text))
