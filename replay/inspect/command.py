@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         show(inspection)
     if not any(True for _ in inspection.problems()):
-        return 0
+        return 0 if inspection.kafka() else EXIT_PARTS_UNREAD
     return EXIT_PARTS_UNREAD if any(counts.packets for counts in inspection.files.values()) else EXIT_FAILED
 
 

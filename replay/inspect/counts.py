@@ -12,7 +12,9 @@ from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count
 from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.connection import TLS
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
+from replay.report.wording import next_step
 
 UNSEEN_REQUEST: Final = "response to an unseen request"
 _SESSION: Final = struct.Struct(">ii")
@@ -147,6 +149,14 @@ class Inspection:
                 found.setdefault(counts.end.reason or "no whole frame", []).append(counts.end)
         return found
 
+    def next_step(self) -> str:
+        """Say what to do if nothing in the captures speaks Kafka; "" otherwise."""
+        if self.kafka():
+            return ""
+        others = self.others()
+        payload = {reason: sum(map(_payload, ends)) for reason, ends in others.items()}
+        return next_step(kafka=0, payload=sum(payload.values()), tls=payload.get(TLS, 0))
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield what could not be read: the file, and the problem."""
         for name, counts in self.files.items():
@@ -169,10 +179,11 @@ class Inspection:
             "others": {
                 reason: {
                     "connections": len(ends),
-                    "bytes": sum(end.client_bytes + end.broker_bytes for end in ends),
+                    "bytes": sum(map(_payload, ends)),
                 }
                 for reason, ends in self.others().items()
             },
+            "next_step": self.next_step(),
             "problems": [{"file": name, "problem": problem} for name, problem in self.problems()],
         }
 
@@ -180,6 +191,10 @@ class Inspection:
 def name_of(api_key: int) -> str:
     """Return Kafka's name of an API key."""
     return UNSEEN_REQUEST if api_key == UNSEEN else _NAMES.get(api_key, f"key {api_key}")
+
+
+def _payload(end: ConnectionEnd) -> int:
+    return end.client_bytes + end.broker_bytes
 
 
 def _plain(counts: KeyCounts | FetchCounts) -> dict[str, Any]:

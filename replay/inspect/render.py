@@ -34,6 +34,7 @@ def show(inspection: Inspection, console: Console | None = None) -> None:
             out.print(f"and {len(kafka) - _SHOWN:,} more connections (all are in the JSON: --json)")
     else:
         out.print("No connection that speaks Kafka was found.")
+        out.print(inspection.next_step())
     for line in _lines(inspection):
         out.print(Text(printable(line)))
 

@@ -39,7 +39,8 @@ examples:
 
 Bytes are counted on whole Kafka frames. Predicted bytes between gateway and brokers =
 eligible fetches through sessions + all other fetches as captured.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but parts of the input could not be read.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but parts of the input could not be read, or there is no
+Kafka in it.
 """
 
 
@@ -150,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
     if failed:
         return EXIT_FAILED
-    return EXIT_PARTLY if problems else 0
+    return EXIT_PARTLY if problems or not result["input"]["connections"] else 0
 
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:

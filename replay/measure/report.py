@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from replay.capture.files.counts import FileCounts, joined_stretches
+from replay.capture.kafka.connection import TLS
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.measure import sums
 from replay.measure.digest import BUCKETS, Timeline
@@ -46,6 +47,7 @@ from replay.report.model import (
     TopicRow,
     actual_bytes,
 )
+from replay.report.wording import next_step
 from replay.simulate.session_cache import SLOTS, Event, simulate
 
 GROUPED: Final = (
@@ -161,7 +163,7 @@ def report(groups: Iterable[Group], about: About) -> Report:
         version=about.version,
         policy=about.policy,
         filters=about.filters,
-        decision=decide(whole, found.whole.passed, by_client, rate),
+        decision=decide(whole, found.whole.passed, by_client, rate, next_step=_next_step(found.ends)),
         policies=_policies(found, whole, about.policy),
         time=time,
         input=_input(found),
@@ -179,6 +181,15 @@ def report(groups: Iterable[Group], about: About) -> Report:
         limits=_limits(found, about.max_fetch_bytes),
         modelled=modelled(found.whole, rate),
     )
+
+
+def _next_step(ends: Iterable[ConnectionEnd]) -> str:
+    payload: Counter[str] = Counter()
+    kafka = 0
+    for end in ends:
+        payload[end.reason] += end.client_bytes + end.broker_bytes
+        kafka += not end.reason
+    return next_step(kafka=kafka, payload=payload.total(), tls=payload[TLS])
 
 
 def _input(found: _Collected) -> Input:

@@ -97,7 +97,12 @@ class Rate:
 
 
 def decide(
-    fetch: FetchReport, passed: Mapping[str, Passed], clients: list[ClientRow], rate: Rate
+    fetch: FetchReport,
+    passed: Mapping[str, Passed],
+    clients: list[ClientRow],
+    rate: Rate,
+    *,
+    next_step: str = "",
 ) -> Decision:
     """Return what the report's first lines say.
 
@@ -106,6 +111,7 @@ def decide(
         passed: those that went as they were captured, by reason.
         clients: the rows by client.
         rate: the captured time, and the price.
+        next_step: what to do where there is no fetch.
     """
     return Decision(
         captured_seconds=rate.seconds,
@@ -114,6 +120,7 @@ def decide(
         saved_ratio=fetch["saved_ratio"],
         money_per_month=rate.month(fetch["saved_bytes"]),
         reason=why(fetch, passed),
+        next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
             (_to_do(client, rate) for client in clients), key=lambda row: -(row["saved_bytes_per_day"] or 0)
         ),

@@ -100,7 +100,7 @@ def _headline(report: Report) -> Markup:
             element("p", f"{captured(report)}. {filters}", class_="soft"),
             _cards(report)
             if report["fetch"]["actual"]["requests"]
-            else _section("No fetch", [], "No fetch request was found."),
+            else _section("No fetch", [], "No fetch request was found.", report["decision"]["next_step"]),
         )
     )
 

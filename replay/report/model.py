@@ -221,6 +221,8 @@ class Decision(TypedDict):
     """Modelled, for 30 days; None without --price-per-gb."""
     reason: str
     """Why nothing is saved; "" if something is."""
+    next_step: str
+    """What to do where no fetch was found; "" if there are fetches."""
     to_do: list[ToDo]
     """A row for each row of `by_client`, the largest saving first."""
 

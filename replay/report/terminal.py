@@ -89,7 +89,8 @@ def _headline(report: Report) -> Text:
     if filters := narrowed(report["filters"]):
         text.append(filters + "\n")
     if not fetch["actual"]["requests"]:
-        return text.append("No fetch request was found.", style="bold")
+        text.append("No fetch request was found.\n", style="bold")
+        return text.append(report["decision"]["next_step"])
     text.append(f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ")
     text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
     return text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")

@@ -221,6 +221,35 @@ def warnings(report: Report) -> list[str]:
     ][:_WARNINGS]
 
 
+def next_step(*, kafka: int, payload: int, tls: int) -> str:
+    """Say what to do about a capture in which no fetch was found.
+
+    Args:
+        kafka: connections that speak Kafka.
+        payload: bytes in the streams of all connections.
+        tls: those of them in connections that are TLS.
+    """
+    if kafka:
+        return (
+            "Next: capture where consumers run, while they run: Kafka was found, but no fetch. If --client, "
+            "--topic or --host leave fetches out, leave out these options."
+        )
+    if not payload:
+        return (
+            "Next: capture again: there is no TCP payload. Capture all interfaces (tcpdump -i any) and whole "
+            "packets (-s 0), and check the port of the filter, --port and --host."
+        )
+    if 2 * tls >= payload:
+        return (
+            "Next: capture what is inside TLS: let the clients go through `fetchgate proxy --capture DIR`, "
+            "which ends TLS and writes plain captures. What TLS encrypts can't be measured."
+        )
+    return (
+        "Next: name the port on which the brokers listen: --port N. Without it Kafka is recognised by its "
+        "bytes, and no connection looks like Kafka. `fetchgate replay inspect` tells what was found."
+    )
+
+
 def captured(report: Report) -> str:
     """Describe what was read: which time, how much, of what."""
     read, time = report["input"], report["time"]

@@ -137,8 +137,8 @@ def _cause(text: str) -> str:
     """Return the cause of a failure, from all that Python and Java printed."""
     if _FULL in text:
         return (
-            f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (TMPDIR names another folder), and "
-            "--parquet writes to its own"
+            f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (TMPDIR names another folder), "
+            "and --parquet writes to its own"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     of_java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

@@ -117,3 +117,17 @@ def test_nothing_but_a_file_that_is_no_capture_fails(
     (tmp_path / "bad.pcap").write_bytes(b"")
     assert main(["inspect", str(tmp_path / "bad.pcap")]) == 1
     assert "bad.pcap" in capsys.readouterr().out
+
+
+def test_a_capture_of_tls_alone_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talk = crafting.Talk().open()
+    for broker in (False, True):
+        talk.segment(b"\x16\x03\x03\x00\x04abcd" * 3, broker=broker)
+    file = tmp_path / "tls.pcap"
+    file.write_bytes(crafting.pcap(talk.frames, crafting.RAW))
+
+    assert main(["inspect", str(file)]) == 3
+    assert "fetchgate proxy --capture DIR" in " ".join(capsys.readouterr().out.split())
+    code, found = _inspect(capsys, str(file))
+    assert (code, found["others"]) == (3, {"TLS": {"connections": 1, "bytes": 54}})
+    assert found["next_step"].startswith("Next: capture what is inside TLS")

@@ -230,3 +230,14 @@ def test_a_pipe_that_does_not_fit_into_the_scratch_folder_is_named(monkeypatch: 
 
     with pytest.raises(OSError, match="-: can't be copied to /scratch: No space left on device; set TMPDIR"):
         command._readable(Source(name="-"), "/scratch/x")
+
+
+@pytest.mark.parametrize(("connections", "code"), [(0, 3), (1, 0)])
+def test_a_capture_without_kafka_is_no_success(
+    connections: int, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = sample.empty()
+    report: Report = {**plain, "input": {**plain["input"], "connections": connections}}
+
+    assert written(monkeypatch, result=report) == code
+    assert "Next: capture again." in capsys.readouterr().out

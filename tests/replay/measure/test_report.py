@@ -221,3 +221,16 @@ def test_a_close_that_was_not_captured_is_no_request() -> None:
     assert made["fetch"]["actual"]["requests"] == 0
     assert (made["fetch"]["sessions"]["close_bytes"], made["fetch"]["saved_bytes"]) == (60, -60)
     assert made["not_eligible"] == {}
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ([ended(client_bytes=9, reason="TLS"), ended(client_bytes=5, reason="not Kafka")], "inside TLS"),
+        ([ended(client_bytes=9, reason="not Kafka")], "--port N"),
+        ([ended()], "Kafka was found, but no fetch"),
+        ([], "there is no TCP payload"),
+    ],
+)
+def test_where_no_fetch_was_found_it_is_said_what_to_do_next(ends: list[Group], told: str) -> None:
+    assert told in report(ends, ABOUT)["decision"]["next_step"]

@@ -227,7 +227,7 @@ def empty() -> Report:
     return {
         **report(),
         "filters": {"ports": [], "hosts": [], "clients": [], "topics": []},
-        "decision": decide(nothing, {}, [], Rate(seconds=0.0)),
+        "decision": decide(nothing, {}, [], Rate(seconds=0.0), next_step="Next: capture again."),
         "policies": {
             name: {"predicted_bytes": 0, "saved_bytes": 0, "saved_ratio": 0.0}
             for name in ("gateway", "always")

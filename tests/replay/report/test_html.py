@@ -133,7 +133,7 @@ def test_money_stands_there_only_with_a_price() -> None:
 
 def test_no_fetch_is_said_in_so_many_words() -> None:
     page = Page(html.render(sample.empty()))
-    assert "No fetch request was found." in page.text
+    assert "No fetch request was found. Next: capture again." in page.text
     assert "Predicted" not in page.text
     assert "100.0 %" in page.text  # of nothing, all was readable
     assert not [tag for tag, _ in page.elements if tag == "svg"]

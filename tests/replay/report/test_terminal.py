@@ -68,7 +68,7 @@ def test_no_color_means_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_fetch_is_said_in_so_many_words() -> None:
     text = printed(sample.empty())
-    assert "No fetch request was found." in text
+    assert "No fetch request was found.\nNext: capture again." in text
     assert "By client" not in text
     assert "Predicted" not in text
 

@@ -148,3 +148,21 @@ def test_other_reasons_speak_for_themselves() -> None:
 )
 def test_price(amount: float, written: str) -> None:
     assert wording.price(amount) == written
+
+
+@pytest.mark.parametrize(
+    ("kafka", "payload", "tls", "told"),
+    [
+        (2, 100, 60, "Next: capture where consumers run"),
+        (0, 0, 0, "Next: capture again: there is no TCP payload"),
+        (
+            0,
+            100,
+            50,
+            "Next: capture what is inside TLS: let the clients go through `fetchgate proxy --capture",
+        ),
+        (0, 100, 49, "Next: name the port on which the brokers listen: --port N"),
+    ],
+)
+def test_a_capture_without_a_fetch_has_a_next_step(kafka: int, payload: int, tls: int, told: str) -> None:
+    assert wording.next_step(kafka=kafka, payload=payload, tls=tls).startswith(told)

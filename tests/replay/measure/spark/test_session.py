@@ -168,7 +168,7 @@ def test_a_failure_is_the_last_line_of_a_worker() -> None:
 
 
 FULL = """An error occurred while calling o349.getResult.
-: org.apache.spark.SparkException: Exception thrown in awaitResult: Job aborted due to stage failure: Task 1 in
+: org.apache.spark.SparkException: Exception thrown in awaitResult: Job aborted due to stage failure: Task 1
 \tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:56)
 Caused by: java.io.IOException: No space left on device
 \tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)
