@@ -51,8 +51,8 @@ from replay.report.wording import (
 ROWS: Final = 50
 """Most rows of a table by client, topic, broker or connection. The last one adds up the rest."""
 PROBLEMS: Final = 20
-SLOT_PLOTS: Final = 3
-"""Brokers of which a plot shows the slots over time."""
+SLOT_PLOTS: Final = 1
+"""Brokers of which a plot shows the slots over time; the JSON has those of all."""
 _CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _TITLE: Final = "What fetch sessions would save"
 

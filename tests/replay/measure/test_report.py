@@ -109,7 +109,7 @@ def test_only_captured_time_counts(files: list[Group], seconds: float, stretches
 
 
 def test_both_policies_stand_side_by_side() -> None:
-    own = ended()
+    own = {**ended()}
     (detail,) = own["details"]
     own["details"] = [json.dumps({**json.loads(detail), "saved_by_other": 25})]
     taken = fetches(eligible=True, request_bytes=100, session_request_bytes=60)

@@ -60,6 +60,22 @@ def test_no_width_makes_the_page_itself_scroll_sideways(
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("media", ["screen", "print"])
+@pytest.mark.parametrize("width", [360, 390])
+def test_no_column_is_cut_on_a_phone_or_on_paper(
+    browser: Browser, tmp_path: Path, width: int, media: str
+) -> None:
+    browser.emulate(width=width if media == "screen" else 720, media=media)
+    opened(browser, tmp_path, sample.report())
+    cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).length"
+    assert browser.evaluate(cut) == 0
+    beyond = (
+        "[...document.querySelectorAll('td, i, svg')].filter("
+        "e => e.getBoundingClientRect().right > window.innerWidth).length"
+    )
+    assert browser.evaluate(beyond) == 0
+
+
 CONTRAST = """
 (() => {
   const light = text => {
