@@ -16,6 +16,7 @@ from replay.capture.files.counts import FileCounts, joined_stretches
 from replay.capture.kafka.connection import TLS
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.measure import sums
+from replay.measure.both_sides import Sampled, pairs
 from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.limits import WORST, Counted
 from replay.measure.modelled import modelled
@@ -23,6 +24,7 @@ from replay.measure.sums import FetchSums
 from replay.measure.table import FETCH_COLUMNS, end_from_json
 from replay.report.decision import Rate, decide
 from replay.report.model import (
+    BothSides,
     BrokerRow,
     Bucket,
     ClientRow,
@@ -168,6 +170,7 @@ def report(groups: Iterable[Group], about: About) -> Report:
         time=time,
         input=_input(found),
         fetch=whole,
+        both_sides=_both_sides(found),
         by_client=by_client,
         by_topic=_by_topic(found, whole),
         by_broker=_by_broker(found),
@@ -209,6 +212,33 @@ def _input(found: _Collected) -> Input:
         unpaired_responses=found.rows["response"],
         problems=problems,
     )
+
+
+def _both_sides(found: _Collected) -> list[BothSides]:
+    """Find gateways of which the capture has both sides, and what counts twice."""
+    bytes_of = {connection: fetches.actual_bytes for (connection, _, _), fetches in found.connections.items()}
+    brokers = {end.connection: end.broker for end in found.ends}
+    sampled = (
+        Sampled(
+            connection=end.connection,
+            client_id=end.client_id,
+            kept=[
+                (key, version, number, asked, answered)
+                for key, version, number, asked, answered in digest["sample"]
+            ],
+        )
+        for end, digest in found.digests
+        if digest["sample"]
+    )
+    gateways: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for outer, inner in pairs(sampled):
+        gateway = gateways[brokers[outer], brokers[inner]]
+        gateway[0] += 1
+        gateway[1] += bytes_of.get(inner, 0)
+    return [
+        BothSides(client_side=client_side, broker_side=broker_side, connections=count, fetch_bytes=fetched)
+        for (client_side, broker_side), (count, fetched) in sorted(gateways.items())
+    ]
 
 
 def _by_client(found: _Collected) -> list[ClientRow]:

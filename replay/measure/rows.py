@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.measure.both_sides import Sample
 from replay.measure.digest import Digest
 from replay.measure.table import FETCH, LAST, Writer, end_to_json
 from replay.simulate.engine import Engine, Policy
@@ -72,6 +73,7 @@ class _Connection:
         self._version = -1
         self._counted = False
         self._saved_by_other = 0
+        self._sample = Sample()
         self.writer = writer or Writer(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
@@ -82,6 +84,7 @@ class _Connection:
             self._version = exchange.api_version
         else:
             self.writer.exchange(exchange, place)
+        self._sample.add(exchange)
         self._settle(self._engine.add(exchange))
         self._settle_other()
 
@@ -98,6 +101,7 @@ class _Connection:
             **digest.detail(),
             "differing": ending.differing,
             "saved_by_other": self._saved_by_other,
+            "sample": self._sample.values(),
         }
         self.writer.detail("connection", end.connection, end, json.dumps(detail, separators=(",", ":")))
 

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Final
 
 from replay.report.model import (
+    BothSides,
     BrokerRow,
     ClientRow,
     ConnectionRow,
@@ -61,6 +62,7 @@ class _Pseudonyms:
             "filters": self._filters(report["filters"]),
             "decision": self._decision(report["decision"]),
             "input": {**read, "problems": [self._problem(problem) for problem in read["problems"]]},
+            "both_sides": [self._both_sides(row) for row in report["both_sides"]],
             "by_client": [self._client(row) for row in report["by_client"]],
             "by_topic": [self._topic(row) for row in report["by_topic"]],
             "by_broker": [self._broker(row) for row in report["by_broker"]],
@@ -112,6 +114,10 @@ class _Pseudonyms:
 
     def _broker(self, row: BrokerRow) -> BrokerRow:
         return {**row, "broker": self._endpoints(row["broker"])}
+
+    def _both_sides(self, row: BothSides) -> BothSides:
+        client_side, broker_side = map(self._endpoints, (row["client_side"], row["broker_side"]))
+        return {**row, "client_side": client_side, "broker_side": broker_side}
 
     def _slots(self, row: SlotsRow) -> SlotsRow:
         return {**row, "broker": self._endpoints(row["broker"])}

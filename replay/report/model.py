@@ -393,6 +393,19 @@ class Modelled(TypedDict):
     """None without --price-per-gb."""
 
 
+class BothSides(TypedDict):
+    """A gateway of which the capture has both sides: what it forwards is in all figures twice."""
+
+    client_side: str
+    """Where its clients connect to: host:port."""
+    broker_side: str
+    """The broker: host:port."""
+    connections: int
+    """Of clients, each with one to the broker."""
+    fetch_bytes: int
+    """Fetch bytes of these connections to the broker, both directions."""
+
+
 class Report(TypedDict):
     """The whole object."""
 
@@ -407,6 +420,8 @@ class Report(TypedDict):
     time: Time
     input: Input
     fetch: FetchReport
+    both_sides: list[BothSides]
+    """Empty unless the capture was taken on both sides of a gateway."""
     by_client: list[ClientRow]
     by_topic: list[TopicRow]
     by_broker: list[BrokerRow]

@@ -75,7 +75,7 @@ _FAMILIES: Final = {
 }
 
 _WARNINGS: Final = 5
-"""Most brokers that are named for their slots; the table has all."""
+"""Most warnings of one kind; the JSON has all."""
 MAX_NAME: Final = 120
 """Longer names are cut: a client id can have 32 kB."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
@@ -213,12 +213,20 @@ def how_sure(report: Report) -> str:
 
 def warnings(report: Report) -> list[str]:
     """Say what makes the figures other than they seem."""
-    return [
+    twice = [
+        f"{plural(row['connections'], 'connection')} of {shown(row['client_side'])} and "
+        f"{shown(row['broker_side'])} are the two sides of a gateway: {size(row['fetch_bytes'])} of fetches "
+        "count twice. Measure one side: "
+        f"--port {shown(row['client_side'].rpartition(':')[2])} is the clients'."
+        for row in report["both_sides"]
+    ]
+    slots = [
         f"{shown(row['broker'])} would need {number(row['requested_at_once'])} session slots, and a broker "
         f"has {number(row['slots'])} by default: raise max.incremental.fetch.session.cache.slots."
         for row in report["slots"]
         if row["requested_at_once"] > row["slots"]
-    ][:_WARNINGS]
+    ]
+    return twice[:_WARNINGS] + slots[:_WARNINGS]
 
 
 def next_step(*, kafka: int, payload: int, tls: int) -> str:

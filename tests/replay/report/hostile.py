@@ -53,6 +53,9 @@ def report() -> Report:
             for name in NAMES
         ],
         "by_topic": [{"topic": name, "fetch": fetch} for name in NAMES],
+        "both_sides": [
+            {"client_side": name, "broker_side": name, "connections": 1, "fetch_bytes": 1} for name in NAMES
+        ],
         "by_broker": [
             {
                 "broker": name,

@@ -122,6 +122,7 @@ def report() -> Report:
             ],
         },
         "fetch": total,
+        "both_sides": [],
         "by_client": by_client,
         "by_topic": _topics(total),
         "by_broker": [
@@ -245,6 +246,7 @@ def empty() -> Report:
             "problems": [],
         },
         "fetch": nothing,
+        "both_sides": [],
         "by_client": [],
         "by_topic": [],
         "by_broker": [],

@@ -21,6 +21,14 @@ NAMES = [
 ]
 TOLD: Report = {
     **sample.report(),
+    "both_sides": [
+        {
+            "client_side": "10.20.1.5:19094",
+            "broker_side": "10.20.0.11:9092",
+            "connections": 3,
+            "fetch_bytes": 5_000,
+        }
+    ],
     "filters": {
         "ports": [9092],
         "hosts": ["10.20.0.11"],

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from replay.report import terminal
-from replay.report.model import Decision, Report, SlotsRow
+from replay.report.model import BothSides, Decision, Report, SlotsRow
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
 
@@ -111,6 +111,20 @@ def test_brokers_without_enough_slots_are_told_of_first() -> None:
     assert (
         "10.20.0.11:9092 would need 1,204 session slots, and a broker has 1,000 by default: raise "
         "max.incremental.fetch.session.cache.slots. 1 h from" in flat
+    )
+
+
+def test_both_sides_of_a_gateway_are_told_of_first() -> None:
+    gateway: BothSides = {
+        "client_side": "10.0.0.9:19094",
+        "broker_side": "10.20.0.11:9092",
+        "connections": 3,
+        "fetch_bytes": 5_000,
+    }
+    flat = " ".join(printed({**sample.report(), "both_sides": [gateway]}).split())
+    assert (
+        "3 connections of 10.0.0.9:19094 and 10.20.0.11:9092 are the two sides of a gateway: 5.00 kB of "
+        "fetches count twice. Measure one side: --port 19094 is the clients'. 1 h from" in flat
     )
 
 

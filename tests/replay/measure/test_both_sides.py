@@ -1,0 +1,116 @@
+"""Both sides of a gateway in one capture are found, and nothing else is taken for them."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from replay.capture.kafka.exchange import Exchange
+from replay.measure.both_sides import SAMPLED, Sample, Sampled, pairs
+from replay.report.model import actual_bytes
+from tests.replay.tables import CAPTURES, measured
+
+SECOND = 1_000_000_000
+
+
+def exchange(correlation_id: int, asked: int, answered: int, api_key: int = 1) -> Exchange:
+    return Exchange(
+        "c", "a:1", "b:2", correlation_id, "id", "", api_key, 11, correlation_id, asked, answered, 100, 1000
+    )
+
+
+def sampled(connection: str, exchanges: list[tuple[int, int, int]], client_id: str = "id") -> Sampled:
+    sample = Sample()
+    for values in exchanges:
+        sample.add(exchange(*values))
+    return Sampled(connection=connection, client_id=client_id, kept=sample.values())
+
+
+def polling(count: int, *, begin: int = SECOND, first: int = 1) -> list[tuple[int, int, int]]:
+    """A consumer that fetches twice a second."""
+    return [
+        (place, begin + place * SECOND // 2, begin + place * SECOND // 2 + 490_000_000)
+        for place in range(first, first + count)
+    ]
+
+
+def forwarded(exchanges: list[tuple[int, int, int]], lag: int = 50_000) -> list[tuple[int, int, int]]:
+    return [(number, asked + lag, answered - lag) for number, asked, answered in exchanges]
+
+
+def test_a_forwarded_connection_is_found() -> None:
+    client = polling(100)
+    found = [sampled("gateway > broker", forwarded(client)), sampled("client > gateway", client)]
+
+    assert pairs(found) == pairs(reversed(found)) == [("client > gateway", "gateway > broker")]
+
+
+def test_it_is_found_where_the_capture_has_more_of_one_side() -> None:
+    client = polling(1_000)
+    assert pairs([sampled("a", client[5:]), sampled("b", forwarded(client)[:-3])]) == [("a", "b")]
+
+
+def test_a_client_of_another_name_is_another_client() -> None:
+    client = polling(100)
+    assert pairs([sampled("a", client), sampled("b", forwarded(client), client_id="other")]) == []
+
+
+def test_few_exchanges_prove_nothing() -> None:
+    client = polling(7)
+    assert pairs([sampled("a", client), sampled("b", forwarded(client))]) == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_consumers_in_lockstep_are_two(seed: int) -> None:
+    """A process starts two consumers at once. The broker wakes both, in any order."""
+    chance = random.Random(seed)
+    both = [
+        [
+            (number, asked + chance.randrange(1_000_000), answered + chance.randrange(1_000_000))
+            for number, asked, answered in polling(100)
+        ]
+        for _ in range(2)
+    ]
+    assert pairs([sampled("a", both[0]), sampled("b", both[1])]) == []
+
+
+def test_one_that_is_always_a_little_later_is_no_gateway() -> None:
+    client = polling(100)
+    later = [(number, asked + 50_000, answered + 50_000) for number, asked, answered in client]
+    assert pairs([sampled("a", client), sampled("b", later)]) == []
+
+
+def test_a_sample_is_bounded_and_does_not_depend_on_order() -> None:
+    client = polling(5_000)
+    shuffled = random.Random(1).sample(client, len(client))
+    first, second = sampled("a", client).kept, sampled("a", shuffled).kept
+
+    assert len(first) == SAMPLED
+    assert sorted(first) == sorted(second)
+
+
+def test_what_has_no_response_is_not_sampled() -> None:
+    sample = Sample()
+    for number in range(20):
+        sample.add(exchange(number, SECOND, 0))
+    assert sample.values() == []
+
+
+GATEWAYS = {
+    "aiokafka-gateway": ("127.0.0.1:23262", "127.0.0.1:17570"),
+    "librdkafka-gateway": ("127.0.0.1:20372", "127.0.0.1:21482"),
+    "librdkafka-gateway-no-records": ("127.0.0.1:19990", "127.0.0.1:20083"),
+}
+"""Captures of both sides (captures/README.md), and the two sides' addresses."""
+
+
+@pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)
+def test_of_real_captures_only_those_of_a_gateway_have_both_sides(path: Path) -> None:
+    report = measured("gateway", path)
+    sides = [(row["client_side"], row["broker_side"]) for row in report["both_sides"]]
+
+    assert sides == ([GATEWAYS[path.stem]] if path.stem in GATEWAYS else [])
+    for row in report["both_sides"]:
+        (broker,) = (one for one in report["by_broker"] if one["broker"] == row["broker_side"])
+        assert row["connections"] == 4
+        assert 0 < row["fetch_bytes"] <= actual_bytes(broker["fetch"])
