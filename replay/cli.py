@@ -99,12 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _overview(arguments)
     try:
         module = importlib.import_module(COMMANDS[name][0])
+        parser = Parser(f"{PROGRAM} {name}")
+        module.add_arguments(parser)
+        parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
+        return _left(lambda: int(module.run(parser.parse(arguments[1:], os.environ))), parser.prog)
     except ModuleNotFoundError as error:
         return _missing(error)
-    parser = Parser(f"{PROGRAM} {name}")
-    module.add_arguments(parser)
-    parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
-    return _left(lambda: int(module.run(parser.parse(arguments[1:], os.environ))), parser.prog)
 
 
 def _left(run: Callable[[], int], program: str) -> int:

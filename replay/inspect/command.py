@@ -3,28 +3,12 @@
 import argparse
 import json
 import sys
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Self
-
-from replay.capture.files.counts import FileCounts
-from replay.capture.files.sources import InputError, Share, Source, expand, plan
-from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections, payloads
-from replay.capture.packets.segments import read
-from replay.capture.packets.tcp import Filter
-from replay.inspect.counts import Inspection
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from typing import Final
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_PARTS_UNREAD: Final = 3
 PROGRAM: Final = "fetchgate replay inspect"
-_WHOLE: Final = 1 << 62
-_PROGRESS_AFTER: Final = 1.0
-"""Seconds after which a progress bar is shown."""
 _EXAMPLES: Final = """\
 examples:
   fetchgate replay inspect fetches.pcap
@@ -32,6 +16,9 @@ examples:
   zcat old.pcap.gz | fetchgate replay inspect -
   fetchgate replay inspect any.pcap --port 9092
       reads only this port, and reads it as Kafka, whatever the bytes look like
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but parts of the input could not be read, or there is no
+Kafka in it.
 """
 
 
@@ -57,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
+    # --help works without pyarrow, which these need
+    from replay.capture.files.sources import InputError, expand  # noqa: PLC0415
+    from replay.inspect.reading import inspect  # noqa: PLC0415
+
     if any(not 0 < port < 1 << 16 for port in arguments.port):
         return _usage("--port must be an integer from 1 to 65535")
     try:
@@ -73,62 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(True for _ in inspection.problems()):
         return 0 if inspection.kafka() else EXIT_PARTS_UNREAD
     return EXIT_PARTS_UNREAD if any(counts.packets for counts in inspection.files.values()) else EXIT_FAILED
-
-
-def inspect(sources: list[Source], ports: frozenset[int]) -> Inspection:
-    """Read captures and count what is in them."""
-    inspection = Inspection()
-    connections = Connections(ports=ports, responses=frozenset())
-    with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
-        for share in plan(sources, _WHOLE):
-            for event in _events(share, connections, Filter(ports=ports), inspection, progress):
-                inspection.add(event)
-    for event in connections.end():
-        inspection.add(event)
-    return inspection
-
-
-def _events(
-    share: Share, connections: Connections, keep: Filter, inspection: Inspection, progress: "_Progress"
-) -> Iterator[Exchange | ConnectionEnd]:
-    for batch in read(share, keep):
-        yield from connections.feed(batch)
-        progress.advance(batch.nbytes)
-        for key, payload in zip(
-            batch.column("connection").to_pylist()[-1:], [*payloads(batch)][-1:], strict=True
-        ):
-            if not key:
-                inspection.add_file(FileCounts.from_json(bytes(payload)))
-
-
-class _Progress:
-    """A progress bar on stderr, shown only if reading takes long."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._start = time.monotonic()
-        self._done = 0
-        self._bar: Progress | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def advance(self, size: int) -> None:
-        """Note that `size` more bytes were read."""
-        self._done += size
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=min(self._done, self._total))
-        elif time.monotonic() - self._start > _PROGRESS_AFTER and sys.stderr.isatty():
-            from rich.console import Console  # noqa: PLC0415 - slow to import, and most runs do not need it
-            from rich.progress import Progress  # noqa: PLC0415 - as above
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.add_task("reading", total=self._total, completed=self._done)
-            self._bar.start()
 
 
 def _usage(problem: str) -> int:

@@ -9,13 +9,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from proxy.protocol.api import ApiKey
+from replay.capture.kafka.connection import NOT_KAFKA
+from replay.capture.kafka.exchange import ConnectionEnd
 from replay.inspect.counts import ConnectionCounts, Inspection, KeyCounts, name_of
-from replay.report.wording import printable, shown
+from replay.report.wording import plural, printable, shown, size
 
 _WIDTH: Final = 160
 """Characters in a line if the output is not a terminal."""
+_BROAD: Final = 140
+"""In narrower terminals each connection has lines of its own, and bytes are rounded."""
 _SHOWN: Final = 40
 """The table has at most so many connections. The JSON has all."""
+_PORTS: Final = 5
+"""Most ports that are named for --port."""
 _LINK_TYPES: Final = {
     0: "null", 1: "Ethernet", 12: "raw IP", 14: "raw IP", 101: "raw IP", 108: "loopback",
     113: "Linux SLL", 228: "IPv4", 229: "IPv6", 276: "Linux SLL2",
@@ -25,11 +32,12 @@ _LINK_TYPES: Final = {
 def show(inspection: Inspection, console: Console | None = None) -> None:
     """Print tables of the files, the requests and the connections."""
     out = console or Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
-    out.print(_files(inspection))
+    broad = out.width >= _BROAD
+    out.print(_files(inspection, broad=broad))
     kafka = inspection.kafka()
     if kafka:
-        out.print(_keys(kafka))
-        out.print(_connections(kafka))
+        out.print(_keys(kafka, broad=broad))
+        out.print(_connections(kafka) if broad else _connection_lines(kafka))
         if len(kafka) > _SHOWN:
             out.print(f"and {len(kafka) - _SHOWN:,} more connections (all are in the JSON: --json)")
     else:
@@ -39,14 +47,15 @@ def show(inspection: Inspection, console: Console | None = None) -> None:
         out.print(Text(printable(line)))
 
 
-def _files(inspection: Inspection) -> Table:
-    table = _table("Files", "file", ">packets", ">bytes", "link types", "from (UTC)", ">seconds")
+def _files(inspection: Inspection, *, broad: bool) -> Table:
+    columns = ("file", ">packets", ">bytes", "link types", "from (UTC)", ">seconds")
+    table = _table("Files", *columns, broad=broad)
     for name, counts in inspection.files.items():
         seconds = (counts.last_time - counts.first_time) / 1e9
         table.add_row(
             Text(printable(name)),
             f"{counts.packets:,}",
-            f"{counts.file_bytes:,}",
+            f"{counts.file_bytes:,}" if broad else size(counts.file_bytes),
             ", ".join(_LINK_TYPES.get(link, str(link)) for link in counts.link_types),
             _moment(counts.first_time),
             f"{seconds:,.3f}",
@@ -54,7 +63,7 @@ def _files(inspection: Inspection) -> Table:
     return table
 
 
-def _keys(kafka: list[ConnectionCounts]) -> Table:
+def _keys(kafka: list[ConnectionCounts], *, broad: bool) -> Table:
     keys: dict[int, KeyCounts] = {}
     for connection in kafka:
         for api_key, counts in connection.keys.items():
@@ -64,18 +73,19 @@ def _keys(kafka: list[ConnectionCounts]) -> Table:
             total.request_bytes += counts.request_bytes
             total.response_bytes += counts.response_bytes
             total.versions.update(counts.versions)
-    table = _table(
-        "Requests", "API", "versions", ">requests", ">bytes", ">responses", ">bytes", ">without response"
-    )
+    columns = ("API", "versions", ">requests", ">bytes", ">responses", ">bytes", ">without response")
+    table = _table("Requests", *columns, broad=broad)
+    table.columns[0].no_wrap = True
+    shown_bytes = "{:,}".format if broad else size
     for api_key, counts in sorted(keys.items()):
         unanswered = sum(one.keys[api_key].unanswered for one in kafka if api_key in one.keys)
         table.add_row(
             name_of(api_key),
             _listed(counts.versions),
             f"{counts.requests:,}",
-            f"{counts.request_bytes:,}",
+            shown_bytes(counts.request_bytes),
             f"{counts.responses:,}",
-            f"{counts.response_bytes:,}",
+            shown_bytes(counts.response_bytes),
             f"{unanswered:,}" if unanswered else "",
         )
     return table
@@ -85,12 +95,10 @@ def _connections(kafka: list[ConnectionCounts]) -> Table:
     table = _table(
         "Connections that speak Kafka",
         "client", "broker", "client id", "software", ">requests", ">bytes", "fetch", "partitions a fetch",
-        "sessions", "not seen",
+        "sessions", "not seen", broad=True,
     )  # fmt: skip
     for counts in kafka[:_SHOWN]:
-        end, fetch = counts.end, counts.fetch
-        versions = counts.keys[1].versions if 1 in counts.keys else Counter()
-        span = f"{fetch.least}" if fetch.least == fetch.most else f"{fetch.least}-{fetch.most}"
+        end = counts.end
         table.add_row(
             Text(end.client),
             Text(end.broker),
@@ -98,12 +106,41 @@ def _connections(kafka: list[ConnectionCounts]) -> Table:
             Text(shown(end.software, empty="")),
             f"{sum(one.requests for one in counts.keys.values()):,}",
             f"{end.client_bytes + end.broker_bytes:,}",
-            _listed(versions),
-            span if fetch.kinds else "",
+            _fetch_versions(counts),
+            _span(counts),
             counts.sessions,
             _unseen(counts),
         )
     return table
+
+
+def _connection_lines(kafka: list[ConnectionCounts]) -> Text:
+    """Return the same as `_connections`, in lines that wrap nowhere but between words."""
+    text = Text("Connections that speak Kafka\n", style="")
+    for counts in kafka[:_SHOWN]:
+        end = counts.end
+        text.append(f"{end.client} > {end.broker}\n", style="bold")
+        requests = sum(one.requests for one in counts.keys.values())
+        parts = [shown(end.client_id, empty=""), shown(end.software, empty="")]
+        parts += [plural(requests, "request"), size(end.client_bytes + end.broker_bytes)]
+        if counts.fetch.kinds:
+            sessions = "sessions of its own" if counts.sessions == "yes" else "no sessions"
+            parts += [f"fetch {_fetch_versions(counts)}, {_span(counts)} partitions a fetch, {sessions}"]
+        if unseen := _unseen(counts):
+            parts.append(f"not seen: {unseen}")
+        text.append(f"  {'; '.join(filter(None, parts))}\n")
+    return text
+
+
+def _fetch_versions(counts: ConnectionCounts) -> str:
+    return _listed(counts.keys[ApiKey.FETCH].versions) if ApiKey.FETCH in counts.keys else ""
+
+
+def _span(counts: ConnectionCounts) -> str:
+    """Return how many partitions fetches list; "" without a fetch."""
+    fetch = counts.fetch
+    span = f"{fetch.least}" if fetch.least == fetch.most else f"{fetch.least}-{fetch.most}"
+    return span if fetch.kinds else ""
 
 
 def _unseen(counts: ConnectionCounts) -> str:
@@ -123,6 +160,8 @@ def _lines(inspection: Inspection) -> list[str]:
     lines = [f"Kafka on port {port}: {count:,} connections" for port, count in found["ports"].items()]
     for reason, other in found["others"].items():
         lines.append(f"{other['connections']:,} connections not read, {reason}: {other['bytes']:,} bytes")
+    if ends := inspection.others().get(NOT_KAFKA):
+        lines.append(f"If brokers listen on one of these ports, name it: {_ports(ends)}")
     for counts in inspection.files.values():
         numbers = {
             "packets cut by the snap length": counts.cut_packets,
@@ -138,11 +177,30 @@ def _lines(inspection: Inspection) -> list[str]:
     return lines
 
 
-def _table(title: str, *columns: str) -> Table:
+def _ports(ends: list[ConnectionEnd]) -> str:
+    """Return options for the ports of connections that did not look like Kafka: those of most bytes."""
+    ports: Counter[str] = Counter()
+    for end in ends:
+        ports[end.broker.rpartition(":")[2]] += end.client_bytes + end.broker_bytes
+    return ", ".join(f"--port {port}" for port, _ in ports.most_common(_PORTS))
+
+
+def _table(title: str, *columns: str, broad: bool) -> Table:
     table = Table(title=title, title_justify="left")
+    if not broad:
+        table.box, table.padding, table.pad_edge, table.header_style = None, (0, 1, 0, 0), False, "dim"
     for column in columns:
         number = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if number else "left", no_wrap=number)
+        words = column.lstrip(">")
+        # Headers may wrap, figures may not. Long words are folded, never cut.
+        least = None if broad or not number else max(map(len, words.split()))
+        table.add_column(
+            words,
+            justify="right" if number else "left",
+            no_wrap=number and broad,
+            min_width=least,
+            overflow="fold",
+        )
     return table
 
 

@@ -1,11 +1,18 @@
+import io
 import json
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from replay.capture.files.sources import expand
 from replay.cli import main
+from replay.inspect import render
+from replay.inspect.counts import name_of
+from replay.inspect.reading import inspect
 from tests.replay.capture import crafting
 from tests.replay.truths import truth
 
@@ -131,3 +138,55 @@ def test_a_capture_of_tls_alone_says_what_to_do(tmp_path: Path, capsys: pytest.C
     code, found = _inspect(capsys, str(file))
     assert (code, found["others"]) == (3, {"TLS": {"connections": 1, "bytes": 54}})
     assert found["next_step"].startswith("Next: capture what is inside TLS")
+
+
+LONG = ["[2001:db8:1234:5678:9abc:def0:1234:5678]:51234", "[2001:db8:1234:5678:9abc:def0:8765:4321]:9092"]
+
+
+@pytest.mark.parametrize("name", ["librdkafka-gateway", "many-clients-any"])
+def test_80_columns_show_whole_addresses_and_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CAPTURES)
+    found = inspect(expand([f"{name}.pcap"]), frozenset())
+    longest = found.kafka()[0].end
+    longest.client, longest.broker = LONG
+    out = io.StringIO()
+    render.show(found, Console(file=out, width=80, highlight=False))
+    lines = out.getvalue().splitlines()
+    text = " ".join(out.getvalue().split())
+
+    assert max(map(len, lines)) <= 80
+    assert "\u2026" not in text
+    for counts in found.kafka()[:40]:
+        assert f"{counts.end.client} > {counts.end.broker}" in text
+        assert {name_of(key) for key in counts.keys} <= set(text.split())
+    assert f"{name}.pcap" in text
+
+
+def test_a_port_is_hinted_at_where_nothing_looks_like_kafka(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = crafting.Talk(broker=("10.0.0.2", 8080)).open()
+    for broker in (False, True):
+        talk.segment(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n" * 20, broker=broker)
+    file = tmp_path / "http.pcap"
+    file.write_bytes(crafting.pcap(talk.frames, crafting.RAW))
+
+    assert main(["inspect", str(file)]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "name it: --port 8080" in out
+    assert "Next: name the port on which the brokers listen" in out
+
+
+def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("replay.capture", "replay.inspect"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", "--help"])
+    out = capsys.readouterr().out
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but" in out
+    assert main(["inspect", str(CAPTURES / "java-100p.pcap")]) == 2
+    assert "pyarrow is not installed" in capsys.readouterr().err
