@@ -41,6 +41,8 @@ class Engine:
         if policy == "always":
             self._policy, self._other = self._other, self._policy
         self._of_other: list[Outcome] = []
+        self._unchanged: Outcome | None = None
+        """Of the other policy: the last fetch, if it changed nothing and neither did its response."""
         self._unanswered: list[CapturedFetch] = []
         self._repeated = LastSeen()
 
@@ -56,6 +58,7 @@ class Engine:
         if not self._unanswered and exchange.response and not exchange.response_missing:
             settled = self._policy.settle(exchange.request_time)
             if self._policy.repeats(exchange):
+                self._repeat_in_other(exchange)
                 return settled
         outcome = Outcome(exchange)
         fetch = read_fetch(outcome, self._repeated)
@@ -69,7 +72,10 @@ class Engine:
         return settled + self._take(fetch)
 
     def drain_other(self) -> list[Outcome]:
-        """Return the outcomes with the other policy that are settled by now. Their topics have no figures."""
+        """Return the outcomes with the other policy that are settled by now.
+
+        Their topics have no figures, and a fetch that repeats the one before has the outcome of that one.
+        """
         outcomes, self._of_other = self._of_other, []
         return outcomes
 
@@ -91,14 +97,32 @@ class Engine:
     def _take(self, fetch: CapturedFetch) -> list[Outcome]:
         share_captured(fetch)
         topics = dict.fromkeys(fetch.outcome.topics, TopicShare())
-        other = CapturedFetch(
-            Outcome(fetch.outcome.exchange, topics=topics), fetch.request, fetch.elements, fetch.response
-        )
-        self._of_other += self._other.add(other)
+        other = Outcome(fetch.outcome.exchange, topics=topics)
+        self._of_other += self._other.add(CapturedFetch(other, fetch.request, fetch.elements, fetch.response))
+        self._unchanged = other if _changes_nothing(other) else None
         return self._policy.add(fetch)
+
+    def _repeat_in_other(self, exchange: Exchange) -> None:
+        """Have the other policy take a fetch like the last one, which nothing changed since."""
+        if self._unchanged is not None:
+            self._of_other.append(self._unchanged)
+            return
+        outcome = Outcome(exchange)
+        fetch = read_fetch(outcome, self._repeated)
+        if fetch is not None:
+            share_captured(fetch)
+            self._of_other += self._other.add(fetch)
+            self._unchanged = outcome if _changes_nothing(outcome) else None
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
         """Leave out a fetch of which the capture lost the response: what the session learnt is not known."""
         share_captured(fetch)
         fetch.outcome.reason = UNPAIRED
         return fetch.outcome
+
+
+def _changes_nothing(outcome: Outcome) -> bool:
+    """Whether a fetch went through a session, and neither it nor its response had anything new."""
+    alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)
+    news = outcome.session_partitions_requested or outcome.forgotten or outcome.session_partitions_answered
+    return alone and not news
