@@ -167,6 +167,7 @@ def _lines(inspection: Inspection) -> list[str]:
             "packets cut by the snap length": counts.cut_packets,
             "packets without IP": counts.not_ip,
             "packets without TCP": counts.not_tcp,
+            "packets in tunnels (VXLAN, Geneve, GRE), opened": counts.tunnelled,
             "IP fragments, not reassembled": counts.fragments,
             "malformed packets": counts.malformed,
             "packets of link types that are not supported": counts.unknown_link,

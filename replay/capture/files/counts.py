@@ -42,6 +42,8 @@ class FileCounts:
     """The times that were captured: first and last packet, in order, with more than `PAUSE` between them."""
     not_ip: int = 0
     not_tcp: int = 0
+    tunnelled: int = 0
+    """Packets in tunnels (VXLAN, Geneve, GRE) that were opened, tunnels in tunnels once more."""
     fragments: int = 0
     """Fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
@@ -122,6 +124,7 @@ _SUMS = (
     "wire_bytes",
     "not_ip",
     "not_tcp",
+    "tunnelled",
     "fragments",
     "cut_packets",
     "cut_headers",

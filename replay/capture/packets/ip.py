@@ -1,4 +1,7 @@
-"""IP headers in columns: where TCP begins, where it ended on the wire, and its two addresses."""
+"""IP headers in columns: where TCP begins, where it ended on the wire, and its two addresses.
+
+A packet in a tunnel (VXLAN, Geneve, GRE) is read in place of the one around it.
+"""
 
 from dataclasses import dataclass
 
@@ -6,7 +9,8 @@ import numpy as np
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.window import Column, Records, Window
-from replay.capture.packets.links import IPV4, IPV6, network
+from replay.capture.packets.links import IPV4, IPV6, NEITHER, network
+from replay.capture.packets.tunnels import opened
 
 _TCP = 6
 _IPV4 = np.dtype(
@@ -31,6 +35,8 @@ _AUTHENTICATION = 51
 _EXTENSIONS = (0, 43, _FRAGMENT, _AUTHENTICATION, 60, 135, 139, 140)
 """IPv6 headers that may precede TCP: hop-by-hop, routing, fragment, AH, destination, mobility, HIP, shim6."""
 _MOST_EXTENSIONS = 8
+_MOST_TUNNELS = 2
+"""Tunnels in one another that are opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,18 @@ class _Network:
     """Where the captured bytes end."""
     wire_end: Column
     """Where the packet ended on the wire, with the link layer's padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Whole packets that carry something other than TCP."""
+
+    rows: Column
+    begin: Column
+    """Where it begins."""
+    protocol: Column
+    stop: Column
+    """Where it ended on the wire."""
 
 
 class Transport:
@@ -69,12 +87,40 @@ def transport(window: Window, records: Records, counts: FileCounts) -> Transport
     begin, version = network(window, records, counts)
     end = records.at + records.captured
     found = Transport(len(begin))
-    short = (version > 0) & (begin + np.where(version == IPV6, 40, 20) > end)
-    unreadable(records, short, counts)
     packets = _Network(begin, version, end, records.at + np.maximum(records.length, records.captured))
-    _read_ipv4(window, packets, np.flatnonzero((version == IPV4) & ~short), found, counts)
-    _read_ipv6(window, packets, np.flatnonzero((version == IPV6) & ~short), found, counts)
+    for _ in range(_MOST_TUNNELS):
+        others = _read(window, packets, records, found, counts)
+        packets = _inside(window, packets, others, counts)
+        if not packets.version.any():
+            return found
+    counts.not_tcp += sum(len(one.rows) for one in _read(window, packets, records, found, counts))
     return found
+
+
+def _read(
+    window: Window, packets: _Network, records: Records, found: Transport, counts: FileCounts
+) -> list[_Others]:
+    """Read IP headers. Return what carries no TCP."""
+    version = packets.version
+    short = (version > 0) & (packets.begin + np.where(version == IPV6, 40, 20) > packets.end)
+    unreadable(records, short, counts)
+    return [
+        _read_ipv4(window, packets, np.flatnonzero((version == IPV4) & ~short), found, counts),
+        _read_ipv6(window, packets, np.flatnonzero((version == IPV6) & ~short), found, counts),
+    ]
+
+
+def _inside(window: Window, packets: _Network, others: list[_Others], counts: FileCounts) -> _Network:
+    """Return the packets in tunnels; in the other rows there is none."""
+    begin, version = packets.begin.copy(), np.full(len(packets.begin), NEITHER, np.int64)
+    wire_end = packets.wire_end.copy()
+    for one in others:
+        begin[one.rows], version[one.rows] = opened(window, one.begin, one.protocol, packets.end[one.rows])
+        wire_end[one.rows] = one.stop
+        tunnels = int(np.count_nonzero(version[one.rows]))
+        counts.tunnelled += tunnels
+        counts.not_tcp += len(one.rows) - tunnels
+    return _Network(begin, version, packets.end, wire_end)
 
 
 def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
@@ -84,17 +130,17 @@ def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
     counts.malformed += int(np.count_nonzero(rows & ~cut))
 
 
-def _tcp(counts: FileCounts, sane: Column, fragment: Column, protocol: Column) -> Column:
-    """Return which packets are complete and carry TCP; count the others."""
+def _whole(counts: FileCounts, sane: Column, fragment: Column, protocol: Column) -> tuple[Column, Column]:
+    """Return which whole packets carry TCP, and which do not; count those that are not whole."""
     tcp = protocol == _TCP
     counts.malformed += int(np.count_nonzero(~sane))
     counts.fragments += int(np.count_nonzero(sane & fragment))
-    counts.not_tcp += int(np.count_nonzero(sane & ~fragment & ~tcp))
-    found: Column = np.flatnonzero(sane & ~fragment & tcp)
-    return found
+    return np.flatnonzero(sane & ~fragment & tcp), np.flatnonzero(sane & ~fragment & ~tcp)
 
 
-def _read_ipv4(window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts) -> None:
+def _read_ipv4(
+    window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts
+) -> _Others:
     begin = packets.begin[rows]
     header = window.blocks(begin, _IPV4)
     size = (header["head"] & 15).astype(np.int64) * 4
@@ -102,15 +148,18 @@ def _read_ipv4(window: Window, packets: _Network, rows: Column, found: Transport
     # With offloading the total length is 0 in segments that are too long for the field.
     stop = np.where(total > 0, begin + total, packets.wire_end[rows])
     sane = (header["head"] >> 4 == IPV4) & (size >= 20) & (begin + size <= stop)
-    good = _tcp(counts, sane, header["fragment"] & 0x3FFF != 0, header["protocol"])
+    good, others = _whole(counts, sane, header["fragment"] & 0x3FFF != 0, header["protocol"])
     found.put(rows[good], IPV4, (begin + size)[good], stop[good])
     found.source[1, rows[good]] = header["source"][good]
     found.destination[1, rows[good]] = header["destination"][good]
+    return _Others(rows[others], (begin + size)[others], header["protocol"][others], stop[others])
 
 
-def _read_ipv6(window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts) -> None:
+def _read_ipv6(
+    window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts
+) -> _Others:
     if not len(rows):
-        return
+        return _Others(rows, rows, rows, rows)
     begin = packets.begin[rows]
     header = window.blocks(begin, _IPV6)
     payload = header["payload"].astype(np.int64)
@@ -118,10 +167,11 @@ def _read_ipv6(window: Window, packets: _Network, rows: Column, found: Transport
     stop = np.where(payload > 0, begin + 40 + payload, packets.wire_end[rows])
     place, protocol, fragment = _extensions(window, begin + 40, packets.end[rows], header["next"])
     sane = (header["head"] >> 4 == IPV6) & (place <= stop)
-    good = _tcp(counts, sane, fragment, protocol)
+    good, others = _whole(counts, sane, fragment, protocol)
     found.put(rows[good], IPV6, place[good], stop[good])
     found.source[:, rows[good]] = header["source"][good].T
     found.destination[:, rows[good]] = header["destination"][good].T
+    return _Others(rows[others], place[others], protocol[others], stop[others])
 
 
 def _extensions(

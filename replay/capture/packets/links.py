@@ -9,7 +9,7 @@ from replay.capture.files.window import NO_LINK, Column, Records, Window
 
 NEITHER, IPV4, IPV6 = 0, 4, 6
 
-_ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
+ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 _MOST_TAGS = 2
 _FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
@@ -38,7 +38,7 @@ def _with_ethertype(header: int, ethertype: int) -> _Layer:
                 break
             kinds[tagged] = window.blocks(begin[tagged] + 2, ">u2")
             begin[tagged] += 4
-        return begin, _versions(kinds, _ETHERTYPES)
+        return begin, _versions(kinds, ETHERTYPES)
 
     return layer
 
@@ -54,9 +54,10 @@ def _raw(window: Window, at: Column) -> tuple[Column, Column]:
     return at, _versions(window.blocks(at, "u1") >> 4, {4: IPV4, 6: IPV6})
 
 
+ethernet = _with_ethertype(14, 12)
 _LAYERS: dict[int, _Layer] = {
     0: _loopback,
-    1: _with_ethertype(14, 12),
+    1: ethernet,
     12: _raw,
     14: _raw,
     101: _raw,

@@ -1,0 +1,80 @@
+"""Tunnels in which clouds mirror traffic (VXLAN, Geneve, GRE): where the packet inside begins. In columns."""
+
+from typing import Final
+
+import numpy as np
+
+from replay.capture.files.window import Column, Window
+from replay.capture.packets.links import ETHERTYPES, NEITHER, ethernet
+
+UDP: Final = 17
+GRE: Final = 47
+VXLAN_PORTS: Final = (4789, 8472)
+"""RFC 7348 8.1, and the port that Linux uses unless it is told another."""
+GENEVE_PORT: Final = 6081
+_BRIDGED: Final = 0x6558
+"""The protocol type of an Ethernet frame in GRE and Geneve (RFC 1701)."""
+_UDP_BYTES: Final = 8
+_VXLAN_BYTES: Final = 8
+_VXLAN_VALID: Final = 0x08000000
+_VXLAN_PROTOCOL: Final = 0x04000000
+_VXLAN_ETHERNET: Final = 3
+_GRE_BYTES: Final = 4
+_GRE_OPTIONS: Final = (0x8000, 0x2000, 0x1000)
+"""Checksum (with a reserved offset), key, sequence number: each adds 4 bytes (RFC 2784, RFC 2890)."""
+_GRE_UNKNOWN: Final = 0x4007
+"""Source routes, and versions other than 0."""
+
+
+def opened(window: Window, place: Column, protocol: Column, end: Column) -> tuple[Column, Column]:
+    """Open the payload of IP packets.
+
+    Args:
+        window: where the packets are.
+        place: where the payload begins.
+        protocol: of the payload, as the IP header has it.
+        end: where the captured bytes of the packet end.
+
+    Returns:
+        where the IP header inside begins, and its IP version: NEITHER where it is no tunnel that is known.
+    """
+    begin, kind = place.copy(), np.full(len(place), NEITHER, np.int64)
+    for rows, opening in (
+        ((protocol == UDP) & (place + _UDP_BYTES + _VXLAN_BYTES <= end), _open_udp),
+        ((protocol == GRE) & (place + _GRE_BYTES <= end), _open_gre),
+    ):
+        chosen = np.flatnonzero(rows)
+        if len(chosen):
+            begin[chosen], kind[chosen] = opening(window, place[chosen])
+    version = np.full(len(place), NEITHER, np.int64)
+    for ethertype, number in ETHERTYPES.items():
+        version[kind == ethertype] = number
+    frames = np.flatnonzero((kind == _BRIDGED) & (begin <= end))
+    if len(frames):
+        begin[frames], version[frames] = ethernet(window, begin[frames])
+    return begin, version
+
+
+def _open_udp(window: Window, place: Column) -> tuple[Column, Column]:
+    port = window.blocks(place + 2, ">u2")
+    inside = place + _UDP_BYTES
+    head = window.blocks(inside, ">u4")
+    # RFC 7348 5: the flag I is set, and other bits are ignored.
+    vxlan = np.isin(port, VXLAN_PORTS) & (head & _VXLAN_VALID != 0)
+    # draft-ietf-nvo3-vxlan-gpe 3: with the flag P, the last byte says what is inside.
+    vxlan &= (head & _VXLAN_PROTOCOL == 0) | (head & 0xFF == _VXLAN_ETHERNET)
+    # RFC 8926 3.4: version 0; then the length of the options in 4 bytes each; the type of what is inside.
+    geneve = (port == GENEVE_PORT) & (head >> 30 == 0)
+    options = ((head >> 24 & 0x3F) * 4).astype(np.int64)
+    kind = np.where(vxlan, _BRIDGED, np.where(geneve, head & 0xFFFF, NEITHER)).astype(np.int64)
+    return inside + _VXLAN_BYTES + np.where(geneve, options, 0), kind
+
+
+def _open_gre(window: Window, place: Column) -> tuple[Column, Column]:
+    head = window.blocks(place, ">u4")
+    flags = head >> 16
+    size = np.full(len(place), _GRE_BYTES, np.int64)
+    for option in _GRE_OPTIONS:
+        size += np.where(flags & option != 0, 4, 0)
+    kind = np.where(flags & _GRE_UNKNOWN == 0, head & 0xFFFF, NEITHER).astype(np.int64)
+    return place + size, kind
