@@ -2,7 +2,7 @@
 
 import pytest
 
-from replay.report.model import ClientRow, Report, actual_bytes, predicted_bytes
+from replay.report.model import ClientRow, FetchReport, Report, TopicRow, actual_bytes, predicted_bytes
 from replay.report.rows import broker_rows, client_rows, connection_rows, topic_rows, total_row
 from replay.report.wording import REST
 from tests.replay.report import sample
@@ -77,3 +77,23 @@ def test_equal_rows_have_an_order_and_no_bytes_have_a_ratio() -> None:
     assert [row.names[0] for row in rows] == ["a", "b", "c"]
     assert rows[0].ratio == 0.0
     assert client_rows(sample.empty(), 10) == topic_rows(sample.empty(), 10) == []
+
+
+def test_a_topic_that_saves_nothing_says_whether_its_fetches_passed() -> None:
+    def fetch(eligible: int) -> FetchReport:
+        figures = {("actual", "request_bytes"): 100, ("eligible", "request_bytes"): eligible}
+        sessions = {("sessions", "request_bytes"): eligible}
+        return sample.combined(lambda group, field: {**figures, **sessions}.get((group, field), 0))
+
+    topics: list[TopicRow] = [
+        {"topic": "a", "fetch": fetch(0)},
+        {"topic": "b", "fetch": fetch(50)},
+        {"topic": None, "fetch": fetch(50)},
+    ]
+    rows = topic_rows({**sample.report(), "by_topic": topics}, 10)
+
+    assert [(row.names[0], row.why) for row in rows] == [
+        ("a", "its fetches passed"),
+        ("b", "all entries had something new"),
+        ("(rest of each frame)", "sessions leave out entries alone"),
+    ]
