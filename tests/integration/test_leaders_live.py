@@ -33,6 +33,9 @@ pytestmark = pytest.mark.timeout(300 + SECONDS)
 PARTITIONS: Final = 100 if SECONDS else 12
 ROTATIONS: Final = 12
 """At least."""
+REST: Final = 3.0
+"""Seconds between further moves. Sarama's consumer asks for a new leader after two (Consumer.Retry.Backoff):
+it gets nothing for as long as leaders move faster."""
 ENOUGH: Final = 10
 """Records of each producer that each consumer has got before the moves end: two transactions."""
 VERSION: Final = 12
@@ -134,6 +137,8 @@ def rotate(connection: RawConnection, watch: Watch, enough: Callable[[], bool]) 
         reorder(connection, on)
         until(partial(_moved, connection, watch, before), f"newer leaders than {before}")
         done += 1
+        if done >= ROTATIONS and time.monotonic() >= end:
+            time.sleep(REST)
 
 
 def _moved(connection: RawConnection, watch: Watch, before: Epochs) -> bool:
