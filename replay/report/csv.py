@@ -14,7 +14,9 @@ from typing import Final
 from replay.report.decision import why
 from replay.report.model import (
     Actual,
+    BrokerRow,
     ClientRow,
+    ConnectionRow,
     Decision,
     Eligible,
     FetchReport,
@@ -106,7 +108,7 @@ def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
             **_figures(client["fetch"]),
             **_of_a_day(row),
             "to_do": _inert(row["sentence"]),
-            "reason": _inert(why(client["fetch"], client["passed"])),
+            **_why(client),
         }
         for reason, passed in client["passed"].items():
             yield {
@@ -119,9 +121,18 @@ def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
     for topic in report["by_topic"]:
         yield {"by": "topic", **_names(topic), **_figures(topic["fetch"])}
     for broker in report["by_broker"]:
-        yield {"by": "broker", **_names(broker), **_figures(broker["fetch"])}
+        yield {"by": "broker", **_names(broker), **_figures(broker["fetch"]), **_why(broker)}
     for connection in report["connections"]:
-        yield {"by": "connection", **_names(connection), **_figures(connection["fetch"])}
+        yield {
+            "by": "connection",
+            **_names(connection),
+            **_figures(connection["fetch"]),
+            **_why(connection),
+        }
+
+
+def _why(row: ClientRow | BrokerRow | ConnectionRow) -> dict[str, str]:
+    return {"reason": _inert(why(row["fetch"], row["passed"]))}
 
 
 def _client_key(row: ClientRow | ToDo) -> tuple[str, str, int]:

@@ -17,7 +17,7 @@ from replay.report.model import (
     actual_bytes,
     predicted_bytes,
 )
-from replay.report.wording import meaning, number, percent, shown, size
+from replay.report.wording import meaning, number, percent, price, shown, size
 
 HOUR: Final = 3_600
 DAY: Final = 86_400
@@ -156,16 +156,17 @@ def _to_do(client: ClientRow, rate: Rate) -> ToDo:
     else:
         action, words = _advice(client)
         saved = 0 if action != "leave" else saved
-    day = rate.day(saved)
+    day, month = rate.day(saved), rate.month(saved)
     if action in {"gateway", "fetch.min.bytes"}:
-        words += f", {size(day)} a day." if day is not None else "."
+        words += f", {size(day)} a day" if day is not None else ""
+        words += f", {price(month)} a month." if month is not None else "."
     return ToDo(
         client_id=client["client_id"],
         software=client["software"],
         fetch_version=client["fetch_version"],
         action=action,
         saved_bytes_per_day=day,
-        money_per_month=rate.month(saved),
+        money_per_month=month,
         sentence=words,
     )
 

@@ -146,7 +146,11 @@ def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, 
 
 def to_do_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str]]:
     """Return what to do for each client: its names, and one sentence."""
-    return [(_client_names(row), printable(row["sentence"])) for row in report["decision"]["to_do"][:limit]]
+    rows = report["decision"]["to_do"]
+    found = [(_client_names(row), printable(row["sentence"])) for row in rows[:limit]]
+    if more := len(rows[limit:]):
+        found.append((("others", "", ""), f"The JSON and the CSV have {plural(more, 'more client')}."))
+    return found
 
 
 def _client_names(client: ClientRow | ToDo) -> tuple[str, ...]:

@@ -78,6 +78,9 @@ def test_what_to_do_and_why_are_in_columns_of_their_own() -> None:
     clients = {row["client_id"]: row for row in rows if row["by"] == "client"}
     assert clients["billing-enricher"]["to_do"].startswith("Put it behind a gateway: that saves 92.7 %, 9.75")
     assert clients["fraud-scorer"]["reason"] == "native session"
+    connections = {row["client_id"]: row["reason"] for row in rows if row["by"] == "connection"}
+    assert connections["audit-archiver"] == "one partition"
+    assert connections["billing-enricher"] == ""
     passed = [
         (row["client_id"], row["reason"], row["passed_exchanges"], row["passed_bytes"])
         for row in rows

@@ -65,7 +65,7 @@ def test_where_no_time_was_captured_there_is_no_day() -> None:
         (
             client(fetches(saved=500_000)),
             "gateway",
-            "Put it behind a gateway: that saves 50.0 %, 432 MB a day.",
+            "Put it behind a gateway: that saves 50.0 %, 432 MB a day, 25.92 a month.",
         ),
         (
             client(fetches(), "native session"),
@@ -119,9 +119,18 @@ def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
     assert found["action"] == "fetch.min.bytes"
     assert found["sentence"] == (
         "It has sessions of its own. Raise fetch.min.bytes: 2 fetches a second on a connection instead of 50 "
-        "would save 96.0 % (modelled), 829 MB a day."
+        "would save 96.0 % (modelled), 829 MB a day, 49.77 a month."
     )
     assert found["saved_bytes_per_day"] == 960_000 * 864
+
+
+def test_without_a_price_or_time_the_sentence_has_none() -> None:
+    row = client(fetches(saved=500_000))
+
+    assert to_do(row, Rate(seconds=100.0))["sentence"] == (
+        "Put it behind a gateway: that saves 50.0 %, 432 MB a day."
+    )
+    assert to_do(row, Rate(seconds=0.0))["sentence"] == "Put it behind a gateway: that saves 50.0 %."
 
 
 def test_the_largest_saving_comes_first() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from replay.report.model import ClientRow, FetchReport, Report, TopicRow, actual_bytes, predicted_bytes
-from replay.report.rows import broker_rows, client_rows, connection_rows, topic_rows, total_row
+from replay.report.rows import broker_rows, client_rows, connection_rows, to_do_rows, topic_rows, total_row
 from replay.report.wording import REST
 from tests.replay.report import sample
 
@@ -77,6 +77,13 @@ def test_equal_rows_have_an_order_and_no_bytes_have_a_ratio() -> None:
     assert [row.names[0] for row in rows] == ["a", "b", "c"]
     assert rows[0].ratio == 0.0
     assert client_rows(sample.empty(), 10) == topic_rows(sample.empty(), 10) == []
+
+
+def test_clients_beyond_the_limit_are_told_of() -> None:
+    names, sentence = to_do_rows(sample.report(), 3)[-1]
+
+    assert (names, sentence) == (("others", "", ""), "The JSON and the CSV have 2 more clients.")
+    assert len(to_do_rows(sample.report(), 5)) == 5
 
 
 def test_a_topic_that_saves_nothing_says_whether_its_fetches_passed() -> None:
