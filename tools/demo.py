@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"demo: {error}; run `make demo`, which installs what it needs") from None
 
-from tools.demo_report import Counted, Outcome, Prediction, Record, claim, compare, table
+from tools.demo_report import Counted, Outcome, Prediction, Record, claim, compare, first_lines, table
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -296,8 +296,11 @@ def top(gateway: GatewayProcess) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
-def predict(captures: Path, ports: Sequence[int]) -> Prediction:
+def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
     """Predict the broker's side from a capture of the client's side, with `fetchgate replay measure`.
+
+    Returns:
+        the prediction, and the first lines of the report.
 
     Raises:
         RuntimeError: it failed. The message has its output.
@@ -315,7 +318,8 @@ def predict(captures: Path, ports: Sequence[int]) -> Prediction:
         )
     if done.returncode:
         raise RuntimeError(f"fetchgate replay measure ended with exit code {done.returncode}:\n{done.stderr}")
-    return Prediction.of(json.loads(done.stdout)["fetch"])
+    report = json.loads(done.stdout)
+    return Prediction.of(report["fetch"]), first_lines(report)
 
 
 def run(seconds: float, steps: Steps) -> Outcome:
@@ -340,7 +344,7 @@ def run(seconds: float, steps: Steps) -> Outcome:
             totals, direct = gateway.totals(), wire.totals()
         gateway.stop()
         with steps.step("Predicting from the client's side (replay measure)"):
-            predicted = predict(captures, gateway.ports)
+            predicted, lines = predict(captures, gateway.ports)
     return Outcome(
         seconds=reading.seconds,
         direct=Counted.of(direct["broker"]),
@@ -352,6 +356,7 @@ def run(seconds: float, steps: Steps) -> Outcome:
         predicted=predicted,
         measured=Prediction.counted(totals["broker"]),
         picture=reading.picture,
+        first_lines=lines,
     )
 
 
@@ -380,6 +385,10 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(claim(outcome))
     console.print("\nfetchgate top --once, while the clients were reading:\n", highlight=False)
     console.print(outcome.picture, highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        "fetchgate replay measure, of what was captured meanwhile on the client's side:\n", highlight=False
+    )
+    console.print(outcome.first_lines, highlight=False, markup=False)
     for complaint in outcome.complaints:
         console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
     console.print()

@@ -7,6 +7,9 @@ from typing import Any, Self
 
 from rich.table import Table
 
+from replay.report.model import Report
+from replay.report.wording import decided, how_sure, printable
+
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of all fetch bytes, records included."""
 MAX_DIFFERENCES = 5
@@ -120,6 +123,8 @@ class Outcome:
     measured: Prediction
     picture: str
     """What `fetchgate top --once` printed."""
+    first_lines: str
+    """Of the report of `fetchgate replay measure`."""
 
     @property
     def saved(self) -> float:
@@ -176,6 +181,14 @@ def claim(outcome: Outcome) -> Table:
         name = field.name.replace("_", " ")
         shown.add_row(name if "bytes" in name else f"{name} fetches", *(f"{value:,}" for value in values))
     return shown
+
+
+def first_lines(report: Report) -> str:
+    """Return what a report of `fetchgate replay measure` says first, and what to do for each client."""
+    to_do = [
+        f"{printable(row['client_id']) or '(none)'}: {row['sentence']}" for row in report["decision"]["to_do"]
+    ]
+    return "\n".join([decided(report), how_sure(report), *to_do])
 
 
 def _by_partition(records: Sequence[Record]) -> list[Record]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.replay.report import sample
 from tools.demo_report import (
     MAX_DIFFERENCES,
     Counted,
@@ -15,6 +16,7 @@ from tools.demo_report import (
     Record,
     claim,
     compare,
+    first_lines,
     saved,
     table,
 )
@@ -48,6 +50,7 @@ def outcome(**changes: Any) -> Outcome:
         predicted=MEASURED,
         measured=MEASURED,
         picture="",
+        first_lines="Sessions would save 1 GB a day",
     )
     return replace(good, **changes)
 
@@ -193,3 +196,10 @@ def test_the_table_lays_both_runs_side_by_side() -> None:
         ["both, without records", "7,104", "168", "97.6%"],
         ["bytes per second", "37,130", "2,450", "93.4%"],
     ]
+
+
+def test_the_first_lines_are_those_of_the_report() -> None:
+    lines = first_lines(sample.report()).splitlines()
+    assert lines[0].startswith("Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes")
+    assert lines[1].startswith("How sure: modelled from 1 h captured")
+    assert lines[2].startswith("billing-enricher: Put it behind a gateway: that saves 92.7 %")
