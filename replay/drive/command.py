@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import base64
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from proxy.addresses import Address
 from replay.capture.files.sources import InputError
-from replay.drive import values
+from replay.drive import security, values
 from replay.drive.asked import nameless
 from replay.drive.loading import Wanted, load
 from replay.drive.mapping import OffsetPolicy
@@ -54,7 +55,7 @@ DESCRIPTION: Final = """\
 Send the captured requests again, to a live gateway or broker. Each captured connection gets a connection of
 its own; order and timing are as captured. Topics are found by name. Offsets are replaced as --offsets says,
 session ids by those of the target. Requests that write (Produce, and those that change a group: JoinGroup,
-Heartbeat, OffsetCommit ...) are left out, unless --include names them. TLS and SASL are not supported.
+Heartbeat, OffsetCommit ...) are left out, unless --include names them.
 """
 
 EXAMPLES: Final = """\
@@ -69,6 +70,9 @@ examples:
       ten times as fast, twenty clients for each captured one, for a minute
   fetchgate replay drive morning.pcap --target kafka:9092 --create-topics --include Produce
       at an empty cluster, with the records that the capture's producers wrote
+  FETCHGATE_SASL_PASSWORD=... fetchgate replay drive morning.pcap --target kafka:9093 \\
+      --security-protocol SASL_SSL --sasl-mechanism SCRAM-SHA-512 --sasl-username alice --broker-tls-ca ca.pem
+      at a broker that wants TLS and a login
   fetchgate replay drive morning.pcap --dry-run
       print what would be sent
 
@@ -106,6 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="with --against: the gateway's admin endpoint (default: 127.0.0.1:9464)",
     )
+    security.add_arguments(parser)
     _add_when(parser)
     _add_what(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
@@ -243,9 +248,12 @@ def run(args: argparse.Namespace) -> int:
     if not script.connections:
         return _nothing(script, problems)
     _report_nameless(script)
-    options = _options(args)
     try:
+        args.access, args.against_access = security.accesses(args, os.environ)
+        options = _options(args)
         report = _run(script, options, problems, dry=args.dry_run)
+    except security.SecurityError as error:
+        return _complain(str(error), EXIT_USAGE)
     except TargetError as error:
         return _complain(str(error), EXIT_SILENT if isinstance(error, SilentError) else EXIT_FAILED)
     _print(report, script, args)

@@ -136,7 +136,7 @@ class Player:
         finally:
             for live in line.live:
                 if live is not None:
-                    live.close()
+                    await live.finish()
         copy.end(captured.place)
         self._start(copy, lines)
 
@@ -151,16 +151,20 @@ class Player:
         await self._settle(line, 0)
 
     async def _settle(self, line: _Line, most: int) -> None:
-        """Wait until no side has more than `most` requests in flight; drop failed connections."""
+        """Wait until no side has more than `most` requests in flight; drop failed and expired connections."""
         for number, live in enumerate(line.live):
             if live is None:
                 continue
+            expired = perf_counter() >= live.expires_at
             try:
-                if live.outstanding > most:
-                    await live.until(most)
+                if live.outstanding > (0 if expired else most):
+                    await live.until(0 if expired else most)
             except TargetError as error:
                 self.errors[str(error)] += 1
-            if live.closed:
+            if expired and not live.closed:
+                await live.finish()
+                line.live[number] = None
+            elif live.closed:
                 self._sides[number].lost += live.outstanding
                 line.live[number] = None
                 if live.silent:

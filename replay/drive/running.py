@@ -5,12 +5,13 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final, TypedDict
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
+from replay.drive.access import Access
 from replay.drive.asked import asked, fetched, needed
 from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.pacing import Ceiling, Pace
@@ -28,7 +29,7 @@ from replay.drive.saving import measured, scrape, settled
 from replay.drive.script import Script, captured
 from replay.drive.side import TargetSide, playable
 from replay.drive.target import Place, look
-from replay.drive.wire import TIMEOUT_SECONDS, Access, TargetError
+from replay.drive.wire import TargetError
 
 VERSION: Final = version("fetchgate")
 TARGET: Final = "target"
@@ -60,8 +61,10 @@ class Options:
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None
-    timeout: float = TIMEOUT_SECONDS
-    """Within so many seconds a response must come."""
+    access: Access = field(default_factory=Access)
+    """How connections to `target` are opened."""
+    against_access: Access = field(default_factory=Access)
+    """How connections to `against` are opened."""
     create_topics: bool = False
     """Whether topics that a target lacks are created there."""
 
@@ -146,9 +149,9 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
 async def _sides(script: Script, options: Options) -> list[TargetSide]:
     topics = asked(script, script.topics)
     found = []
-    for name, flag, address in (
-        (TARGET, "--target", options.target),
-        (AGAINST, "--against", options.against),
+    for name, flag, address, access in (
+        (TARGET, "--target", options.target, options.access),
+        (AGAINST, "--against", options.against, options.against_access),
     ):
         if address is None:
             continue
@@ -158,7 +161,7 @@ async def _sides(script: Script, options: Options) -> list[TargetSide]:
                 topics,
                 offsets=options.offsets is not OffsetPolicy.KEEP,
                 create=needed(script, topics) if options.create_topics else None,
-                access=Access(timeout=options.timeout),
+                access=access,
             )
         except TargetError as error:
             raise type(error)(f"{flag} {error}") from None

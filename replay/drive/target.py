@@ -25,9 +25,10 @@ from proxy.protocol.primitives import (
     read_string,
     skip_tags,
 )
+from replay.drive.access import Access, Versions, ask_versions
 from replay.drive.errors import error_name
 from replay.drive.mapping import Topic
-from replay.drive.wire import Access, SilentError, TargetConnection, TargetError
+from replay.drive.wire import SilentError, TargetConnection, TargetError
 
 _METADATA_VERSIONS: Final = (4, 12)
 """From v4 on a request can forbid to create topics; brokers from 1.0 to 4.3 speak one of these versions."""
@@ -42,9 +43,6 @@ _CREATE_TOPICS_VERSIONS: Final = (2, 4)
 TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE_SECONDS: Final = 30.0
 _CREATE_POLL_SECONDS: Final = 0.1
-
-Versions = dict[int, tuple[int, int]]
-"""API key -> lowest and highest version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ async def look(
     access = access or Access()
     connection = await access.connect(address)
     try:
-        target = Target(address=address, access=access, versions=await _versions(connection))
+        target = Target(address=address, access=access, versions=await ask_versions(connection))
         await _describe(connection, target, sorted({*names, *(create or ())}))
         missing = {name: count for name, count in (create or {}).items() if name not in target.topics}
         if missing:
@@ -117,23 +115,8 @@ async def look(
     except ProtocolError as error:
         raise TargetError(f"{address}: does not respond as Kafka does: {error}") from None
     finally:
-        connection.close()
+        await connection.finish()
     return target
-
-
-async def _versions(connection: TargetConnection) -> Versions:
-    response = await connection.ask(ApiKey.API_VERSIONS, 0, b"")
-    error, at = read_int16(response, 0)
-    if error:
-        raise TargetError(f"{connection.address}: error {error} in response to ApiVersions")
-    count, at = read_count(response, at)
-    versions: Versions = {}
-    for _ in range(count or 0):
-        api_key, at = read_int16(response, at)
-        lowest, at = read_int16(response, at)
-        highest, at = read_int16(response, at)
-        versions[api_key] = lowest, highest
-    return versions
 
 
 async def _describe(connection: TargetConnection, target: Target, names: list[str]) -> None:
@@ -147,7 +130,7 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         raise
     except TargetError as error:
         raise TargetError(
-            f"{error} when asked for Metadata (does it require authentication? drive does not support it)"
+            f"{error} when asked for Metadata (does it want SASL? see --security-protocol)"
         ) from None
     target.brokers, target.controller, target.topics = read_metadata(response, version)
 
@@ -281,7 +264,7 @@ async def _create(connection: TargetConnection, target: Target, topics: Mapping[
         response = await peer.ask(ApiKey.CREATE_TOPICS, version, create_request(version, topics))
     finally:
         if peer is not connection:
-            peer.close()
+            await peer.finish()
     for name, error in read_created(response).items():
         if error not in {ErrorCode.NONE, TOPIC_ALREADY_EXISTS}:
             raise TargetError(f"{address}: topic {name} can't be created: error {error_name(error)}")
@@ -349,7 +332,7 @@ async def _find_offsets(connection: TargetConnection, target: Target) -> None:
                 _read_offsets(target, response, timestamp)
         finally:
             if peer is not connection:
-                peer.close()
+                await peer.finish()
 
 
 def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> bytes:

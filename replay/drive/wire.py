@@ -7,10 +7,13 @@ Exceptions
 
 import asyncio
 import os
+import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import ECONNRESET
+from math import inf
 from socket import gaierror
 from struct import Struct
 from time import perf_counter
@@ -21,8 +24,6 @@ from proxy.protocol.api import ApiKey, is_flexible, request_header, response_hea
 from proxy.protocol.primitives import ProtocolError, encode_string, read_int32
 from replay.drive.script import name_of
 
-CONNECT_SECONDS: Final = 10.0
-"""Within this time, or the timeout if it is shorter, a connection must be open."""
 TIMEOUT_SECONDS: Final = 30.0
 """That of Kafka's clients (request.timeout.ms)."""
 MAX_FRAME: Final = 1 << 30
@@ -32,6 +33,9 @@ _HEADER: Final = Struct(">hhi")
 _LENGTH: Final = Struct(">i")
 _KEY: Final = Struct(">hh")
 """api_key and api_version, behind the length."""
+
+_GOODBYE_SECONDS: Final = 1.0
+CLOSED: Final = "closed by the peer"
 
 OnResponse: TypeAlias = Callable[[bytes, float], None]
 """Called with a whole response and the seconds that it took."""
@@ -70,6 +74,8 @@ class TargetConnection(asyncio.Protocol):
         """Whether it was closed because a response did not come in time."""
         self.on_silence: Callable[[float], None] | None = None
         """Called then, with the time (perf_counter) at which the request was sent."""
+        self.expires_at = inf
+        """When another connection must be opened (perf_counter): a broker limits how long a login counts."""
         self.responses = 0
         """How many responses came."""
         self._loop = asyncio.get_running_loop()
@@ -80,6 +86,7 @@ class TargetConnection(asyncio.Protocol):
         self._most = 0
         self._enough: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._lost: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def outstanding(self) -> int:
@@ -156,6 +163,16 @@ class TargetConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    async def finish(self) -> None:
+        """Close it, and wait until it is closed: TLS says goodbye first."""
+        self.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await asyncio.shield(self._lost)
+        if self._transport is not None:
+            self._transport.abort()
+            await self._lost
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are not a subclass of it
@@ -173,11 +190,13 @@ class TargetConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
         self._transport = None
+        if not self._lost.done():
+            self._lost.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if not self.error:
-            self.error = "closed by the peer" if exc is None else reason_of(exc)
+            self.error = CLOSED if exc is None else reason_of(exc)
         if self._enough is not None and not self._enough.done():
             self._enough.set_result(None)
 
@@ -228,34 +247,6 @@ class TargetConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """How connections to a target are opened."""
-
-    timeout: float = TIMEOUT_SECONDS
-    """Within so many seconds a response must come."""
-
-    async def connect(self, address: Address) -> TargetConnection:
-        """Open a connection.
-
-        Raises:
-            SilentError: it is not open in time.
-            TargetError: it can't be opened.
-        """
-        loop = asyncio.get_running_loop()
-        seconds = min(self.timeout, CONNECT_SECONDS)
-        try:
-            async with asyncio.timeout(seconds):
-                _, connection = await loop.create_connection(
-                    lambda: TargetConnection(address, self.timeout), address.host, address.port
-                )
-        except TimeoutError:
-            raise SilentError(f"{address}: no connection in {seconds:g} s") from None
-        except OSError as error:
-            raise TargetError(f"{address}: {reason_of(error)}") from None
-        return connection
-
-
 def _longest_wait(frame: bytes) -> float:
     """Return how many seconds a broker may hold a request: a fetch for its max_wait_ms."""
     api_key, version = _KEY.unpack_from(frame, 4)
@@ -273,6 +264,13 @@ def reason_of(error: Exception) -> str:
     """Return in a few words why a connection failed."""
     if isinstance(error, gaierror):
         return f"unknown host: {error.strerror}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        why = (error.reason or "failed").lower().replace("_", " ")
+        return f"TLS: {why}"
+    if isinstance(error, ConnectionResetError):  # uvloop's has no number
+        return os.strerror(ECONNRESET)
     if isinstance(error, OSError) and error.errno:
         with suppress(ValueError):
             return os.strerror(error.errno)

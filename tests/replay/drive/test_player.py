@@ -12,6 +12,7 @@ import pytest
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.primitives import read_compact_string
+from replay.drive.access import Access
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import DriveReport, Figures
 from replay.drive.running import Options, drive
@@ -407,7 +408,7 @@ async def test_a_broker_that_stops_responding_ends_the_run() -> None:
     capture.say(fetch(11, ("t", 0)), 3_600_000)
     async with serving(model()) as served:
         served.mute = lambda frame: len(fetches(served)) == 2
-        report = await play(served, script(capture), speed=1.0, timeout=0.2, max_wait=0)
+        report = await play(served, script(capture), speed=1.0, access=Access(timeout=0.2), max_wait=0)
 
     assert (report["sent"], report["lost"], report["timed_out"]) == (2, {"target": 1}, True)
     assert f"{served.address}: no response to Fetch v11 in 0.2 s" in report["connection_errors"]
@@ -426,7 +427,7 @@ async def test_a_connection_without_a_response_does_not_end_the_others() -> None
             if frame[1] == 1
             else False
         )
-        report = await play(served, script(first, second), speed=1.0, timeout=0.3, max_wait=0)
+        report = await play(served, script(first, second), speed=1.0, access=Access(timeout=0.3), max_wait=0)
 
     assert (report["sent"], report["lost"], report["timed_out"]) == (21, {"target": 1}, True)
 
@@ -438,7 +439,7 @@ async def test_a_fetch_may_take_its_max_wait_more() -> None:
     async with serving(model()) as served:
         served.held_until = 2
         capture.exchanges[0].response_time = capture.exchanges[1].request_time + 1
-        report = await play(served, script(capture), speed=0.1, timeout=0.1, max_wait=5000)
+        report = await play(served, script(capture), speed=0.1, access=Access(timeout=0.1), max_wait=5000)
 
     assert (report["timed_out"], all_of(report)["answered"]) == (False, 2)
 
@@ -507,7 +508,10 @@ async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:
         (b"\0\0\0\4\0\0\0\7", "a response that no request asked for"),
         (b"\0\0\0\6\0\0\0\1\0\x23", "error 35 in response to ApiVersions"),
         (b"\0\0\0\5\0\0\0\1\0", "does not respond as Kafka does: int16 at 0 goes on after the end"),
-        (b"", "closed by the peer"),
+        (
+            b"",
+            "closed by the peer when asked for ApiVersions (does it want TLS? see --security-protocol)",
+        ),
     ],
 )
 async def test_a_target_that_is_no_broker_is_reported_in_one_line(response: bytes, error: str) -> None:

@@ -1,0 +1,87 @@
+"""SASL toward a target: PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84), in SaslAuthenticate. Sans-IO.
+
+Exception
+  SaslError              the target's part of an exchange is wrong
+"""
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = ("PLAIN", *HASHES)
+_ITERATIONS: Final = range(4096, 1_000_001)
+"""Kafka's least (KIP-84), and a number that keeps nobody busy for long."""
+
+Exchange: TypeAlias = Generator[bytes, bytes, None]
+"""Yields what is sent, and gets each response; it ends when nothing more is sent."""
+
+
+class SaslError(ValueError):
+    """The target's part of an exchange is wrong; the text has nothing secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A user's name and password, and the mechanism that proves them."""
+
+    mechanism: str
+    """One of `MECHANISMS`."""
+    username: str
+    password: str = field(repr=False)
+    _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
+    """Salted passwords by salt and iterations: to make one takes milliseconds."""
+
+    def exchange(self, nonce: str) -> Exchange:
+        """Authenticate.
+
+        Args:
+            nonce: printable, without a comma, and another one each time; SCRAM needs it.
+
+        Raises:
+            SaslError: from the generator, if the target's part is wrong.
+        """
+        if self.mechanism in HASHES:
+            yield from self._scram(HASHES[self.mechanism], nonce)
+        else:
+            yield f"\0{self.username}\0{self.password}".encode()
+
+    def _scram(self, name: str, nonce: str) -> Exchange:
+        user = self.username.replace("=", "=3D").replace(",", "=2C")
+        first = f"n={user},r={nonce}"
+        challenge = yield f"n,,{first}".encode()
+        fields = _fields(challenge)
+        try:
+            salt, iterations = b64decode(fields["s"], validate=True), int(fields["i"])
+            both = fields["r"]
+        except (KeyError, ValueError):
+            raise SaslError("its challenge is not one of SCRAM") from None
+        if not both.startswith(nonce) or both == nonce:
+            raise SaslError("its nonce does not continue the one that it got")
+        if iterations not in _ITERATIONS:
+            raise SaslError(f"it wants {iterations} iterations")
+        salted = self._salt(name, salt, iterations)
+        last = f"c=biws,r={both}"  # "biws" is "n,,": no channel binding
+        signed = b",".join((first.encode(), challenge, last.encode()))
+        client_key = hmac.digest(salted, b"Client Key", name)
+        signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        final = yield f"{last},p={b64encode(proof).decode()}".encode()
+        expected = hmac.digest(hmac.digest(salted, b"Server Key", name), signed, name)
+        if not hmac.compare_digest(_fields(final).get("v", "").encode(), b64encode(expected)):
+            raise SaslError("it does not know the password itself")
+
+    def _salt(self, name: str, salt: bytes, iterations: int) -> bytes:
+        key = salt, iterations
+        if key not in self._salted:
+            # Kafka takes the password's UTF-8 as it is, without SASLprep (ScramFormatter).
+            self._salted[key] = hashlib.pbkdf2_hmac(name, self.password.encode(), salt, iterations)
+        return self._salted[key]
+
+
+def _fields(message: bytes) -> dict[str, str]:
+    parts = (part.partition("=") for part in message.decode(errors="replace").split(","))
+    return {name: value for name, _, value in parts}
