@@ -97,12 +97,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
         return _overview(arguments)
+    return _left(lambda: _command(name, arguments[1:]), f"{PROGRAM} {name}")
+
+
+def _command(name: str, argv: Sequence[str]) -> int:
+    """Import a command, which takes seconds, and run it."""
     try:
         module = importlib.import_module(COMMANDS[name][0])
         parser = Parser(f"{PROGRAM} {name}")
         module.add_arguments(parser)
         parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
-        return _left(lambda: int(module.run(parser.parse(arguments[1:], os.environ))), parser.prog)
+        return int(module.run(parser.parse(argv, os.environ)))
     except ModuleNotFoundError as error:
         return _missing(error)
 

@@ -5,12 +5,15 @@ import dataclasses
 import ipaddress
 import json
 import os
+import signal
 import sys
 import tempfile
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from rich.console import Console
 
@@ -28,6 +31,8 @@ from replay.report.wording import printable
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_PARTLY: Final = 3
+EXIT_TERMINATED: Final = 143
+"""The exit code that shells give for a command that SIGTERM ended."""
 _EXAMPLES: Final = """\
 examples:
   fetchgate replay measure fetches.pcap
@@ -108,7 +113,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tell which responses have more records than this, as `fetchgate proxy --max-fetch-bytes` "
         "would limit them; by default a fetch's own max_bytes counts",
     )
-    add("--master", default="local[*]", metavar="URL", help="the URL of the Spark master (default: local[*])")
+    add(
+        "--master",
+        metavar="URL",
+        help="the URL of the Spark master (default: that of spark-submit, else local[*])",
+    )
+    add(
+        "--conf",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="KEY=VALUE",
+        help="a setting of Spark, such as spark.executor.memory=2g (repeatable)",
+    )
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--csv", metavar="FILE", help="write the report as a CSV table too")
     add("--html", metavar="FILE", help="write the report as one HTML file too")
@@ -136,6 +153,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     console = Console(stderr=True)
+    with _ended_by_sigterm() as ended:
+        try:
+            return _run(arguments, console)
+        except KeyboardInterrupt:
+            if ended.is_set():
+                return EXIT_TERMINATED
+            raise
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[threading.Event]:
+    """Let SIGTERM end the command as Ctrl-C does, so that its temporary folders are removed."""
+    ended = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield ended
+        return
+
+    def end(*_: object) -> NoReturn:
+        ended.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="fetchgate-measure-") as scratch:
             result = _measured(arguments, console, scratch)
@@ -156,7 +202,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:
     work = _work(arguments, scratch)
-    groups = run_on_spark(work, arguments.master, console)
+    groups = run_on_spark(work, arguments.master, dict(arguments.conf), console)
     about = About(
         version=_version(),
         policy=arguments.policy,
@@ -290,6 +336,13 @@ def _bytes(text: str) -> int:
     if text.isascii() and text.isdecimal() and int(text):
         return int(text)
     raise argparse.ArgumentTypeError(f"{text} is not a number of bytes >= 1")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if equals and key.startswith("spark."):
+        return key, value
+    raise argparse.ArgumentTypeError(f"{text} is not KEY=VALUE, such as spark.executor.memory=2g")
 
 
 def _host(text: str) -> str:

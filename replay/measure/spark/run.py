@@ -6,7 +6,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,7 +31,7 @@ from replay.capture.files.sources import InputError, Source, plan
 from replay.capture.packets.tcp import Filter
 from replay.measure.rows import RowFilter
 from replay.measure.spark.jobs import from_captures, from_table, groups, topic_ids
-from replay.measure.spark.session import SparkFailedError, session
+from replay.measure.spark.session import SparkFailedError, interrupted, is_local, session
 from replay.measure.table import EXCHANGES_RAW, end_from_json
 from replay.report.wording import size
 from replay.simulate.outcome import TopicKey
@@ -42,6 +42,11 @@ _PARTITION: Final = 16 << 20
 """Bytes of captures for each task, about."""
 _POLL_SECONDS: Final = 0.25
 _FULL: Final = "No space left on device"
+_EXECUTOR_SECONDS: Final = 12
+_NO_EXECUTOR: Final = (
+    "No executor has registered yet: the cluster has no worker with enough free cores and memory "
+    "(--conf spark.executor.memory=512m asks for less). Still waiting; Ctrl-C ends it."
+)
 _EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
 """The line of a Python traceback that names the exception."""
 
@@ -66,8 +71,14 @@ class Work:
         return sum(max(source.size, 0) for source in self.sources)
 
 
-def run_on_spark(work: Work, master: str, console: Console) -> pa.Table:
+def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], console: Console) -> pa.Table:
     """Start Spark, measure, and return the table's groups (see `replay.measure.report`).
+
+    Args:
+        work: what to measure.
+        master: see `session`.
+        settings: see `session`.
+        console: for the progress bar, and for what is told beside the report.
 
     Raises:
         NoJavaError: there is no Java for Spark.
@@ -78,10 +89,12 @@ def run_on_spark(work: Work, master: str, console: Console) -> pa.Table:
     quiet = not console.is_terminal
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("starting Spark", total=None)
-        with session(master) as spark:
+        with _failures_in_one_line(), session(master, settings) as spark:
             up = time.monotonic()
             progress.update(bar, description="reading captures")
-            with _task_progress(spark, progress, bar), _failures_in_one_line():
+            if page := spark.sparkContext.uiWebUrl:
+                console.print(f"Spark's web page: {page}", style="dim", highlight=False)
+            with _task_progress(spark, progress, bar):
                 found = measure(spark, work)
             done = time.monotonic()
     times = f"Spark started in {up - began:.1f} s; measured in {done - up:.1f} s"
@@ -128,7 +141,7 @@ def _failures_in_one_line() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        if _interrupted(error):
+        if interrupted(error):
             raise KeyboardInterrupt from error
         raise SparkFailedError(f"Spark failed: {_cause(str(error))}") from error
 
@@ -146,13 +159,6 @@ def _cause(text: str) -> str:
     return next(reversed([*lines[:1], *of_java, *of_python]), "")
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether the user stopped it with Ctrl-C. PySpark raises another exception then."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None
-
-
 @contextmanager
 def _task_progress(spark: SparkSession, progress: Progress, bar: TaskID) -> Iterator[None]:
     """Show how many of Spark's tasks are done."""
@@ -168,9 +174,20 @@ def _task_progress(spark: SparkSession, progress: Progress, bar: TaskID) -> Iter
 
 def _watch(spark: SparkSession, progress: Progress, bar: TaskID, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
+    began = time.monotonic()
+    waiting = not is_local(spark.sparkContext.master)
     while not over.wait(_POLL_SECONDS):
+        if waiting and (waiting := not _executors(spark)) and time.monotonic() - began > _EXECUTOR_SECONDS:
+            progress.console.print(_NO_EXECUTOR, highlight=False)
+            waiting = False
         stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
         for stage in filter(None, stages):
             done = stage.numCompletedTasks
             description = "reading captures" if stage.stageId == 0 else "measuring sessions"
             progress.update(bar, description=description, completed=done, total=stage.numTasks)
+
+
+def _executors(spark: SparkSession) -> int:
+    """Return how many executors have registered."""
+    status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no other way
+    return int(status.size()) - 1  # the driver is one of them

@@ -1,16 +1,24 @@
-"""A Spark session of our own: it prints nothing, stays on loopback, and removes its folder when it ends."""
+"""A Spark session: one of our own, or the one that spark-submit prepared.
+
+Our own prints nothing, stays on loopback unless a cluster is named, and removes its folder when it ends.
+"""
 
 import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from subprocess import TimeoutExpired
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -33,31 +41,43 @@ appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 """
 
 
+_ANSWER_SECONDS: Final = 10.0
+"""A master that takes longer to accept a connection can't be reached. Spark itself tries for a minute."""
+_STOP_SECONDS: Final = 30
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 class SparkFailedError(Exception):
     """Spark could not be started, or failed. The message is one line."""
 
 
 @contextmanager
-def session(master: str) -> Iterator[SparkSession]:
+def session(master: str | None = None, settings: Mapping[str, str] = _NOTHING) -> Iterator[SparkSession]:
     """Start Spark. At the end, stop it and remove its files.
 
     Args:
-        master: as Spark's own --master.
+        master: as Spark's own --master; None: what spark-submit or Spark's own files name, else local[*].
+        settings: as Spark's own --conf. They override ours.
 
     Raises:
         NoJavaError: there is no Java for Spark.
         SparkFailedError: Spark did not start.
     """
+    master = master or settings.get("spark.master")
+    if master:
+        check_reachable(master)
     scratch = Path(tempfile.mkdtemp(prefix="fetchgate-spark-"))
     try:
-        with _quiet():
-            context = _start(master, scratch)
+        with _quiet(), _own_handlers():
+            context = _start(master, settings, scratch)
             try:
                 yield SparkSession(context)
             finally:
-                _stop(context)
+                with _signals_later():
+                    _stop(context)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        with _signals_later():
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager
@@ -71,62 +91,172 @@ def _quiet() -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
-def is_local(master: str) -> bool:
-    """Whether Spark runs only on this machine."""
-    return master.startswith("local")
-
-
-def _start(master: str, scratch: Path) -> SparkContext:
-    os.environ["JAVA_HOME"] = str(java_home(scratch))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
-    conf = _conf(master, scratch)
-    output = scratch / "stderr"
-    try:
-        with output.open("wb") as stderr, _interrupt_later():
-            gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]  # PySpark's own
-        return SparkContext(conf=conf, gateway=gateway)
-    except (PySparkException, Py4JError, OSError) as error:
-        raise SparkFailedError(f"--master {master}: {_reason(error, output)}") from error
-
-
 @contextmanager
-def _interrupt_later() -> Iterator[None]:
-    """Delay Ctrl-C: a Java process that is interrupted while it starts would be left behind."""
+def _own_handlers() -> Iterator[None]:
+    """Restore the handler of Ctrl-C: that of PySpark calls Java, which is gone in the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    before = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def is_local(master: str | None) -> bool:
+    """Whether Spark runs only on this machine."""
+    return (master or "").startswith("local")
+
+
+def check_reachable(master: str) -> None:
+    """Check that a standalone master, or the API server of Kubernetes, accepts connections.
+
+    Raises:
+        SparkFailedError: none of those that the URL names does.
+    """
+    ends = _ends(master)
+    reasons = []
+    for host, port in ends:
+        try:
+            socket.create_connection((host, port), _ANSWER_SECONDS / len(ends)).close()
+        except OSError as error:
+            reasons.append(f"{host}:{port} {_why(error)}")
+        else:
+            return
+    if reasons:
+        raise SparkFailedError(
+            f"--master {master}: can't be reached ({', '.join(reasons)}); check the address, and that the "
+            "master runs and listens on it"
+        )
+
+
+def _ends(master: str) -> list[tuple[str, int]]:
+    """Return the addresses in a URL such as spark://a:7077,b:7077; none where Spark finds them by itself."""
+    scheme, _, rest = master.partition("://")
+    if scheme == "spark":
+        parts = [urlsplit(f"//{part}") for part in rest.split(",")]
+    elif scheme == "k8s":
+        parts = [urlsplit(rest if "://" in rest else f"https://{rest}")]
+    else:
+        return []
+    with suppress(ValueError):  # Spark tells what is wrong with the port
+        ports = [part.port or {"https": 443, "http": 80}.get(part.scheme, 0) for part in parts]
+        return [
+            (part.hostname, port) for part, port in zip(parts, ports, strict=True) if part.hostname and port
+        ]
+    return []
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "does not respond"
+    return (error.strerror or str(error)).lower()
+
+
+def _start(master: str | None, chosen: Mapping[str, str], scratch: Path) -> SparkContext:
+    output = scratch / "stderr"
+    try:
+        with output.open("wb") as stderr, _signals_later():
+            gateway = _gateway(master, chosen, scratch, stderr)
+        try:
+            conf = SparkConf(_jvm=gateway.jvm)
+            return SparkContext(conf=_completed(conf, master, chosen), gateway=gateway)
+        except BaseException:
+            with _signals_later():
+                _stop_java(gateway)
+            raise
+    except (PySparkException, Py4JError, OSError) as error:
+        if interrupted(error):
+            raise KeyboardInterrupt from error
+        named = f"--master {master}: " if master else "Spark did not start: "
+        raise SparkFailedError(named + _reason(error, output)) from error
+
+
+def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stderr: Any) -> Any:
+    """Return the way to Java: the one that spark-submit prepared, or else a new process."""
+    if SUBMITTED in os.environ:
+        return launch_gateway()  # type: ignore[no-untyped-call]  # PySpark's own
+    os.environ["JAVA_HOME"] = str(java_home(scratch))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+    settings = {**_of_java(scratch, chosen.get(_JAVA_OPTIONS, "")), **_SETTINGS}
+    settings |= {key: value for key, value in chosen.items() if key != _JAVA_OPTIONS}
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    if master:
+        conf.setMaster(master)
+    return launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]  # PySpark's own
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM: a Java process that starts would be left behind, or a folder half removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if received:
-        raise KeyboardInterrupt
+        signal.raise_signal(received[0])
 
 
-def _conf(master: str, scratch: Path) -> SparkConf:
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("fetchgate replay measure")
-    packages = str(Path(__file__).parents[3])
-    settings = {
+def interrupted(error: BaseException | None) -> bool:
+    """Whether the user stopped it with Ctrl-C. PySpark raises another exception then."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""spark-submit sets this variable for the program that it runs."""
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_SETTINGS: Final = {
+    "spark.app.name": "fetchgate replay measure",
+    "spark.log.level": "ERROR",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[3]),
+}
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _of_java(scratch: Path, options: str) -> dict[str, str]:
+    """Return the settings of a Java process of our own."""
+    ours = (
+        f"-Dlog4j2.configurationFile=file:{scratch}/log4j2.properties -Djava.io.tmpdir={scratch} "
+        "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+    )
+    return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{scratch}/log4j2.properties "
-        "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+        _JAVA_OPTIONS: f"{ours} {options}".rstrip(),
         "spark.driver.memory": "1g",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
-        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.executorEnv.PYTHONPATH": packages,
     }
-    if is_local(master):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return conf.setAll(list(settings.items()))
+
+
+def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -> SparkConf:
+    """Add to what Java was started with what is not set yet. spark-submit's own --master and --conf stay."""
+    if master:
+        conf.setMaster(master)
+    for key, value in chosen.items():
+        if key != _JAVA_OPTIONS:
+            conf.set(key, value)
+    local = is_local(conf.get("spark.master"))
+    for key, value in (_SETTINGS | (_LOOPBACK if local else {})).items():
+        conf.setIfMissing(key, value)
+    return conf
 
 
 def _reason(error: Exception, output: Path) -> str:
@@ -140,13 +270,26 @@ def _reason(error: Exception, output: Path) -> str:
 
 
 def _stop(context: SparkContext) -> None:
-    """Stop Spark and the Java process. PySpark's gateway exits when its standard input closes."""
+    """Stop Spark and the Java process, which may be gone already."""
     gateway = SparkContext._gateway  # noqa: SLF001 - only PySpark's own attribute has the process
-    context.stop()
-    if gateway is None:
+    with warnings.catch_warnings(), suppress(PySparkException, Py4JError, OSError):
+        warnings.simplefilter("ignore")  # PySpark warns where Java is gone
+        context.stop()
+    _stop_java(gateway)
+
+
+def _stop_java(gateway: Any) -> None:
+    """Stop the Java process, unless it is spark-submit's. It exits when its standard input closes."""
+    process = gateway.proc if gateway else None
+    if process is None:
         return
-    gateway.shutdown()
-    process = gateway.proc
-    process.stdin.close()
-    process.wait(timeout=30)
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    with suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(timeout=_STOP_SECONDS)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - so that another session starts anew

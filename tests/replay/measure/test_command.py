@@ -53,6 +53,8 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         (["measure", CAPTURE, "--port", "70000"], "--port: 70000 is not a port"),
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
+        (["measure", CAPTURE, "--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
+        (["measure", CAPTURE, "--conf", "x=y"], "--conf: x=y is not KEY=VALUE, such as spark."),
         (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
         (["measure", CAPTURE, "--html", str(CAPTURES)], "it is a directory; name a file"),
         (["measure", CAPTURE, "--parquet", str(CAPTURES)], "the directory is not empty"),
@@ -174,6 +176,24 @@ def test_what_stops_a_command_is_no_stack_trace(
 
     assert cli.main(["x"]) == code
     assert capsys.readouterr().err == told
+
+
+def test_an_interrupt_while_a_command_is_imported_is_no_stack_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "interrupted_import.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "x", ("interrupted_import", ""))
+
+    assert cli.main(["x"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_settings_of_spark_may_be_repeated() -> None:
+    found = parsed(["x.pcap", "--conf", "spark.a=1", "--conf=spark.b=x=y"])
+
+    assert found["conf"] == [("spark.a", "1"), ("spark.b", "x=y")]
+    assert found["master"] is None
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:

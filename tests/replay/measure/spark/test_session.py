@@ -4,11 +4,14 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -19,6 +22,8 @@ from replay.measure.spark.session import SparkFailedError, is_local
 from tests.replay.measure.spark.measuring import measured, work
 
 ROOT = Path(__file__).parents[4]
+CAPTURE = ROOT / "captures" / "many-clients-any.pcap"
+CODE = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def program(folder: Path, version: str) -> Path:
@@ -95,9 +100,7 @@ def test_what_runs_on_this_machine_alone_is_local() -> None:
 
 def measure(master: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`measure` as a user runs it."""
-    captures = ROOT / "captures" / "many-clients-any.pcap"
-    code = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "measure", str(captures), "--master", master, "--json", *arguments]
+    command = [sys.executable, "-c", CODE, "measure", str(CAPTURE), "--master", master, "--json", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
     )
@@ -108,7 +111,7 @@ def measure(master: str, *arguments: str, **environment: str) -> subprocess.Comp
 @pytest.mark.timeout(400)
 def test_any_master_gives_the_same_and_nothing_is_left(spark: SparkSession, tmp_path: Path) -> None:
     ran = [measure(master, TMPDIR=str(tmp_path)) for master in ("local[1]", "local-cluster[2,1,1024]")]
-    here = measured(spark, work(ROOT / "captures" / "many-clients-any.pcap"))
+    here = measured(spark, work(CAPTURE))
 
     assert [one.returncode for one in ran] == [0, 0], ran[-1].stderr
     assert [dict(json.loads(one.stdout), version="0") for one in ran] == [here, here]
@@ -125,8 +128,104 @@ def test_a_master_that_is_none_is_one_line() -> None:
     assert "nonsense" in ran.stderr
 
 
+@pytest.fixture
+def closed() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "url", ["spark://127.0.0.1:{}", "spark://127.0.0.1:{0},127.0.0.1:{0}", "k8s://127.0.0.1:{}"]
+)
+def test_a_master_that_is_not_there_is_one_line_before_java_starts(
+    url: str, closed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    master = url.format(closed)
+    with (
+        pytest.raises(
+            SparkFailedError, match=r"^--master .* can't be reached \(.* connection refused\); check"
+        ) as failed,
+        session.session(master),
+    ):
+        pass
+
+    assert str(failed.value).startswith(f"--master {master}: ")
+    with (
+        pytest.raises(SparkFailedError, match="connection refused"),
+        session.session(None, {"spark.master": master}),
+    ):
+        pass
+
+
+def test_one_master_of_several_is_enough(closed: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        session.check_reachable(f"spark://127.0.0.1:{closed},127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "spark://host", "spark://host:port", "nonsense"])
+def test_a_master_without_an_address_is_left_to_spark(master: str) -> None:
+    session.check_reachable(master)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: int, code: int) -> None:
+    command = [sys.executable, "-c", CODE, "measure", str(CAPTURE), "--json"]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=environment) as running:
+        while not list(tmp_path.glob("fetchgate-spark-*/stderr")):  # Java starts
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.send_signal(number)
+        out, err = running.communicate()
+
+    assert (running.returncode, out, err) == (code, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_spark_submit_chooses_the_master_and_prints_the_report(spark: SparkSession, tmp_path: Path) -> None:
+    script = tmp_path / "measure.py"
+    script.write_text(CODE.replace("; ", "\n"))
+    log = tmp_path / "log"
+    log.mkdir()
+    submit = [str(Path(pyspark.__path__[0]) / "bin" / "spark-submit"), "--master", "local[1]"]
+    submit += [
+        "--conf",
+        "spark.eventLog.enabled=true",
+        "--conf",
+        "spark.eventLog.compress=false",
+        str(script),
+        "measure",
+        str(CAPTURE),
+        "--json",
+    ]
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java_home(tmp_path)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }
+    ran = subprocess.run(
+        [*submit, "--conf", f"spark.eventLog.dir={log}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    report = ran.stdout[ran.stdout.index("{") :]  # spark-submit prints a program's stderr on stdout too
+    assert dict(json.loads(report), version="0") == measured(spark, work(CAPTURE))
+    assert '"spark.master":"local[1]"' in "".join(part.read_text() for part in log.rglob("events_*"))
+
+
 def held_back(reached: list[str]) -> None:
-    with session._interrupt_later():
+    with session._signals_later():
         os.kill(os.getpid(), signal.SIGINT)
         reached.append("java has started")
 
