@@ -53,18 +53,19 @@ class Source:
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     problem: str = ""
     """Why it can't be read at all."""
-    spooled: str = ""
-    """The file into which a pipe was copied."""
+    located: str = ""
+    """The absolute path of a local file, since Spark's workers run in folders of their own; of a pipe, that
+    of the file into which it was copied. "" if the name itself is opened."""
 
     @property
     def once(self) -> bool:
         """Whether only this process can read it, and only once: a pipe that was not copied to a file."""
-        return not self.spooled and is_pipe(self.name)
+        return not self.located and is_pipe(self.name)
 
     @property
     def path(self) -> str:
         """The path to open."""
-        return self.spooled or self.name
+        return self.located or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ def spool(source: Source, directory: str) -> Source:
     path = Path(directory) / f"{source.number}.pcap"
     with path.open("wb") as file:
         shutil.copyfileobj(open_pipe(source.name), file)
-    return replace(_inspected(str(path)), name=source.name, spooled=str(path), number=source.number)
+    return replace(_inspected(str(path)), name=source.name, number=source.number)
 
 
 def _expanded(text: str) -> Iterator[str]:
@@ -186,6 +187,7 @@ def _inspected(name: str) -> Source:
     """Read the first bytes of a file. What is wrong with it becomes its `problem`."""
     if is_pipe(name):
         return Source(name=name)
+    located = "" if is_remote(name) else str(Path(name).absolute())
     size = -1
     try:
         system, path = filesystem(name)
@@ -196,11 +198,11 @@ def _inspected(name: str) -> Source:
             window.fill(stream)
         form = identify(bytes(window.data[: window.end]))
     except NotACaptureError as error:
-        return Source(name=name, size=size, problem=str(error))
+        return Source(name=name, located=located, size=size, problem=str(error))
     except OSError as error:
-        return Source(name=name, size=size, problem=first_line(error))
+        return Source(name=name, located=located, size=size, problem=first_line(error))
     time = pcapng.first_time(window) if form.kind == "pcapng" else pcap.first_time(form, window)
-    return Source(name=name, size=size, form=form, compression=kind, first_time=time)
+    return Source(name=name, located=located, size=size, form=form, compression=kind, first_time=time)
 
 
 def _pieces(source: Source, share_bytes: int) -> Iterator[Piece]:

@@ -6,6 +6,7 @@ memory as a whole.
 
 import ipaddress
 import pickle
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.capture.files.sources import Share
+from replay.capture.files.streams import first_line, open_stream
 from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import Filter
@@ -29,7 +31,13 @@ Key: TypeAlias = tuple[pa.Scalar, ...]
 
 
 def from_captures(
-    spark: SparkSession, shares: list[Share], keep: Filter, choice: RowFilter, partitions: int
+    spark: SparkSession,
+    shares: list[Share],
+    keep: Filter,
+    choice: RowFilter,
+    partitions: int,
+    *,
+    elsewhere: bool = False,
 ) -> DataFrame:
     """Make the table from captures.
 
@@ -39,10 +47,11 @@ def from_captures(
         keep: which hosts and ports are read.
         choice: how exchanges become rows.
         partitions: number of tasks for the connections.
+        elsewhere: tasks run on other machines, which may not have the files: then the job fails.
     """
     pickled = [pickle.dumps(share) for share in shares]
     ids = spark.range(0, len(shares), 1, len(shares))
-    found = ids.mapInArrow(partial(_read, pickled, keep), from_arrow_schema(STRIPPED))
+    found = ids.mapInArrow(partial(_read, pickled, keep, elsewhere), from_arrow_schema(STRIPPED))
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
     return _grouped(spread, partial(_measure, keep.ports, choice), choice)
 
@@ -77,11 +86,31 @@ def _grouped(spread: DataFrame, function: Callable[..., Batches], choice: RowFil
     return spread.groupBy("connection").applyInArrow(over, from_arrow_schema(schema))
 
 
-def _read(pickled: list[bytes], keep: Filter, ids: Iterable[pa.RecordBatch]) -> Batches:
+def _read(pickled: list[bytes], keep: Filter, elsewhere: bool, ids: Iterable[pa.RecordBatch]) -> Batches:
     for batch in ids:
         for number in batch.column(0).to_pylist():
-            for found in segments.read(pickle.loads(pickled[number]), keep):  # noqa: S301 - pickled above
+            share: Share = pickle.loads(pickled[number])  # noqa: S301 - pickled above
+            if elsewhere:
+                check_seen(share)
+            for found in segments.read(share, keep):
                 yield strip_records(found)
+
+
+def check_seen(share: Share) -> None:
+    """Check that this machine can open what the driver could open.
+
+    Raises:
+        FileNotFoundError: it can't. Spark then tries another worker, before the job fails.
+    """
+    for source in {piece.source.number: piece.source for piece in share.pieces if piece.source.form}.values():
+        try:
+            open_stream(source.path)[0].close()
+        except OSError as error:
+            raise FileNotFoundError(
+                f"{source.name}: the worker on {socket.gethostname()} can't open {source.path} "
+                f"({first_line(error)}); put captures where the driver and all workers see them under the "
+                "same path, or in a store such as s3://"
+            ) from error
 
 
 def _measure(ports: frozenset[int], choice: RowFilter, key: Key, batches: Batches) -> Batches:

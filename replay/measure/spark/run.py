@@ -38,6 +38,8 @@ from replay.simulate.outcome import TopicKey
 
 _LEAST_SHARE: Final = 16 << 20
 _MOST_SHARE: Final = 512 << 20
+_CLUSTER_SHARE: Final = 64 << 20
+_MOST_PARTITIONS: Final = 10_000
 _PARTITION: Final = 16 << 20
 """Bytes of captures for each task, about."""
 _POLL_SECONDS: Final = 0.25
@@ -105,17 +107,19 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
 
 def measure(spark: SparkSession, work: Work) -> pa.Table:
     """Measure in a Spark session that is running."""
-    cores = spark.sparkContext.defaultParallelism
-    partitions = min(4 * cores, work.size // _PARTITION + 1) if work.sources else cores
-    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    local = is_local(spark.sparkContext.master)
+    cores = spark.sparkContext.defaultParallelism if local else None
     choice = dataclasses.replace(work.choice, raw=bool(work.parquet or work.topics))
     if work.table is None:
-        share = min(max(work.size // (2 * cores) + 1, _LEAST_SHARE), _MOST_SHARE)
-        table = from_captures(spark, plan(work.sources, share), work.keep, choice, partitions)
+        partitions = partitions_for(work.size, cores)
+        shares = plan(work.sources, share_of(work.size, cores))
+        table = from_captures(spark, shares, work.keep, choice, partitions, elsewhere=not local)
     else:
         table = spark.read.parquet(work.table)
         if set(EXCHANGES_RAW.names) - set(table.columns):
             raise InputError(f"{work.table}: not a table that --parquet wrote")
+        partitions = partitions_for(_stored(table), cores)
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
     if work.topics:
         table = table.persist(StorageLevel.DISK_ONLY)
         choice = dataclasses.replace(choice, topics=_keys(table, work.topics))
@@ -125,6 +129,30 @@ def measure(spark: SparkSession, work: Work) -> pa.Table:
         table.write.parquet(work.parquet)
         table = spark.read.parquet(work.parquet)
     return groups(table)
+
+
+def partitions_for(size: int, cores: int | None) -> int:
+    """Return the number of tasks for so many bytes.
+
+    Args:
+        size: in bytes.
+        cores: of this machine; None on a cluster. Its executors register one after the other, and may come
+            and go, so that the size alone decides there: a core that comes later finds tasks that wait.
+    """
+    partitions = size // _PARTITION + 1
+    return min(partitions, _MOST_PARTITIONS if cores is None else 4 * cores)
+
+
+def share_of(size: int, cores: int | None) -> int:
+    """Return how many bytes of captures one task reads. The arguments are those of `partitions_for`."""
+    if cores is None:
+        return max(size // _MOST_PARTITIONS + 1, _CLUSTER_SHARE)
+    return min(max(size // (2 * cores) + 1, _LEAST_SHARE), _MOST_SHARE)
+
+
+def _stored(table: DataFrame) -> int:
+    """Return the bytes of a stored table's files."""
+    return int(str(table._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))  # noqa: SLF001 - PySpark has no other way
 
 
 def _keys(table: DataFrame, topics: frozenset[str]) -> frozenset[TopicKey]:

@@ -1,0 +1,108 @@
+"""A standalone cluster on loopback: a Master and Workers, from the pyspark package."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from tools.kafka.java import java_home
+
+SPARK_HOME: Final = Path(pyspark.__path__[0])
+ROOT: Final = Path(__file__).parents[4]
+CODE: Final = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
+_PATIENCE: Final = 60
+_LOOPBACK: Final = (
+    "spark.driver.host=127.0.0.1",
+    "spark.driver.bindAddress=127.0.0.1",
+    "spark.executor.memory=512m",
+    "spark.executor.cores=1",
+)
+
+
+@dataclass
+class Cluster:
+    """A master, and the processes of its workers."""
+
+    url: str
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def measure(self, *arguments: str, conf: tuple[str, ...] = ()) -> list[str]:
+        """The command line of a measurement on the cluster."""
+        settings = [part for one in (*_LOOPBACK, *conf) for part in ("--conf", one)]
+        command = [sys.executable, "-c", CODE, "measure", *arguments, "--master", self.url, "--json"]
+        return [*command, *settings]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables of a driver: the Java of all tests, and a scratch folder of its own."""
+    return {
+        **os.environ,
+        "JAVA_HOME": str(folder / "java"),
+        "TMPDIR": str(folder / "tmp"),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@contextmanager
+def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Start a master and workers with one core each, and stop them at the end."""
+    (folder / "tmp").mkdir()
+    java_home(folder)
+    with ExitStack() as stack:
+        arguments = ("--port", "0", "--webui-port", "0")
+        _, log = _start(stack, folder, "master.Master", *arguments)
+        made = Cluster(_line(log, r"Starting Spark master at (spark://\S+)"))
+        logs = []
+        for number in range(workers):
+            own = ("--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work{number}"))
+            process, log = _start(stack, folder, "worker.Worker", *arguments, *own, made.url)
+            made.workers.append(process)
+            logs.append(log)
+        for log in logs:
+            _line(log, r"(Successfully registered) with master")
+        yield made
+
+
+def _start(
+    stack: ExitStack, folder: Path, name: str, *arguments: str
+) -> tuple[subprocess.Popen[bytes], Path]:
+    log = folder / f"{name}.{len(list(folder.glob('*.log')))}.log"
+    command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
+    variables = {
+        **environment(folder),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder / "tmp"),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={folder / 'tmp'}",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen([*command, *arguments], stdout=output, stderr=output, env=variables)
+    stack.callback(_stop, process)
+    return process, log
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _line(log: Path, pattern: str) -> str:
+    """Wait for a line of a log."""
+    until = time.monotonic() + _PATIENCE
+    while not (found := re.search(pattern, log.read_text(errors="replace"))):
+        assert time.monotonic() < until, f"{log.name}: {log.read_text(errors='replace')[-2000:]}"
+        time.sleep(0.1)
+    return found[1]

@@ -1,0 +1,131 @@
+"""A real cluster: the report is that of this machine, byte for byte, also where a worker is killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from replay.capture.files.sources import Piece, Share, expand
+from replay.measure.spark import run
+from replay.measure.spark.jobs import check_seen
+from tests.replay.measure.spark.cluster import Cluster, cluster, environment
+from tests.replay.measure.spark.measuring import CAPTURES, measured, work
+from tests.replay.measure.spark.test_jobs import split
+
+NAME = "many-clients-any.pcap"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def two_workers(folder: Path) -> Iterator[Cluster]:
+    with cluster(folder) as started:
+        yield started
+
+
+def printed(spark: SparkSession, version: str, *inputs: Path | str) -> str:
+    """What a measurement on this machine prints."""
+    return json.dumps({**measured(spark, work(*inputs)), "version": version}, indent=2) + "\n"
+
+
+@pytest.mark.integration
+def test_a_cluster_gives_the_same_report_of_fifty_captures_with_relative_paths(
+    spark: SparkSession, folder: Path, two_workers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = folder / "shared"
+    own.mkdir()
+    for number, part in enumerate(split((CAPTURES / "librdkafka-100p.pcap").read_bytes(), 50)):
+        (own / f"{number}.pcap").write_bytes(part)
+    command = two_workers.measure("shared", "--csv", "report.csv")
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment(folder), check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    monkeypatch.chdir(folder)
+    assert ran.stdout == printed(spark, json.loads(ran.stdout)["version"], "shared")
+    assert json.loads(ran.stdout)["input"]["files"] == 50
+    assert (folder / "report.csv").exists()
+    assert ran.stderr.startswith("Spark started in ")
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.integration
+@pytest.mark.soak
+def test_a_worker_that_is_killed_changes_nothing(
+    spark: SparkSession, folder: Path, two_workers: Cluster
+) -> None:
+    inputs = [str(path) for path in sorted(CAPTURES.glob("*.pcap"))]
+    shares = "import replay.measure.spark.run as run; run._CLUSTER_SHARE = run._PARTITION = 100_000; "
+    command = two_workers.measure(*inputs, conf=("spark.ui.enabled=true",))
+    command[2] = shares + command[2]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment(folder)) as running:
+        assert running.stderr is not None
+        page = re.search(r"http://\S+", running.stderr.readline())
+        assert page is not None
+        while (done := tasks(page[0])) < 3:
+            assert running.poll() is None
+            time.sleep(0.05)
+        os.kill(two_workers.workers.pop().pid, signal.SIGKILL)
+        out, err = running.communicate()
+
+    assert running.returncode == 0, err
+    assert out == printed(spark, json.loads(out)["version"], *inputs), done
+
+
+def tasks(page: str) -> int:
+    """How many tasks are done."""
+    [application] = asked(f"{page}/api/v1/applications")
+    stages = asked(f"{page}/api/v1/applications/{application['id']}/stages")
+    return sum(stage["numCompleteTasks"] for stage in stages)
+
+
+def asked(url: str) -> list[dict[str, int]]:
+    with urllib.request.urlopen(url) as response:
+        found: list[dict[str, int]] = json.load(response)
+        return found
+
+
+def test_a_worker_that_can_not_open_a_capture_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / NAME).write_bytes((CAPTURES / NAME).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    [source] = expand([NAME])
+    monkeypatch.chdir("/")
+    share = Share(pieces=(Piece(source=source),))
+    check_seen(share)
+
+    (tmp_path / NAME).unlink()
+    with pytest.raises(
+        FileNotFoundError, match=rf"^{NAME}: the worker on .* can't open {tmp_path}/.*under the"
+    ):
+        check_seen(share)
+
+
+@pytest.mark.parametrize(
+    ("size", "cores", "partitions", "share"),
+    [
+        (0, 2, 1, 16 << 20),
+        (1 << 30, 2, 8, (256 << 20) + 1),
+        (1 << 30, None, 65, 64 << 20),
+        (1 << 50, None, 10_000, (1 << 50) // 10_000 + 1),
+    ],
+)
+def test_on_a_cluster_the_size_alone_decides_on_the_tasks(
+    size: int, cores: int | None, partitions: int, share: int
+) -> None:
+    assert run.partitions_for(size, cores) == partitions
+    assert run.share_of(size, cores) == share
