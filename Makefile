@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 # Of `make soak`: how long each target is fuzzed (or --inputs 2000000), and how long everything fails in turn.
 FUZZ ?= --seconds 300
 MINUTES ?= 60
-# Two at a time, since tests mostly wait. The tests of one file run in one process, since they share a broker.
-PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
+# The tests of one file run in one process, since they share a broker. Those with brokers mostly wait.
+PYTEST := $(BIN)/pytest -q --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help check test lint programs demo demo-link clients soak bench clean
@@ -23,11 +23,11 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 check: lint  ## format, lint, types, import rules and the quick tests: under a minute
-	$(PYTEST) -m 'not integration and not clients and not slow' --hypothesis-profile check
+	$(PYTEST) -n 2 -m 'not integration and not clients and not slow' --hypothesis-profile check
 
 test: programs lint  ## everything that CI runs, with real brokers and Python clients
-	$(PYTEST) -m 'not integration and not clients'
-	$(PYTEST) -m 'integration and not soak' --durations 10
+	$(PYTEST) -n 2 -m 'not integration and not clients'
+	$(PYTEST) -n 3 -m 'integration and not soak' --durations 10
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

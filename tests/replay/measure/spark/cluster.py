@@ -75,7 +75,7 @@ def _start(
     stack: ExitStack, folder: Path, name: str, *arguments: str
 ) -> tuple[subprocess.Popen[bytes], Path]:
     log = folder / f"{name}.{len(list(folder.glob('*.log')))}.log"
-    command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
+    command = [str(SPARK_HOME / "bin/spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
     variables = {
         **environment(folder),
         "SPARK_HOME": str(SPARK_HOME),
