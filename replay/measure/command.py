@@ -197,7 +197,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
     if failed:
         return EXIT_FAILED
-    return EXIT_PARTLY if problems or not result["input"]["connections"] else 0
+    nothing = not (result["input"]["connections"] or result["fetch"]["actual"]["requests"])
+    return EXIT_PARTLY if problems or nothing else 0
 
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:

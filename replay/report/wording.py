@@ -146,13 +146,6 @@ def price(amount: float) -> str:
     return "<0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"
 
 
-def seconds_between(first: str, last: str) -> float:
-    """Return the seconds from one ISO time to another; 0.0 if one is missing."""
-    if not first or not last:
-        return 0.0
-    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
-
-
 def duration(seconds: float) -> str:
     """Format a span of time with its two largest units: "9.9 s", "3 min 5 s", "2 d 4 h"."""
     if seconds < 60:
@@ -237,20 +230,20 @@ def next_step(*, kafka: int, payload: int, tls: int) -> str:
         payload: bytes in the streams of all connections.
         tls: those of them in connections that are TLS.
     """
-    if kafka:
-        return (
-            "Next: capture where consumers run, while they run: Kafka was found, but no fetch. If --client, "
-            "--topic or --host leave fetches out, leave out these options."
-        )
-    if not payload:
+    if not payload and not kafka:
         return (
             "Next: capture again: there is no TCP payload. Capture all interfaces (tcpdump -i any) and whole "
             "packets (-s 0), and check the port of the filter, --port and --host."
         )
-    if 2 * tls >= payload:
+    if tls and 2 * tls >= payload:
         return (
             "Next: capture what is inside TLS: let the clients go through `fetchgate proxy --capture DIR`, "
             "which ends TLS and writes plain captures. What TLS encrypts can't be measured."
+        )
+    if kafka:
+        return (
+            "Next: capture where consumers run, while they run: Kafka was found, but no fetch. If --client, "
+            "--topic or --host leave fetches out, leave out these options."
         )
     return (
         "Next: name the port on which the brokers listen: --port N. Without it Kafka is recognised by its "

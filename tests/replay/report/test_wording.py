@@ -73,9 +73,7 @@ def test_duration(seconds: float, written: str) -> None:
     assert wording.duration(seconds) == written
 
 
-def test_times_of_nanoseconds_are_read() -> None:
-    assert wording.seconds_between("2026-11-20T22:30:00.123456789Z", "2026-11-20T22:30:01.123456999Z") == 1.0
-    assert wording.seconds_between("", "") == 0.0
+def test_a_moment_is_told_in_utc() -> None:
     assert wording.moment("2026-11-20T23:30:00.999+01:00") == "2026-11-20 22:30:00 UTC"
 
 
@@ -153,7 +151,9 @@ def test_price(amount: float, written: str) -> None:
 @pytest.mark.parametrize(
     ("kafka", "payload", "tls", "told"),
     [
-        (2, 100, 60, "Next: capture where consumers run"),
+        (2, 100, 40, "Next: capture where consumers run"),
+        (2, 0, 0, "Next: capture where consumers run"),
+        (2, 100, 60, "Next: capture what is inside TLS"),
         (0, 0, 0, "Next: capture again: there is no TCP payload"),
         (
             0,
