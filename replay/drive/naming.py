@@ -94,6 +94,8 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
         body: where its body stands in the frame.
         suffix: it is added to each id that is not empty.
     """
+    if api_key not in LAYOUTS:
+        return frame
     flexible = bool(is_flexible(api_key, version))
     parts, at = [], 4
     for mark in _marks(api_key, version, frame, body):
