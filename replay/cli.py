@@ -1,7 +1,8 @@
 """``fetchgate replay``: the command line of captures.
 
 Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration, 3 done, but parts of the input could
-not be read. Only the command that runs is imported, so that `inspect` starts at once.
+not be read, or there was nothing to do; 4 a broker did not respond in time (`drive`). Only the command that
+runs is imported, so that `inspect` starts at once.
 """
 
 import argparse

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
@@ -91,6 +93,13 @@ def test_old_responses_are_read(key: int, version: int, body: bytes, found: Erro
 def test_a_response_that_ends_early_is_not_read() -> None:
     assert read_errors(ApiKey.HEARTBEAT, 1, [raw.frame(bytes(4) + bytes(4) + b"\0")]) is None
     assert read_errors(ApiKey.PRODUCE, 3, [raw.frame(bytes(4) + raw.array([b"\0\5t"]))]) is None
+
+
+@given(st.sampled_from(sorted(LAYOUTS)), st.integers(0, 14), st.binary(max_size=80))
+def test_any_bytes_are_errors_or_unreadable(key: int, version: int, body: bytes) -> None:
+    found = read_errors(key, version, [raw.frame(bytes(4) + body)])
+
+    assert found is None or len(found.whole) + len(found.entries) <= len(body) // 2
 
 
 def test_a_key_that_is_not_known_has_no_errors() -> None:
