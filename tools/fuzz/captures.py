@@ -59,7 +59,18 @@ def _reassembly(data: bytes) -> None:
         hole = missing << 4 if kind & 4 else 0
         flags = _FLAGS[missing & 7] if kind & 8 else 0
         next_[low] = sequence + len(payload) + hole & 0xFFFF_FFFF
-        row = (payload, low, number * _SECOND, number * _SECOND + 1, sequence & 0xFFFF_FFFF, flags, hole, 1)
+        ack = next_[not low] + hole & 0xFFFF_FFFF if kind & 16 else -1
+        row = (
+            payload,
+            low,
+            number * _SECOND,
+            number * _SECOND + 1,
+            sequence & 0xFFFF_FFFF,
+            ack,
+            flags,
+            hole,
+            1,
+        )
         number += 1
         if not connection.row(memoryview(row[0]), *row[1:]):
             _finish(connection)

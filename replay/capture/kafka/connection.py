@@ -9,6 +9,7 @@ from typing import Final
 
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.framing import Framing
+from replay.capture.kafka.ordering import Clocks, Stream, release
 from replay.capture.kafka.pairing import Keep, Pairing
 from replay.capture.kafka.reassembly import Reassembly
 from replay.capture.kafka.request_frames import RequestFraming, is_no_request
@@ -31,21 +32,38 @@ _TLS_MAX_RECORD: Final = 0x4100
 
 @dataclass(slots=True, eq=False)
 class _Side:
-    """One direction, with its segments in order and the frames in them."""
+    """One direction, with its segments in order, between those of the other one, and their frames."""
 
     endpoint: str
+    connection: "CapturedConnection"
     framing: Framing
-    reassembly: Reassembly
-    syn: bool = False
-    closed_time: int = 0
+    stream: Stream = field(init=False)
+    reassembly: Reassembly = field(init=False)
     other: "_Side" = field(init=False)
+    syn_ack: bool = False
+    """It accepted the connection."""
 
     @property
     def port(self) -> int:
         return int(self.endpoint.rpartition(":")[2])
 
-    def replace_framing(self, framing: Framing) -> None:
-        self.framing = self.reassembly.sink = framing
+    # The methods of `ordering.Receiver`.
+
+    def begin(self) -> None:
+        self.framing.begin()
+
+    def data(self, view: memoryview, time: int, end_time: int) -> None:
+        connection = self.connection
+        connection.speaks(self)
+        self.framing.data(view, time, end_time)
+        connection.spoke(self)
+
+    def gap(self, size: int, *, cut: bool) -> None:
+        if cut:
+            self.connection.speaks(self)
+        self.framing.gap(size, cut=cut)
+        if cut:
+            self.connection.spoke(self)
 
 
 class CapturedConnection:
@@ -54,11 +72,21 @@ class CapturedConnection:
     def __init__(self, low: str, high: str, number: int, *, ports: frozenset[int], keep: Keep) -> None:
         self._end = ConnectionEnd(connection="", client="", broker="")
         self._pairing = Pairing(self._end, self._client_found, keep)
+        self._clocks = Clocks()
         self._low = self._side(low)
         self._high = self._side(high)
         self._low.other, self._high.other = self._high, self._low
+        # Times are told by the clock of the client's direction, most likely that of the higher port.
+        broker = self._low if self._low.port <= self._high.port else self._high
+        for side in (self._low, self._high):
+            side.stream = Stream(side, self._clocks, second=side is broker)
+            side.reassembly = Reassembly(side.stream)
+        self._low.stream.other, self._high.stream.other = self._high.stream, self._low.stream
         self._number = number
+        self._captured: _Side | None = None
+        """The direction that was captured last."""
         self._spoke: _Side | None = None
+        """The direction that was framed last."""
         self._first_syn: _Side | None = None
         self._client: _Side | None = None
         self._settled = False
@@ -75,35 +103,44 @@ class CapturedConnection:
         time: int,
         end_time: int,
         sequence: int,
+        ack: int,
         flags: int,
         missing: int,
         packets: int,
     ) -> bool:
         """Add the next row. If it begins another connection, return False; nothing changes then."""
         side = self._low if from_low else self._high
-        if flags and not self._flags(side, flags, time, sequence, len(payload)):
+        other = side.other
+        if flags and not self._flags(side, flags, time, sequence, ack, len(payload) + missing):
             return False
         if payload or missing:
-            other = side.other
-            turned = self._spoke is other
-            if turned:
-                other.framing.other_spoke()
             if other.reassembly.waiting:
-                other.reassembly.other_spoke(len(payload), turned=turned)
-            if not self._settled:
-                self._settle()
-            if not side.reassembly.push(sequence, payload, missing, time, end_time, packets):
+                other.reassembly.other_spoke(len(payload), end_time, turned=self._captured is other)
+            if not side.reassembly.push(sequence, payload, missing, time, end_time, ack, packets):
                 return False
-            self._spoke = side
-            if not self._settled:
-                self._settle()
-            elif self._pairing.contradicted:
-                self._contradicted()
+            self._captured = side
+        if side.stream.waiting or other.stream.waiting:
+            release(side.stream, other.stream)
         end = self._end
         end.packets += packets
-        end.first_time = end.first_time or time
-        end.last_time = end_time
+        end.first_time = min(end.first_time or time, time)
+        end.last_time = max(end.last_time, end_time)
         return True
+
+    def speaks(self, side: _Side) -> None:
+        """Note that the next bytes are those of one side."""
+        if self._spoke is side.other:
+            side.other.framing.other_spoke()
+        if not self._settled:
+            self._settle()
+
+    def spoke(self, side: _Side) -> None:
+        """Note that bytes of one side were framed."""
+        self._spoke = side
+        if not self._settled:
+            self._settle()
+        elif self._pairing.contradicted:
+            self._contradicted()
 
     def drain(self) -> list[Exchange]:
         """Return the exchanges that became complete since the last call."""
@@ -114,6 +151,8 @@ class CapturedConnection:
         sides = sorted((self._low, self._high), key=lambda side: side is not self._first_syn)
         for side in sides:
             side.reassembly.finish()
+        release(self._low.stream, self._high.stream, everything=True)
+        for side in sides:
             side.framing.resync(boundary=True)
             if not self._settled:
                 self._settle()
@@ -134,20 +173,22 @@ class CapturedConnection:
         return left, end
 
     def _side(self, endpoint: str) -> _Side:
-        framing = RequestFraming(self._pairing)
-        return _Side(endpoint, framing, Reassembly(framing))
+        return _Side(endpoint, self, RequestFraming(self._pairing))
 
-    def _flags(self, side: _Side, flags: int, time: int, sequence: int, size: int) -> bool:
+    def _flags(self, side: _Side, flags: int, time: int, sequence: int, ack: int, size: int) -> bool:
         if flags & SYN:
             if not side.reassembly.syn(sequence - 1 & 0xFFFF_FFFF if size else sequence):
                 return False
-            side.syn = True
-            self._first_syn = self._first_syn or side
+            side.syn_ack = ack >= 0
+            if self._first_syn is None or (self._first_syn.syn_ack and not side.syn_ack):
+                self._first_syn = side
             self._end.syn_seen = True
         if flags & (FIN | RST) and (size or side.reassembly.fits(sequence)):
-            side.closed_time = side.closed_time or time
-            if flags & FIN and not size:
-                side.reassembly.fin(sequence)
+            side.stream.close(time, ack)
+            if flags & FIN:
+                side.stream.fin(sequence + size & 0xFFFF_FFFF)
+                if not size:
+                    side.reassembly.fin(sequence)
         return True
 
     def _settle(self) -> None:
@@ -157,7 +198,7 @@ class CapturedConnection:
             broker = self._client.other
             framing = ResponseFraming(self._pairing)
             before = broker.framing
-            broker.replace_framing(framing)
+            broker.framing = framing
             framing.adopt(before)
         elif any(_is_tls(side.framing) for side in (self._low, self._high)):
             self._renounce(TLS)
@@ -179,7 +220,7 @@ class CapturedConnection:
         return self._low if self._low.port >= self._high.port else self._high
 
     def _contradicted(self) -> None:
-        waiting = self._low.reassembly.waiting or self._high.reassembly.waiting
+        waiting = any(side.reassembly.waiting or side.stream.waiting for side in (self._low, self._high))
         self._pairing.contradicted = False
         if not waiting and not self._forced:
             self._renounce(NOT_KAFKA)
@@ -196,7 +237,9 @@ class CapturedConnection:
         """Add the counts of both directions to the end."""
         end, client = self._end, self._client or self._guess_client()
         broker = client.other
-        end.closed, end.closed_time = client.closed_time > 0, client.closed_time
+        end.closed_time = client.stream.closed_time
+        end.closed = end.closed_time > 0
+        end.clocks_apart = self._clocks.ahead
         end.client_bytes, end.broker_bytes = client.framing.seen_bytes, broker.framing.seen_bytes
         end.headerless_requests = client.framing.headerless
         end.headerless_responses = broker.framing.headerless

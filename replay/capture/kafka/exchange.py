@@ -88,6 +88,9 @@ class ConnectionEnd:
     closed: bool = False
     """The client's FIN or RST was captured."""
     closed_time: int = 0
+    clocks_apart: int = 0
+    """How far the clock by which the lower port's direction was captured is ahead of the other direction's,
+    in ns, at least. All times of exchanges are by the latter."""
     packets: int = 0
     client_bytes: int = 0
     """Bytes of the client's stream that were captured, each counted once."""

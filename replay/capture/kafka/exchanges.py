@@ -15,7 +15,7 @@ __all__ = ["ConnectionEnd", "Connections", "Event", "Exchange", "read_exchanges"
 
 Event: TypeAlias = Exchange | ConnectionEnd
 
-_COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "flags", "missing", "packets")
+_COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
 
 
 def read_exchanges(

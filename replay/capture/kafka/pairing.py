@@ -45,10 +45,8 @@ _CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
 """Where the client id stands in a request, after its length."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 16 << 20
-_MAX_EARLY: Final = 64
+_MAX_EARLY: Final = 4096
 _MAX_EARLY_BYTES: Final = 16 << 20
-_SLACK: Final = 1_000_000
-"""A capture may show a response this many ns before its request."""
 _CONFIRMED_BY: Final = 3
 """This many requests in a row are accepted as Kafka without a response."""
 
@@ -285,13 +283,16 @@ class Pairing:
             self._report_early()
 
     def _answered_early(self, request: Exchange) -> bool:
-        """Pair a request with a response that was captured before it, if there is one."""
+        """Pair a request with a response that was read before it, if there is one.
+
+        After bytes that were not captured, requests are found later than they were sent (see `resync`).
+        """
         ids = [one.correlation_id for one in self._early]
         if request.correlation_id not in ids or self._repeats_ids:
             return False
         place = ids.index(request.correlation_id)
         response = self._early[place]
-        if response.response_time + _SLACK < request.request_time:
+        if response.response_time < request.request_time:
             return False
         while self._waiting:
             self._report_first()

@@ -1,8 +1,8 @@
 """One direction of a TCP connection: runs of segments in capture order in, a byte stream with gaps out.
 
 The missing bytes of a hole may have been captured late, so runs after it wait, but not for long: until
-`WINDOW` bytes came after it in this direction, or as many bytes or `TURNS` runs came in the other one. The
-other side would not go on if the bytes had not arrived.
+`WINDOW` bytes came after it in this direction, or as many bytes in the other one, or `TURNS` runs over
+`LATE`. The other side would not go on if the bytes had not arrived.
 """
 
 from bisect import bisect_left
@@ -11,29 +11,40 @@ from typing import Final, Protocol
 
 WINDOW: Final = 4 << 20
 TURNS: Final = 16
+LATE: Final = 250_000_000
+"""Packets may be captured this many ns late, by taps with other clocks too."""
 START_TURNS: Final = 2
-"""Without a SYN: after this many runs of the other direction the lowest sequence number is the start."""
+"""Without a SYN: after this many runs of the other direction, over `LATE`, the lowest sequence number is the
+start."""
 _MAX_WAITING: Final = 4096
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 0x8000_0000
-_FAR_AHEAD: Final = 1 << 30
+FAR_AHEAD: Final = 1 << 30
 _FAR_BEHIND: Final = 1 << 28
 
 
 class Sink(Protocol):
     """Gets the stream."""
 
-    def begin(self) -> None:
-        """Note that the stream is captured from its first byte on (its SYN was captured)."""
+    pending: bool
+    """Bytes were captured, but it is not known yet where the stream begins."""
 
-    def turn(self) -> None:
-        """Note that the other direction sent something before the next bytes."""
+    def begin(self, sequence: int, *, whole: bool) -> None:
+        """Note the sequence number of the first byte; `whole`: its SYN was captured."""
 
-    def data(self, view: memoryview, time: int, end_time: int) -> None:
-        """Read the next bytes. Times are those of the run's first and last packet."""
+    def data(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
+        """Read the next bytes.
 
-    def gap(self, size: int, *, cut: bool) -> None:
-        """Note that the next `size` bytes are missing; `cut`: the snap length cut them."""
+        Args:
+            view: the bytes.
+            time: that of the run's first packet.
+            end_time: that of its last packet.
+            ack: their ACK number, -1 if there is none.
+            end: sequence number after them.
+        """
+
+    def gap(self, size: int, end: int, *, cut: bool) -> None:
+        """Note that the next `size` bytes, up to `end`, are missing; `cut`: the snap length cut them."""
 
 
 @dataclass(slots=True)
@@ -46,6 +57,7 @@ class Run:
     missing: int
     time: int
     end_time: int
+    ack: int
     packets: int
     turn: int = 0
     """The number of runs, and of bytes, that the other direction had when this run came."""
@@ -70,7 +82,6 @@ class Reassembly:
         "_others_runs",
         "_position",
         "_settled",
-        "_turn",
         "_waiting",
         "_waiting_bytes",
         "reordered_segments",
@@ -93,8 +104,6 @@ class Reassembly:
         self._waiting: list[Run] = []
         self._waiting_bytes = 0
         self._others_runs = 0
-        self._turn = 0
-        """`Run.turn` of the last run that was delivered."""
         self._others_bytes = 0
         self.reordered_segments = 0
         self.repeated_segments = 0
@@ -111,46 +120,53 @@ class Reassembly:
         if self._isn >= 0 or self._settled:
             return sequence == self._isn or (self._isn < 0 and first == self._origin)
         if self._origin >= 0:
-            position = _distance(first, self._origin)
+            position = distance(first, self._origin)
             if not self._waiting[0].start - WINDOW <= position <= self._waiting[0].start:
                 return False
             self._position = position
         self._isn = sequence
         self._next = first
-        self._settle()
-        self.sink.begin()
+        self._settle(whole=True)
         self._drain()
         return True
 
     def push(  # once for every row: keywords would cost as much as the work itself
-        self, sequence: int, payload: memoryview, missing: int, time: int, end_time: int, packets: int
+        self,
+        sequence: int,
+        payload: memoryview,
+        missing: int,
+        time: int,
+        end_time: int,
+        ack: int,
+        packets: int,
     ) -> bool:
         """Add the next captured run; return False if it is too far away to belong to this connection."""
         if sequence == self._next and not self._waiting:
             size = len(payload)
             self._position += size + missing
-            self._next = sequence + size + missing & _MASK
+            end = sequence + size & _MASK
+            self._next = end + missing & _MASK
             if size:
-                self.sink.data(payload, time, end_time)
+                self.sink.data(payload, time, end_time, ack, end)
             if missing:
-                self.sink.gap(missing, cut=True)
+                self.sink.gap(missing, self._next, cut=True)
             return True
-        return self._place(sequence, Run(0, payload, missing, time, end_time, packets))
+        return self._place(sequence, Run(0, payload, missing, time, end_time, ack, packets))
 
     def fits(self, sequence: int) -> bool:
         """Return whether a segment without payload can belong to this connection."""
         reference = self._next if self._settled else self._origin
-        return reference < 0 or -_FAR_BEHIND <= _distance(sequence, reference) <= _FAR_AHEAD
+        return reference < 0 or -_FAR_BEHIND <= distance(sequence, reference) <= FAR_AHEAD
 
     def fin(self, sequence: int) -> None:
         """Note a FIN without payload: the stream ends at its sequence number."""
         self._fin = sequence
 
-    def other_spoke(self, size: int, *, turned: bool) -> None:
+    def other_spoke(self, size: int, time: int, *, turned: bool) -> None:
         """Note a run of the other direction; `turned`: it is the first since a run of this direction."""
         self._others_runs += turned
         self._others_bytes += size
-        while self._waiting and self._overdue(self._waiting[0]):
+        while self._waiting and self._overdue(self._waiting[0], time):
             self._give_up_waiting()
 
     def finish(self) -> None:
@@ -158,19 +174,20 @@ class Reassembly:
         while self._waiting:
             self._give_up_waiting()
         if self._settled and self._fin >= 0:
-            hole = _distance(self._fin, self._next)
-            if 0 < hole <= _FAR_AHEAD:
+            hole = distance(self._fin, self._next)
+            if 0 < hole <= FAR_AHEAD:
                 self._advance(hole)
-                self.sink.gap(hole, cut=False)
+                self.sink.gap(hole, self._next, cut=False)
 
     def _place(self, sequence: int, run: Run) -> bool:
         if self._origin < 0:
             self._origin = sequence
+            self.sink.pending = True
         reference = self._next if self._settled else self._origin
-        distance = _distance(sequence, reference)
-        if not -_FAR_BEHIND <= distance <= _FAR_AHEAD:
+        away = distance(sequence, reference)
+        if not -_FAR_BEHIND <= away <= FAR_AHEAD:
             return False
-        run.start = self._position + distance if self._settled else distance
+        run.start = self._position + away if self._settled else away
         if self._settled and run.start <= self._position:
             self._at_position(run)
         else:
@@ -198,34 +215,35 @@ class Reassembly:
         while self._waiting_bytes > WINDOW or len(waiting) > _MAX_WAITING:
             self._give_up_waiting()
 
-    def _overdue(self, run: Run) -> bool:
-        return self._others_runs - run.turn >= self._limit or self._others_bytes - run.turn_bytes > WINDOW
+    def _overdue(self, run: Run, time: int) -> bool:
+        turns = self._others_runs - run.turn
+        return (turns >= self._limit and abs(time - run.time) > LATE) or (
+            self._others_bytes - run.turn_bytes > WINDOW
+        )
 
     def _give_up_waiting(self) -> None:
         first = self._waiting[0]
         if self._settled:
             hole = first.start - self._position
             self._advance(hole)
-            self.sink.gap(hole, cut=False)
+            self.sink.gap(hole, self._next, cut=False)
         else:
             self._position = first.start
             self._next = self._origin + first.start & _MASK
-            self._settle()
+            self._settle(whole=False)
         self._drain()
 
-    def _settle(self) -> None:
+    def _settle(self, *, whole: bool) -> None:
         self._settled = True
         self._limit = TURNS
         self._origin = self._next
+        self.sink.begin(self._next, whole=whole)
 
     def _drain(self) -> None:
         waiting = self._waiting
         while waiting and waiting[0].start <= self._position:
             run = waiting.pop(0)
             self._waiting_bytes -= len(run.payload)
-            if run.turn != self._turn:
-                self._turn = run.turn
-                self.sink.turn()
             self._deliver(run)
 
     def _deliver(self, run: Run) -> None:
@@ -236,11 +254,12 @@ class Reassembly:
         payload = run.payload[known:] if known else run.payload
         self.repeated_bytes += min(known, len(run.payload))
         missing = max(min(run.missing, run.end - self._position), 0)
-        self._advance(len(payload) + missing)
+        self._advance(len(payload))
         if payload:
-            self.sink.data(payload, run.time, run.end_time)
+            self.sink.data(payload, run.time, run.end_time, run.ack, self._next)
         if missing:
-            self.sink.gap(missing, cut=True)
+            self._advance(missing)
+            self.sink.gap(missing, self._next, cut=True)
 
     def _advance(self, size: int) -> None:
         self._position += size
@@ -251,6 +270,6 @@ def _start(run: Run) -> int:
     return run.start
 
 
-def _distance(sequence: int, reference: int) -> int:
+def distance(sequence: int, reference: int) -> int:
     """Return how far a sequence number is after another one, with wrap-around."""
     return (sequence - reference + _HALF & _MASK) - _HALF

@@ -1,8 +1,9 @@
 """TCP segments of captures as Arrow record batches: runs of payload, in capture order.
 
 A *run* is the payload of TCP segments that follow each other without a gap, in one direction of one
-connection, with no payload of the other direction captured between them. A SYN, FIN or RST without payload
-has a row of its own. Retransmissions, overlaps and reordering stay as they are, and end a run.
+connection, with no payload of the other direction captured between them. All have the same ACK number: their
+sender saw nothing new meanwhile. A SYN, FIN or RST without payload has a row of its own. Retransmissions,
+overlaps and reordering stay as they are, and end a run.
 
 A run may end anywhere else too: at the end of a file, share or window, after `MAX_RUN` bytes, at a pause of
 `MAX_PAUSE`. Two rows that could be one mean the same as one.
@@ -44,6 +45,8 @@ SEGMENTS = pa.schema(
         pa.field("order", pa.int64(), nullable=False),
         # Of the first byte of payload; without payload, of the SYN, FIN or RST itself.
         pa.field("sequence", pa.uint32(), nullable=False),
+        # Of all its packets: how far the sender had seen the other direction, as a sequence number; -1: none.
+        pa.field("ack", pa.int64(), nullable=False),
         # SYN belongs before the payload, FIN after it.
         pa.field("flags", pa.uint8(), nullable=False),
         # Bytes that followed the payload on the wire, and that the snap length cut.
@@ -117,6 +120,7 @@ def runs(window: Window, packets: Packets, base: int) -> pa.RecordBatch:
             pa.array(packets.time[closing]),
             pa.array(packets.order[opening] + base),
             pa.array(packets.sequence[opening]),
+            pa.array(packets.ack[opening]),
             pa.array(flags),
             pa.array(packets.missing[closing].astype(np.uint32)),
             pa.array((last - first + 1).astype(np.uint32)),
@@ -142,14 +146,14 @@ def _breaks(packets: Packets, sort: Column) -> Column:
     if not len(sort):
         return sort
     ends, from_low = packets.ends[:, sort], packets.from_low[sort]
-    sequence, flags = packets.sequence[sort], packets.flags[sort]
+    sequence, flags, ack = packets.sequence[sort], packets.flags[sort], packets.ack[sort]
     size, missing = packets.size[sort], packets.missing[sort]
     alone = size == 0
     new = np.ones(len(sort), np.bool_)
     new[1:] = (ends[:, 1:] != ends[:, :-1]).any(axis=0) | (from_low[1:] != from_low[:-1])
     new[1:] |= sequence[1:] != sequence[:-1] + size[:-1].astype(np.uint32)
     new[1:] |= (missing[:-1] > 0) | (flags[:-1] & (FIN | RST) != 0) | (flags[1:] & SYN != 0)
-    new[1:] |= alone[1:] | alone[:-1]
+    new[1:] |= alone[1:] | alone[:-1] | (ack[1:] != ack[:-1])
     new[1:] |= np.abs(np.diff(packets.time[sort])) > MAX_PAUSE
     begin = np.cumsum(size) - size
     since = begin - np.maximum.accumulate(np.where(new, begin, 0))

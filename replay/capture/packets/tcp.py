@@ -14,11 +14,14 @@ from replay.capture.files.window import Column, Records, Window
 from replay.capture.packets.ip import Transport, transport, unreadable
 
 FIN, SYN, RST = 1, 2, 4
+_ACK = 16
+NO_ACK = -1
+"""In place of an acknowledgment number that is not valid."""
 _HEADER = np.dtype(
     {
-        "names": ["source", "destination", "sequence", "offset", "flags"],
-        "formats": [">u2", ">u2", ">u4", "u1", "u1"],
-        "offsets": [0, 2, 4, 12, 13],
+        "names": ["source", "destination", "sequence", "ack", "offset", "flags"],
+        "formats": [">u2", ">u2", ">u4", ">u4", "u1", "u1"],
+        "offsets": [0, 2, 4, 8, 12, 13],
         "itemsize": 14,
     }
 )
@@ -50,6 +53,8 @@ class Packets:
     """(5, n): the lower address in two halves, the higher one in two; IP version, lower port, higher port."""
     from_low: Column
     sequence: Column
+    ack: Column
+    """What its sender had seen of the other direction: the next sequence number, or `NO_ACK`."""
     flags: Column
     """FIN, SYN and RST, as above."""
     begin: Column
@@ -114,6 +119,7 @@ def _segments(window: Window, records: Records, rows: Column, found: Transport) 
         ends=ends,
         from_low=from_low,
         sequence=header["sequence"].astype(np.uint32) + opening.astype(np.uint32),
+        ack=np.where(header["flags"] & _ACK != 0, header["ack"].astype(np.int64), NO_ACK),
         flags=flags,
         begin=begin,
         size=size,

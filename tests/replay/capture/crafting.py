@@ -39,12 +39,13 @@ def capture(name: str) -> bytes:
 
 
 def take_apart(data: bytes) -> list[Frame]:
-    """Read a little-endian capture in microseconds of Ethernet or SLL2, down to its IP packets."""
-    header = {ETHERNET: 14, SLL2: 20}[int.from_bytes(data[20:24], "little")]
+    """Read a little-endian capture of Ethernet, SLL2 or raw IP, down to its IP packets."""
+    header = {ETHERNET: 14, SLL2: 20, RAW: 0}[int.from_bytes(data[20:24], "little")]
+    unit = 1 if data.startswith(b"\x4d\x3c\xb2\xa1") else 1000
     frames, place = [], 24
     while place < len(data):
-        second, micro, captured, length = struct.unpack_from("<4I", data, place)
-        time = second * _SECOND + micro * 1000
+        second, fraction, captured, length = struct.unpack_from("<4I", data, place)
+        time = second * _SECOND + fraction * unit
         place += 16
         frames.append(Frame(time, data[place + header : place + captured], length - header))
         place += captured

@@ -26,10 +26,18 @@ class Row:
     flags: int = 0
     missing: int = 0
     packets: int = 1
+    ack: int = -1
 
 
 def row(
-    *, client: bool, sequence: int, payload: bytes = b"", flags: int = 0, time: int = 1, missing: int = 0
+    *,
+    client: bool,
+    sequence: int,
+    payload: bytes = b"",
+    flags: int = 0,
+    time: int = 1,
+    missing: int = 0,
+    ack: int = -1,
 ) -> Row:
     """A row of one connection, client 10.0.0.1:50000, broker 10.0.0.2:9092."""
     return Row(
@@ -44,6 +52,7 @@ def row(
         payload=payload,
         flags=flags,
         missing=missing,
+        ack=ack,
     )
 
 
@@ -70,6 +79,7 @@ def _rows(reader: dpkt.pcap.Reader) -> Iterator[Row]:
             sequence=tcp.seq,
             payload=bytes(tcp.data),
             flags=flags,
+            ack=tcp.ack if tcp.flags & dpkt.tcp.TH_ACK else -1,
         )
 
 
@@ -82,6 +92,7 @@ def batch(rows: Iterable[Row]) -> pa.RecordBatch:
         "end_time": [one.time for one in listed],
         "order": list(range(len(listed))),
         "sequence": [one.sequence for one in listed],
+        "ack": [one.ack for one in listed],
         "flags": [one.flags for one in listed],
         "missing": [one.missing for one in listed],
         "packets": [one.packets for one in listed],

@@ -26,6 +26,7 @@ class Run:
     time: int
     end_time: int
     sequence: int
+    ack: int
     flags: int
     missing: int
     packets: int
@@ -62,6 +63,7 @@ def runs(frames: Iterable[Frame]) -> dict[tuple[str, str], list[Run]]:
             frame.time,
             frame.time,
             (tcp.seq + (bool(flags & 2) and wire > 0)) % 2**32,
+            tcp.ack if tcp.flags & 16 else -1,
             flags,
             missing,
             1,
@@ -81,6 +83,7 @@ def join(rows: Iterable[Run]) -> list[Run]:
             and last.payload
             and row.payload
             and last.from_low == row.from_low
+            and last.ack == row.ack
             and not last.missing
             and not last.flags & 5
             and not row.flags & 2

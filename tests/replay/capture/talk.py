@@ -23,7 +23,7 @@ def response(correlation_id: int, body: bytes = b"\0" * 6) -> bytes:
 
 
 class Talk:
-    """Rows of a connection, sequence numbers counted on."""
+    """Rows of a connection, sequence and ACK numbers counted on."""
 
     def __init__(self, *, syn: bool = True) -> None:
         self.rows: list[Row] = []
@@ -32,7 +32,7 @@ class Talk:
         if syn:
             self.rows += [
                 row(client=True, sequence=999, flags=SYN),
-                row(client=False, sequence=1999, flags=SYN),
+                row(client=False, sequence=1999, flags=SYN, ack=1000),
             ]
 
     def say(self, payload: bytes, *, client: bool, lost: bool = False, cut_to: int | None = None) -> "Talk":
@@ -46,6 +46,7 @@ class Talk:
                     payload=kept,
                     missing=len(payload) - len(kept),
                     time=self.time,
+                    ack=self.next[not client],
                 )
             )
         self.next[client] += len(payload)

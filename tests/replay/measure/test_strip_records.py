@@ -48,6 +48,7 @@ def batch(*rows: tuple[bool, bytes], connections: Iterable[bytes] = ()) -> pa.Re
                 "end_time": 1,
                 "order": at,
                 "sequence": 0,
+                "ack": 0,
                 "flags": 0,
                 "missing": 0,
                 "packets": 1,

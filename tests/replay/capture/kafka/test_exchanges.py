@@ -152,7 +152,13 @@ def _wrapped(rows: Sequence[Row]) -> list[Row]:
     for one in rows:
         first.setdefault((one.connection, one.from_low), one.sequence)
     return [
-        replace(one, sequence=(one.sequence - first[one.connection, one.from_low] - 1000) & 0xFFFF_FFFF)
+        replace(
+            one,
+            sequence=(one.sequence - first[one.connection, one.from_low] - 1000) & 0xFFFF_FFFF,
+            ack=(one.ack - first[one.connection, not one.from_low] - 1000) & 0xFFFF_FFFF
+            if one.ack > 0
+            else -1,
+        )
         for one in rows
     ]
 

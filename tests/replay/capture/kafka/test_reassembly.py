@@ -3,7 +3,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.capture.kafka.reassembly import TURNS, WINDOW, Reassembly
+from replay.capture.kafka.reassembly import LATE, TURNS, WINDOW, Reassembly
 
 
 class Stream:
@@ -11,23 +11,28 @@ class Stream:
 
     def __init__(self) -> None:
         self.parts: list[bytes | tuple[int, bool]] = []
+        self.pending = False
         self.begun = False
-        self.turns = 0
+        self.position = -1
 
-    def begin(self) -> None:
-        self.begun = True
+    def begin(self, sequence: int, *, whole: bool) -> None:
+        self.begun = whole
+        self.position = sequence
 
-    def turn(self) -> None:
-        self.turns += 1
-
-    def data(self, view: memoryview, time: int, end_time: int) -> None:
+    def data(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
+        self._advance(len(view), end)
         if self.parts and isinstance(last := self.parts[-1], bytes):
             self.parts[-1] = last + bytes(view)
         else:
             self.parts.append(bytes(view))
 
-    def gap(self, size: int, *, cut: bool) -> None:
+    def gap(self, size: int, end: int, *, cut: bool) -> None:
+        self._advance(size, end)
         self.parts.append((size, cut))
+
+    def _advance(self, size: int, end: int) -> None:
+        self.position = self.position + size & 0xFFFF_FFFF
+        assert self.position == end
 
 
 def _started(sequence: int = 100) -> tuple[Reassembly, Stream]:
@@ -38,7 +43,7 @@ def _started(sequence: int = 100) -> tuple[Reassembly, Stream]:
 
 
 def _push(reassembly: Reassembly, sequence: int, payload: bytes, missing: int = 0) -> bool:
-    return reassembly.push(sequence & 0xFFFF_FFFF, memoryview(payload), missing, 1, 2, 1)
+    return reassembly.push(sequence & 0xFFFF_FFFF, memoryview(payload), missing, 1, 2, -1, 1)
 
 
 def test_in_order() -> None:
@@ -80,22 +85,22 @@ def test_sequence_numbers_wrap() -> None:
     assert stream.parts == [b"abcdef"]
 
 
-def test_turns_are_told_of_what_was_held() -> None:
-    reassembly, stream = _started()
-    for place in range(3):
-        _push(reassembly, 101 + place, b"x")
-        reassembly.other_spoke(10, turned=True)
-    _push(reassembly, 100, b"x")
-    assert (stream.parts, stream.turns) == ([b"xxxx"], 2)
-
-
 def test_a_hole_is_given_up_when_the_other_side_goes_on() -> None:
     reassembly, stream = _started()
     _push(reassembly, 110, b"later")
     for _ in range(TURNS):
         assert stream.parts == []
-        reassembly.other_spoke(10, turned=True)
+        reassembly.other_spoke(10, LATE + 2, turned=True)
     assert stream.parts == [(10, False), b"later"]
+
+
+def test_a_hole_is_not_given_up_before_what_is_captured_late_can_have_come() -> None:
+    reassembly, stream = _started()
+    _push(reassembly, 103, b"def")
+    for _ in range(2 * TURNS):
+        reassembly.other_spoke(10, LATE, turned=True)
+    _push(reassembly, 100, b"abc")
+    assert stream.parts == [b"abcdef"]
 
 
 def test_a_hole_is_given_up_after_a_window_of_bytes() -> None:
