@@ -1,0 +1,253 @@
+"""Puts the two directions of a connection into one order: that in which its client and broker acted.
+
+An ACK number says what its sender had seen (RFC 9293, 3.4). So a piece of one direction comes after all
+bytes of the other one that it acknowledges, whenever these were captured: late, by another tap, or with
+another clock. Pieces of which neither acknowledges the other were sent at the same time; they stay as
+captured.
+
+The times that go out are in this order, too. If an ACK shows that the clock of one direction is behind that
+of the other one, times are moved. See `Clocks`.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from replay.capture.kafka.reassembly import FAR_AHEAD, distance
+
+MOST_BYTES: Final = 64 << 20
+"""Most bytes that wait for what they acknowledge. Then that counts as not captured."""
+_MOST_PIECES: Final = 1 << 16
+_STEP: Final = 1_000_000_000
+"""A clock that goes back by so many ns was set. Its times are left as they are."""
+_LOOSER: Final = 10_000
+"""Clocks may drift apart by one ns in this many (100 ppm). What is known of them gets so much less exact."""
+_UNKNOWN: Final = 1 << 62
+
+
+class Receiver(Protocol):
+    """Gets one direction in its place between the pieces of the other one."""
+
+    def begin(self) -> None:
+        """Note that the stream is captured from its first byte on (its SYN was captured)."""
+
+    def data(self, view: memoryview, time: int, end_time: int) -> None:
+        """Read the next bytes. Times are those of the run's first and last packet, see `Clocks`."""
+
+    def gap(self, size: int, *, cut: bool) -> None:
+        """Note that the next `size` bytes are missing; `cut`: the snap length cut them."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A run that waits for what it acknowledges, or a gap (without a payload) behind one."""
+
+    payload: memoryview | None
+    size: int
+    """Of a gap."""
+    cut: bool
+    time: int
+    end_time: int
+    ack: int
+    end: int
+
+
+class Clocks:
+    """The clocks by which the two directions were captured.
+
+    A response can't come before its request, nor the next request before the response that it acknowledges. So
+    each turn bounds how far one clock is ahead of the other. Of what is possible the least is taken, so a
+    single clock is not corrected. It may be too little by the shortest time of a round trip.
+    """
+
+    __slots__ = ("_at", "_least", "_most", "ahead", "last", "speaker")
+
+    def __init__(self) -> None:
+        self.ahead = 0
+        """How far the clock of the second direction is ahead of that of the first one, in ns."""
+        self.last = 0
+        """Time of the last packet so far, in ns since 1970."""
+        self.speaker: Stream | None = None
+        """Where it came from."""
+        self._least = -_UNKNOWN
+        self._most = _UNKNOWN
+        self._at = 0
+
+    def turn(self, before: int, time: int, *, second: bool) -> None:
+        """Note what two clocks said of a packet, and of the last one that it acknowledges.
+
+        Args:
+            before: captured time of the last one that it acknowledges, in ns since 1970.
+            time: its own captured time.
+            second: it was sent in the second direction.
+        """
+        looser = abs(time - self._at) // _LOOSER
+        self._at = time
+        if second:
+            self._least, self._most = self._least - looser, min(self._most + looser, time - before)
+        else:
+            self._least, self._most = max(self._least - looser, before - time), self._most + looser
+        self.ahead = sorted((self._least, 0, self._most))[1]
+
+    def tell(self, stream: "Stream", time: int, end_time: int) -> tuple[int, int]:
+        """Return a piece's times by the clock of the first direction, none before those of the last piece."""
+        if stream.second:
+            time, end_time = time - self.ahead, end_time - self.ahead
+        earliest = self.last + (self.speaker is not stream)
+        if time < earliest < time + _STEP:
+            time = earliest
+        self.last = end_time = max(time, end_time)
+        self.speaker = stream
+        return time, end_time
+
+
+class Stream:
+    """One direction: what `reassembly.Reassembly` puts in order goes out when its turn has come.
+
+    Args:
+        receiver: gets it.
+        clocks: those of both directions.
+        second: which direction it is, for `clocks`.
+    """
+
+    __slots__ = (
+        "_clocks",
+        "closed_time",
+        "closing",
+        "end",
+        "last_time",
+        "other",
+        "pending",
+        "position",
+        "queue",
+        "queued_bytes",
+        "receiver",
+        "second",
+    )
+
+    other: "Stream"
+    """The other direction."""
+
+    def __init__(self, receiver: Receiver, clocks: Clocks, *, second: bool) -> None:
+        self.receiver = receiver
+        self.second = second
+        self.pending = False
+        """Bytes were captured, but it is not known yet where the stream begins."""
+        self.closed_time = 0
+        """Time of its FIN or RST, 0 without one."""
+        self._clocks = clocks
+        self.closing = -1
+        """ACK number of its FIN or RST."""
+        self.end = -1
+        self.position = -1
+        """Sequence number after the last byte that went out, -1 if unknown."""
+        self.last_time = 0
+        """Captured time of that byte."""
+        self.queue: deque[_Piece] = deque()
+        self.queued_bytes = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether pieces wait for what they acknowledge."""
+        return bool(self.queue)
+
+    def begin(self, sequence: int, *, whole: bool) -> None:
+        """See `reassembly.Sink`."""
+        self.pending = False
+        self.position = sequence
+        if whole:
+            self.receiver.begin()
+
+    def data(  # once for every row: keywords would cost as much as the work itself
+        self, view: memoryview, time: int, end_time: int, ack: int, end: int
+    ) -> None:
+        """See `reassembly.Sink`."""
+        if self.queue or self._is_early(ack):
+            self.queue.append(_Piece(view, 0, False, time, end_time, ack, end))
+            self.queued_bytes += len(view)
+        else:
+            self._out(view, time, end_time, ack, end)
+
+    def gap(self, size: int, end: int, *, cut: bool) -> None:
+        """See `reassembly.Sink`."""
+        if self.queue:
+            self.queue.append(_Piece(None, size, cut, 0, 0, -1, end))
+        else:
+            self.position = end
+            self.receiver.gap(size, cut=cut)
+
+    def fin(self, sequence: int) -> None:
+        """Note where the stream ends. Its FIN is acknowledged like a byte (RFC 9293, 3.4)."""
+        self.end = sequence
+
+    def close(self, time: int, ack: int) -> None:
+        """Note a FIN or RST. It comes after what it acknowledges, as a piece does."""
+        if not self.closed_time:
+            self.closed_time = time - self._clocks.ahead if self.second else time
+            self.closing = ack
+            if ack >= 0 and not self._is_early(ack):
+                self.close_after_last()
+
+    def _is_early(self, ack: int) -> bool:
+        """Return whether bytes of the other direction that are acknowledged have not gone out yet."""
+        other = self.other
+        if ack < 0 or ack == other.position:
+            return False
+        if other.position < 0:
+            if other.pending:
+                return True
+            # The capture begins here: what was acknowledged before is not in it.
+            other.position = ack
+            return False
+        ahead = distance(ack, other.position)
+        return 0 < ahead <= FAR_AHEAD and not (ahead == 1 and other.position == other.end)
+
+    def _out(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
+        clocks, other = self._clocks, self.other
+        if clocks.speaker is other and ack == other.position:
+            clocks.turn(other.last_time, time, second=self.second)
+        self.position = end
+        self.last_time = end_time
+        self.receiver.data(view, *clocks.tell(self, time, end_time))
+        if self.closed_time:
+            self.close_after_last()
+        if other.closing >= 0 and distance(other.closing, end) >= 0:
+            other.close_after_last()
+
+    def close_after_last(self) -> None:
+        """Move the time of the FIN or RST behind the last piece."""
+        if self._clocks.last - self.closed_time < _STEP:
+            self.closed_time = max(self.closed_time, self._clocks.last)
+
+    def is_next(self) -> bool:
+        """Return whether the first piece that waits needs not wait any more."""
+        return bool(self.queue) and not self._is_early(self.queue[0].ack)
+
+    def next_time(self) -> int:
+        """Return the time of the first piece that waits."""
+        return self.queue[0].time - (self._clocks.ahead if self.second else 0)
+
+    def release_first(self) -> None:
+        """Let the first piece that waits out."""
+        piece = self.queue.popleft()
+        if piece.payload is None:
+            self.position = piece.end
+            self.receiver.gap(piece.size, cut=piece.cut)
+        else:
+            self.queued_bytes -= len(piece.payload)
+            self._out(piece.payload, piece.time, piece.end_time, piece.ack, piece.end)
+
+
+def release(one: Stream, another: Stream, *, everything: bool = False) -> None:
+    """Let all pieces out whose turn has come; `everything`: what the others wait for was not captured."""
+    pair = one, another
+    while waiting := [stream for stream in pair if stream.queue]:
+        ready = [stream for stream in waiting if stream.is_next()]
+        # Two directions that wait for each other: ACK numbers that can't be. Times decide.
+        if not ready and not everything and len(waiting) < len(pair) and not _too_much(waiting[0]):
+            return
+        min(ready or waiting, key=Stream.next_time).release_first()
+
+
+def _too_much(stream: Stream) -> bool:
+    return stream.queued_bytes > MOST_BYTES or len(stream.queue) > _MOST_PIECES
