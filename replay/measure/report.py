@@ -76,6 +76,8 @@ _SECOND: Final = 1_000_000_000
 _BETWEEN_FILES: Final = 10 * _SECOND
 """Where one file ends and the next one begins later than this, nothing was captured in between. Files of a
 ring follow each other with the next packet, and consumers fetch twice a second."""
+_APART: Final = 1_000_000
+"""Clocks that are fewer ns apart are taken for one: a card's queues, or the cores of a machine."""
 
 Group: TypeAlias = Mapping[str, Any]
 """`GROUPED` and `SUMMED`, `count` (of rows), and `details` (the values of `detail` that are not null)."""
@@ -210,6 +212,7 @@ def _input(found: _Collected) -> Input:
         gaps=sum(end.gaps for end in found.ends),
         unpaired_requests=found.rows["request"],
         unpaired_responses=found.rows["response"],
+        clocks_apart_seconds=_clocks_apart(found.ends) / _SECOND,
         problems=problems,
     )
 
@@ -239,6 +242,11 @@ def _both_sides(found: _Collected) -> list[BothSides]:
         BothSides(client_side=client_side, broker_side=broker_side, connections=count, fetch_bytes=fetched)
         for (client_side, broker_side), (count, fetched) in sorted(gateways.items())
     ]
+
+
+def _clocks_apart(ends: Iterable[ConnectionEnd]) -> int:
+    apart = max((abs(end.clocks_apart) for end in ends if not end.reason), default=0)
+    return apart if apart >= _APART else 0
 
 
 def _by_client(found: _Collected) -> list[ClientRow]:

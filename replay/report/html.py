@@ -32,6 +32,7 @@ from replay.report.wording import (
     SAVED,
     SHARES,
     captured,
+    clocks,
     decided,
     how_sure,
     limits,
@@ -427,5 +428,7 @@ def _reading(report: Report) -> Markup:
     ]
     if halves := unpaired(report):
         words.append(f"Incomplete: {halves}.")
+    if apart := clocks(report):
+        words.append(f"{apart}.")
     content = [plots.share(readable["ratio"]), _table(("Part",), ("Bytes", "Share"), rows)]
     return _section("How much could be read", content, *words)

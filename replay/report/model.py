@@ -102,6 +102,9 @@ class Input(TypedDict):
     gaps: int
     unpaired_requests: int
     unpaired_responses: int
+    clocks_apart_seconds: float
+    """How far apart, at least, the clocks of the two directions were, in the connection where it was most; 0
+    if one clock explains all times."""
     problems: list[Problem]
 
 

@@ -29,6 +29,7 @@ from replay.report.wording import (
     SAVED,
     SHARES,
     captured,
+    clocks,
     decided,
     how_sure,
     limits,
@@ -218,6 +219,8 @@ def _reading(report: Report) -> Text:
         text.append("; not: " + ", ".join(f"{shown(reason)} {size(count)}" for reason, count in reasons))
     if halves := unpaired(report):
         text.append(f". {halves}")
+    if apart := clocks(report):
+        text.append(f". {apart}")
     for problem in problems[:PROBLEMS]:
         where = f"{shown(problem['file'])}: " if problem["file"] else ""
         text.append(f"\n{where}{shown(problem['problem'])}", style="yellow")

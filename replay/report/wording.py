@@ -290,6 +290,12 @@ def unpaired(report: Report) -> str:
     return ", ".join(f"{plural(count, noun)} {which}" for count, noun, which in halves if count)
 
 
+def clocks(report: Report) -> str:
+    """Say how far apart the clocks of the two directions were; "" if there was one clock."""
+    apart = report["input"]["clocks_apart_seconds"]
+    return f"The clocks of requests and responses are {apart * 1000:,.0f} ms apart" if apart else ""
+
+
 def session_counts(report: Report) -> str:
     """Describe the eligible fetches as they went through sessions."""
     actual, sessions = report["fetch"]["actual"], report["fetch"]["sessions"]

@@ -21,7 +21,7 @@ _MOST_PIECES: Final = 1 << 16
 _STEP: Final = 1_000_000_000
 """A clock that goes back by so many ns was set. Its times are left as they are."""
 _LOOSER: Final = 10_000
-"""Clocks may drift apart by one ns in this many (100 ppm). What is known of them gets so much less exact."""
+"""Clocks may drift apart by one ns in this many (100 ppm). So what is known gets less exact."""
 _UNKNOWN: Final = 1 << 62
 
 
@@ -55,8 +55,8 @@ class _Piece:
 class Clocks:
     """The clocks by which the two directions were captured.
 
-    A response can't come before its request, nor the next request before the response that it acknowledges. So
-    each turn bounds how far one clock is ahead of the other. Of what is possible the least is taken, so a
+    A response can't come before its request, nor the next request before the response that it acknowledges.
+    So each turn bounds how far one clock is ahead of the other. Of what is possible the least is taken, so a
     single clock is not corrected. It may be too little by the shortest time of a round trip.
     """
 
@@ -114,7 +114,7 @@ class Stream:
         "_clocks",
         "closed_time",
         "closing",
-        "end",
+        "fin_at",
         "last_time",
         "other",
         "pending",
@@ -138,7 +138,7 @@ class Stream:
         self._clocks = clocks
         self.closing = -1
         """ACK number of its FIN or RST."""
-        self.end = -1
+        self.fin_at = -1
         self.position = -1
         """Sequence number after the last byte that went out, -1 if unknown."""
         self.last_time = 0
@@ -178,7 +178,7 @@ class Stream:
 
     def fin(self, sequence: int) -> None:
         """Note where the stream ends. Its FIN is acknowledged like a byte (RFC 9293, 3.4)."""
-        self.end = sequence
+        self.fin_at = sequence
 
     def close(self, time: int, ack: int) -> None:
         """Note a FIN or RST. It comes after what it acknowledges, as a piece does."""
@@ -200,7 +200,7 @@ class Stream:
             other.position = ack
             return False
         ahead = distance(ack, other.position)
-        return 0 < ahead <= FAR_AHEAD and not (ahead == 1 and other.position == other.end)
+        return 0 < ahead <= FAR_AHEAD and not (ahead == 1 and other.position == other.fin_at)
 
     def _out(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
         clocks, other = self._clocks, self.other

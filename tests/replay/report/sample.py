@@ -113,6 +113,7 @@ def report() -> Report:
             "gaps": 3,
             "unpaired_requests": 9,
             "unpaired_responses": 1,
+            "clocks_apart_seconds": 0.0,
             "problems": [
                 {
                     "file": "captures/node-7.pcap03",
@@ -243,6 +244,7 @@ def empty() -> Report:
             "gaps": 0,
             "unpaired_requests": 0,
             "unpaired_responses": 0,
+            "clocks_apart_seconds": 0.0,
             "problems": [],
         },
         "fetch": nothing,
