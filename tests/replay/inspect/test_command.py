@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import replay
 from replay.capture.files.sources import expand
 from replay.cli import main
 from replay.inspect import render
@@ -180,6 +181,8 @@ def test_a_port_is_hinted_at_where_nothing_looks_like_kafka(
 def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for package in ("capture", "inspect"):  # importing them anew would change these
+        monkeypatch.setattr(replay, package, sys.modules[f"replay.{package}"])
     for name in [name for name in sys.modules if name.startswith(("replay.capture", "replay.inspect"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

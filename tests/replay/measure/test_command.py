@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import replay
 from replay import cli
 from replay.capture.files.sources import Source
 from replay.measure import command
@@ -129,6 +130,8 @@ def test_without_java_it_fails_in_one_line(
 def test_without_the_extra_it_is_said_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for package in ("capture", "measure"):  # importing them anew would change these
+        monkeypatch.setattr(replay, package, sys.modules[f"replay.{package}"])
     monkeypatch.delitem(sys.modules, "replay.measure.command")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for name in [name for name in sys.modules if name.startswith("replay.capture")]:
