@@ -13,6 +13,7 @@ Of each connection a few exchanges are kept, chosen by a hash of what is the sam
 choose the same ones, wherever the capture began.
 """
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from replay.capture.kafka.exchange import Exchange
 
 SAMPLED: Final = 12
 """Exchanges that are kept of each connection."""
+MOST: Final = 2_000
+"""Connections that are compared: those of most exchanges. Both sides of a gateway have the same number."""
 _LEAST: Final = 8
 """Two connections with fewer exchanges in common are not compared."""
 _WITHIN: Final = 0.8
@@ -38,11 +41,14 @@ class Sample:
     def __init__(self) -> None:
         self._kept: dict[int, Kept] = {}
         self._worst = -1
+        self.exchanges = 0
+        """Those that were added, with request and response."""
 
     def add(self, exchange: Exchange) -> None:
         """Keep an exchange, if it is one of those to keep."""
         if not (exchange.request_time and exchange.response_time):
             return
+        self.exchanges += 1
         rank = _rank(exchange)
         if len(self._kept) >= SAMPLED:
             if rank >= self._worst:
@@ -74,7 +80,13 @@ class Sampled:
 
     connection: str
     client_id: str
+    exchanges: int
     kept: list[Kept]
+
+
+def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
+    """Return the connections of most exchanges, at most `MOST`. Parts of them may be chosen before."""
+    return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 
 
 def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:

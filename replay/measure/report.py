@@ -16,7 +16,7 @@ from replay.capture.files.counts import FileCounts, joined_stretches
 from replay.capture.kafka.connection import TLS
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.measure import sums
-from replay.measure.both_sides import Sampled, pairs
+from replay.measure.both_sides import Sampled, busiest, pairs
 from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.limits import WORST, Counted
 from replay.measure.modelled import modelled
@@ -225,6 +225,7 @@ def _both_sides(found: _Collected) -> list[BothSides]:
         Sampled(
             connection=end.connection,
             client_id=end.client_id,
+            exchanges=digest["exchanges"],
             kept=[
                 (key, version, number, asked, answered)
                 for key, version, number, asked, answered in digest["sample"]
@@ -234,7 +235,7 @@ def _both_sides(found: _Collected) -> list[BothSides]:
         if digest["sample"]
     )
     gateways: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for outer, inner in pairs(sampled):
+    for outer, inner in pairs(busiest(sampled)):
         gateway = gateways[brokers[outer], brokers[inner]]
         gateway[0] += 1
         gateway[1] += bytes_of.get(inner, 0)

@@ -101,6 +101,7 @@ class _Connection:
             **digest.detail(),
             "differing": ending.differing,
             "saved_by_other": self._saved_by_other,
+            "exchanges": self._sample.exchanges,
             "sample": self._sample.values(),
         }
         self.writer.detail("connection", end.connection, end, json.dumps(detail, separators=(",", ":")))

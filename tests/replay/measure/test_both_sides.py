@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from replay.capture.kafka.exchange import Exchange
-from replay.measure.both_sides import SAMPLED, Sample, Sampled, pairs
+from replay.measure.both_sides import MOST, SAMPLED, Sample, Sampled, busiest, pairs
 from replay.report.model import actual_bytes
 from tests.replay.tables import CAPTURES, measured
 
@@ -23,7 +23,9 @@ def sampled(connection: str, exchanges: list[tuple[int, int, int]], client_id: s
     sample = Sample()
     for values in exchanges:
         sample.add(exchange(*values))
-    return Sampled(connection=connection, client_id=client_id, kept=sample.values())
+    return Sampled(
+        connection=connection, client_id=client_id, exchanges=sample.exchanges, kept=sample.values()
+    )
 
 
 def polling(count: int, *, begin: int = SECOND, first: int = 1) -> list[tuple[int, int, int]]:
@@ -87,6 +89,18 @@ def test_a_sample_is_bounded_and_does_not_depend_on_order() -> None:
 
     assert len(first) == SAMPLED
     assert sorted(first) == sorted(second)
+
+
+def test_only_the_busiest_connections_are_compared() -> None:
+    many = [
+        Sampled(connection=f"{number}", client_id="id", exchanges=number % 97, kept=[])
+        for number in range(MOST + 500)
+    ]
+    chosen = busiest(many)
+
+    assert len(chosen) == MOST
+    assert busiest(busiest(many[:1_000]) + busiest(many[1_000:])) == chosen
+    assert min(one.exchanges for one in chosen) >= max(one.exchanges for one in many if one not in chosen)
 
 
 def test_what_has_no_response_is_not_sampled() -> None:

@@ -59,7 +59,13 @@ def group(**more: Any) -> Group:
 
 def ended(**more: Any) -> Group:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", **more)
-    detail = {"end": end_to_json(end), **Digest("c").detail(), "saved_by_other": 0, "sample": []}
+    detail = {
+        "end": end_to_json(end),
+        **Digest("c").detail(),
+        "saved_by_other": 0,
+        "exchanges": 0,
+        "sample": [],
+    }
     return group(row="connection", connection="c", details=[json.dumps(detail)])
 
 
