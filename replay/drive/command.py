@@ -317,6 +317,8 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
     if not report["planned"]:
         most = _most(report["left_out"])
         why = f"none of the requests can be sent ({most}); the report lists what was left out"
+        if report["missing_topics"] and not args.create_topics:
+            why += "; --create-topics creates missing topics"
         return _complain(f"nothing to play: {why}", EXIT_PARTLY)
     if report["timed_out"]:
         return EXIT_SILENT

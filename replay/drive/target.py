@@ -42,7 +42,7 @@ _CREATE_TOPICS_VERSIONS: Final = (2, 4)
 """Brokers from 1.0 to 4.3 speak one of these versions; they differ in what their fields may be."""
 TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE_SECONDS: Final = 30.0
-_CREATE_POLL_SECONDS: Final = 0.1
+_CREATE_POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,9 @@ async def look(
         await _describe(connection, target, sorted({*names, *(create or ())}))
         missing = {name: count for name, count in (create or {}).items() if name not in target.topics}
         if missing:
-            await _create(connection, target, missing)
+            await connection.finish()  # a login may end while the topics are created
+            await _create(target, missing)
+            connection = await access.connect(address)
         if offsets:
             await _find_offsets(connection, target)
     except ProtocolError as error:
@@ -247,7 +249,7 @@ def _read_topic(reader: _Reader) -> Topic:
     return topic
 
 
-async def _create(connection: TargetConnection, target: Target, topics: Mapping[str, int]) -> None:
+async def _create(target: Target, topics: Mapping[str, int]) -> None:
     """Create topics, and wait until each partition has a leader that responds with its offsets.
 
     Metadata tells of a leader before it knows itself that it leads: until then it responds with errors.
@@ -255,16 +257,13 @@ async def _create(connection: TargetConnection, target: Target, topics: Mapping[
     lowest, highest = target.versions.get(ApiKey.CREATE_TOPICS, (0, -1))
     version = min(highest, _CREATE_TOPICS_VERSIONS[1])
     if version < max(lowest, _CREATE_TOPICS_VERSIONS[0]):
-        raise TargetError(
-            f"{connection.address}: speaks no CreateTopics of v2 to v4; create the topics yourself"
-        )
+        raise TargetError(f"{target.address}: speaks no CreateTopics of v2 to v4; create the topics yourself")
     address = target.place(target.controller).address  # with ZooKeeper only the controller creates topics
-    peer = connection if address == connection.address else await target.access.connect(address)
+    peer = await target.access.connect(address)
     try:
         response = await peer.ask(ApiKey.CREATE_TOPICS, version, create_request(version, topics))
     finally:
-        if peer is not connection:
-            await peer.finish()
+        await peer.finish()
     for name, error in read_created(response).items():
         if error not in {ErrorCode.NONE, TOPIC_ALREADY_EXISTS}:
             raise TargetError(f"{address}: topic {name} can't be created: error {error_name(error)}")
@@ -273,12 +272,16 @@ async def _create(connection: TargetConnection, target: Target, topics: Mapping[
         async with asyncio.timeout(_CREATE_SECONDS):
             while not all(_serves(target, name, count) for name, count in topics.items()):
                 await asyncio.sleep(_CREATE_POLL_SECONDS)
-                await _describe(connection, target, names)
-                await _find_offsets(connection, target)
+                connection = await target.access.connect(target.address)
+                try:
+                    await _describe(connection, target, names)
+                    await _find_offsets(connection, target)
+                finally:
+                    await connection.finish()
     except TimeoutError:
         waiting = ", ".join(name for name, count in topics.items() if not _serves(target, name, count))
         raise TargetError(
-            f"{connection.address}: no leaders in {_CREATE_SECONDS:.0f} s for the created topics {waiting}"
+            f"{target.address}: no leaders in {_CREATE_SECONDS:.0f} s for the created topics {waiting}"
         ) from None
     target.created = dict(topics)
 

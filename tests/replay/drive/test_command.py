@@ -217,7 +217,8 @@ def test_a_target_without_the_topics_is_reported(capsys: pytest.CaptureFixture[s
 
 NONE_LEFT = (
     "fetchgate replay drive: nothing to play: none of the requests can be sent (Fetch: the target has none "
-    "of its partitions at this broker); the report lists what was left out\n"
+    "of its partitions at this broker); the report lists what was left out; --create-topics creates missing "
+    "topics\n"
 )
 
 
