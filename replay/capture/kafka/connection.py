@@ -179,6 +179,7 @@ class CapturedConnection:
         if flags & SYN:
             if not side.reassembly.syn(sequence - 1 & 0xFFFF_FFFF if size else sequence):
                 return False
+            side.stream.open(time, ack)
             side.syn_ack = ack >= 0
             if self._first_syn is None or (self._first_syn.syn_ack and not side.syn_ack):
                 self._first_syn = side

@@ -72,6 +72,7 @@ class Clocks:
         self._least = -_UNKNOWN
         self._most = _UNKNOWN
         self._at = 0
+        """Time of the last turn by the clock of the first direction."""
 
     def turn(self, before: int, time: int, *, second: bool) -> None:
         """Note what two clocks said of a packet, and of the last one that it acknowledges.
@@ -81,8 +82,9 @@ class Clocks:
             time: its own captured time.
             second: it was sent in the second direction.
         """
-        looser = abs(time - self._at) // _LOOSER
-        self._at = time
+        first = before if second else time
+        looser = abs(first - self._at) // _LOOSER
+        self._at = first
         if second:
             self._least, self._most = self._least - looser, min(self._most + looser, time - before)
         else:
@@ -115,6 +117,7 @@ class Stream:
         "closed_time",
         "closing",
         "fin_at",
+        "first_time",
         "last_time",
         "other",
         "pending",
@@ -142,7 +145,9 @@ class Stream:
         self.position = -1
         """Sequence number after the last byte that went out, -1 if unknown."""
         self.last_time = 0
-        """Captured time of that byte."""
+        """Captured time of that byte, or of the SYN."""
+        self.first_time = 0
+        """Captured time of the first piece that acknowledges anything."""
         self.queue: deque[_Piece] = deque()
         self.queued_bytes = 0
 
@@ -157,6 +162,16 @@ class Stream:
         self.position = sequence
         if whole:
             self.receiver.begin()
+
+    def open(self, time: int, ack: int) -> None:
+        """Note a SYN. If it acknowledges the other one, that stream begins there."""
+        if self.last_time:
+            return
+        if ack >= 0 and self.other.position < 0:
+            self.other.position = ack
+        self.last_time = time
+        if answered := self.other.first_time:
+            self._clocks.turn(time, answered, second=self.other.second)
 
     def data(  # once for every row: keywords would cost as much as the work itself
         self, view: memoryview, time: int, end_time: int, ack: int, end: int
@@ -204,8 +219,10 @@ class Stream:
 
     def _out(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
         clocks, other = self._clocks, self.other
-        if clocks.speaker is other and ack == other.position:
+        if clocks.speaker is not self and ack == other.position and other.last_time:
             clocks.turn(other.last_time, time, second=self.second)
+        if not self.first_time and ack >= 0:
+            self.first_time = time
         self.position = end
         self.last_time = end_time
         self.receiver.data(view, *clocks.tell(self, time, end_time))
