@@ -50,7 +50,7 @@ def test_clocks_that_differ_are_told_and_times_are_by_the_clients(apart: int, sy
     exchanges, end = told(moved(talk(syn=syn).rows, apart * MS))
     assert_complete(exchanges)
     assert abs(end.clocks_apart - apart * MS) <= 1.1 * MS  # one way, and 100 ppm
-    # 100 ppm of the time between two packets. Without a SYN the first response is the first to tell of clocks.
+    # 100 ppm of the time between two packets. Without a SYN the first response tells of clocks first.
     most = 1000 if syn else max(apart, 0) * MS
     for one, truth in zip(exchanges[1:], clean[1:], strict=True):
         assert 0 <= one.request_time - truth.request_time <= most
