@@ -203,7 +203,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:
     work = _work(arguments, scratch)
-    groups = run_on_spark(work, arguments.master, dict(arguments.conf), console)
+    found = run_on_spark(work, arguments.master, dict(arguments.conf), console)
     about = About(
         version=_version(),
         policy=arguments.policy,
@@ -213,7 +213,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         price_per_gb=arguments.price_per_gb,
         max_fetch_bytes=arguments.max_fetch_bytes,
     )
-    result = report(groups.to_pylist(), about)
+    result = report(found, about)
     key = arguments.anonymize_key
     return anonymize.anonymize(result, key or b"") if arguments.anonymize or key else result
 

@@ -58,14 +58,16 @@ _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_by
 
 
 class FetchSums:
-    """The sums of groups of fetches."""
+    """The sums of groups of fetches. The groups of one connection come one after the other."""
 
-    __slots__ = ("_fetch", "_where", "closes", "connections", "passed")
+    __slots__ = ("_fetch", "_last", "_where", "closes", "connections", "passed")
 
     def __init__(self) -> None:
         self._fetch = empty()
         self._where = Where(actual=_no_shares(), predicted=_no_shares())
-        self.connections: set[str] = set()
+        self.connections = 0
+        self._last: tuple[str, ...] = ()
+        """The connection of the last group."""
         self.closes = 0
         self.passed: dict[str, Passed] = {}
         """Fetches that did not go through a session, by reason."""
@@ -80,7 +82,9 @@ class FetchSums:
 
     def add(self, group: Mapping[str, Any]) -> None:
         """Add a group: fetches of the same kind of row and the same eligibility, or closes."""
-        self.connections.add(group["connection"])
+        if (group["connection"],) != self._last:
+            self.connections += 1
+            self._last = (group["connection"],)
         self.closes += group["closes"]
         captured = group["row"] != "closing"
         if captured:
@@ -91,6 +95,23 @@ class FetchSums:
             self._add_passed(group)
         self._add_sessions(group)
         self._add_where(group)
+
+    def merge(self, other: "FetchSums") -> None:
+        """Add the sums of other connections."""
+        self.connections += other.connections
+        self.closes += other.closes
+        for reason, passed in other.passed.items():
+            row = self.passed.setdefault(reason, Passed(exchanges=0, bytes=0))
+            row["exchanges"] += passed["exchanges"]
+            row["bytes"] += passed["bytes"]
+        add(self._fetch, other.fetch())
+        where = other.where()
+        for mine, others in (
+            (self._where["actual"], where["actual"]),
+            (self._where["predicted"], where["predicted"]),
+        ):
+            for name in others:
+                mine[name] += others[name]  # type: ignore[literal-required]  # keys of Shares
 
     def fetch(self) -> FetchReport:
         """Return the sums, with what sessions save."""
@@ -194,6 +215,13 @@ def add_topic(fetch: FetchReport, totals: Mapping[str, Any]) -> None:
     ):
         for name in part:
             part[name] += totals.get(prefix + name, 0)  # type: ignore[literal-required]  # its own names
+
+
+def add(fetch: FetchReport, other: FetchReport) -> None:
+    """Add other sums. What sessions save is not computed."""
+    for part in ("actual", "eligible", "sessions"):
+        for name, count in other[part].items():
+            fetch[part][name] += count  # type: ignore[literal-required]  # keys of its parts
 
 
 def subtract(whole: FetchReport, parts: Iterable[FetchReport]) -> FetchReport:

@@ -151,9 +151,14 @@ class SlotsUse:
 
 
 def simulate(
-    events: Iterable[Event], *, slots: int = SLOTS, shards: int = SHARDS, width: int = 0
+    events: Iterable[Event],
+    *,
+    slots: int = SLOTS,
+    shards: int = SHARDS,
+    width: int = 0,
+    in_order: bool = False,
 ) -> SlotsUse:
-    """Run the events of one broker's sessions, in any order, through a cache.
+    """Run the events of one broker's sessions through a cache. They are sorted first, unless `in_order`.
 
     `width` (ns) is that of the periods of `SlotsUse.over_time`; 0: there are none.
 
@@ -162,7 +167,7 @@ def simulate(
     use, cache, needed = SlotsUse(), FetchSessionCache(slots, shards), _Needed(width)
     wanted: set[str] = set()
     refused: set[str] = set()
-    for time, act, name, size in sorted(events):
+    for time, act, name, size in events if in_order else sorted(events):
         now = time // 1_000_000
         if act == "close":
             wanted.discard(name)

@@ -12,7 +12,8 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets.segments import read
-from replay.measure.report import SUMMED, About, Group, report
+from replay.measure.collected import SUMMED, Group, collect
+from replay.measure.report import About, report
 from replay.measure.rows import RowFilter, file_rows, rows
 from replay.report.model import Filters, Report
 from replay.simulate.engine import Policy
@@ -55,7 +56,12 @@ def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
         yield {**row, **sums, "count": 1, "details": [row["detail"]] if row["detail"] else []}
 
 
+def report_of(groups: Iterable[Group], about: About) -> Report:
+    """The report of a table's groups, made without Spark."""
+    return report(collect(groups), about)
+
+
 def measured(policy: Policy, *captures: Path, price_per_gb: float | None = None) -> Report:
     """What `measure` reports of captures, made without Spark."""
     about = About(version="0", policy=policy, filters=NO_FILTERS, price_per_gb=price_per_gb)
-    return report(single(table(RowFilter(policy=policy), *captures).to_pylist()), about)
+    return report_of(single(table(RowFilter(policy=policy), *captures).to_pylist()), about)

@@ -55,7 +55,7 @@ def _measured(spark: SparkSession, file: str) -> Measured:
     work = Work(keep=Filter(), choice=RowFilter(), topics=frozenset(), sources=tuple(expand([file])))
     about = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
     before, began = _cpu(), time.monotonic()
-    made_report: dict[str, Any] = dict(report(measure(spark, work).to_pylist(), about))
+    made_report: dict[str, Any] = dict(report(measure(spark, work), about))
     seconds = time.monotonic() - began
     return Measured(
         file=file,

@@ -1,17 +1,19 @@
-"""The Spark jobs: from captures, or from a table, to the table of exchanges, and from it to its groups.
+"""The Spark jobs: from captures, or from a table, to the table of exchanges; from it to what a report shows.
 
 One shuffle and one sort bring the segments of each connection together, in order. No connection is held in
 memory as a whole.
 """
 
 import ipaddress
+import json
 import pickle
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -21,10 +23,25 @@ from replay.capture.files.streams import first_line, open_stream
 from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import Filter
-from replay.measure.report import GROUPED, SUMMED
+from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part
 from replay.measure.rows import RowFilter, file_rows, rows
 from replay.measure.strip_records import STRIPPED, restore_records, strip_records
 from replay.measure.table import EXCHANGES, EXCHANGES_RAW, exchanges
+from replay.simulate.session_cache import simulate
+
+_EVENTS: Final = ("broker", "time", "act", "name", "size")
+_PARTS: Final = pa.schema(
+    [
+        *zip(_EVENTS, (pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64()), strict=True),
+        ("part", pa.binary()),
+    ]
+)
+"""Events of sessions; and one row for each task, with what it has collected."""
+_SLOTS: Final = pa.schema([("broker", pa.string()), ("use", pa.binary())])
+_IDS: Final = pa.schema([("id", pa.binary())])
+_MOST_PARTS: Final = 200
+"""The driver gets what so many tasks have collected."""
+_MOST_EVENTS: Final = 10_000
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 Key: TypeAlias = tuple[pa.Scalar, ...]
@@ -62,18 +79,35 @@ def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: in
     return _grouped(spread, partial(_measure_again, keep, choice), choice)
 
 
-def groups(table: DataFrame) -> pa.Table:
-    """Group the table by `GROUPED`; add up `SUMMED`, count the rows, and collect their details."""
+def collected(table: DataFrame, partitions: int) -> Collected:
+    """Collect what the report shows. The driver gets sums, however many connections there are.
+
+    The table is grouped by `GROUPED`, and each task collects the groups of its connections. Then each
+    broker's sessions run through a simulated cache.
+    """
     sums = [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in SUMMED]
-    summed = table.groupBy(*GROUPED).agg(
+    groups = table.groupBy(*GROUPED).agg(
         f.count("*").alias("count"), f.collect_list("detail").alias("details"), *sums
     )
-    return summed.toArrow()
+    spread = groups.repartition(min(partitions, _MOST_PARTS), "connection").sortWithinPartitions("connection")
+    parts = spread.mapInArrow(_collect, from_arrow_schema(_PARTS)).persist(StorageLevel.DISK_ONLY)
+    found = Collected()
+    for row in parts.where("part is not null").select("part").toLocalIterator():  # one after the other
+        found.merge(pickle.loads(row.part))  # noqa: S301 - pickled by our tasks
+    found.fit()
+    events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
+    slots = events.groupBy("broker").applyInArrow(_simulated(found.timeline.width), from_arrow_schema(_SLOTS))
+    for broker, use in zip(*(column.to_pylist() for column in slots.toArrow().columns), strict=True):
+        found.slots[broker] = pickle.loads(use)  # noqa: S301 - as above
+    parts.unpersist()
+    return found
 
 
-def topic_ids(table: DataFrame) -> pa.Table:
-    """Return the details of a table's connections. They hold the names of topic ids."""
-    return table.where("row = 'connection'").select("detail").toArrow()
+def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
+    """Return the ids that some topics have in the captured Metadata responses."""
+    details = table.where("row = 'connection'").select("detail")
+    found = details.mapInArrow(partial(_ids, topics), from_arrow_schema(_IDS)).distinct()
+    return frozenset(found.toArrow().column(0).to_pylist())
 
 
 def _grouped(spread: DataFrame, function: Callable[..., Batches], choice: RowFilter) -> DataFrame:
@@ -129,6 +163,41 @@ def _measure_again(keep: Filter, choice: RowFilter, key: Key, batches: Batches) 
             yield file_rows(batch.column("detail").to_pylist(), choice)
     elif _wanted(keep, key[0].as_py()):
         yield from rows((event for batch in batches for event in exchanges(batch)), choice)
+
+
+def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
+    for found in collect_part((group for batch in batches for group in batch.to_pylist()), _MOST_EVENTS):
+        rows: list[tuple[Any, ...]]
+        if isinstance(found, Collected):
+            rows = [(None, None, None, None, None, pickle.dumps(found))]
+        else:
+            rows = [(broker, *event, None) for broker, event in found]
+        columns = list(zip(*rows, strict=True)) or [()] * len(_PARTS)
+        yield pa.record_batch(
+            [pa.array(column, one.type) for column, one in zip(columns, _PARTS, strict=True)], schema=_PARTS
+        )
+
+
+def _simulated(width: int) -> Callable[[Key, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that runs one broker's sessions through a cache."""
+
+    def over(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        events = (
+            event
+            for batch in batches
+            for event in zip(*(batch.column(name).to_pylist() for name in _EVENTS[1:]), strict=True)
+        )
+        use = pickle.dumps(simulate(events, width=width, in_order=True))
+        yield pa.record_batch([pa.array([key[0].as_py()]), pa.array([use], pa.binary())], schema=_SLOTS)
+
+    return over
+
+
+def _ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> Batches:
+    for batch in batches:
+        ends = (json.loads(detail)["end"] for detail in batch.column(0).to_pylist())
+        ids = {topic_id for end in ends for topic_id, name in end["topics"].items() if name in topics}
+        yield pa.record_batch([pa.array(map(bytes.fromhex, ids), pa.binary())], schema=_IDS)
 
 
 def _wanted(keep: Filter, connection: str) -> bool:

@@ -1,7 +1,6 @@
-"""One measurement on Spark: from the start of Spark to the groups for the report, with a progress bar."""
+"""One measurement on Spark: from the start of Spark to what the report shows, with a progress bar."""
 
 import dataclasses
-import json
 import re
 import tempfile
 import threading
@@ -11,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -29,12 +27,12 @@ from rich.progress import (
 
 from replay.capture.files.sources import InputError, Source, plan
 from replay.capture.packets.tcp import Filter
+from replay.measure.collected import Collected
 from replay.measure.rows import RowFilter
-from replay.measure.spark.jobs import from_captures, from_table, groups, topic_ids
+from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids
 from replay.measure.spark.session import SparkFailedError, interrupted, is_local, session
-from replay.measure.table import EXCHANGES_RAW, end_from_json
+from replay.measure.table import EXCHANGES_RAW
 from replay.report.wording import size
-from replay.simulate.outcome import TopicKey
 
 _LEAST_SHARE: Final = 16 << 20
 _MOST_SHARE: Final = 512 << 20
@@ -73,8 +71,8 @@ class Work:
         return sum(max(source.size, 0) for source in self.sources)
 
 
-def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], console: Console) -> pa.Table:
-    """Start Spark, measure, and return the table's groups (see `replay.measure.report`).
+def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], console: Console) -> Collected:
+    """Start Spark, measure, and return what the report shows.
 
     Args:
         work: what to measure.
@@ -105,7 +103,7 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
     return found
 
 
-def measure(spark: SparkSession, work: Work) -> pa.Table:
+def measure(spark: SparkSession, work: Work) -> Collected:
     """Measure in a Spark session that is running."""
     local = is_local(spark.sparkContext.master)
     cores = spark.sparkContext.defaultParallelism if local else None
@@ -122,13 +120,13 @@ def measure(spark: SparkSession, work: Work) -> pa.Table:
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     if work.topics:
         table = table.persist(StorageLevel.DISK_ONLY)
-        choice = dataclasses.replace(choice, topics=_keys(table, work.topics))
+        choice = dataclasses.replace(choice, topics=work.topics | topic_ids(table, work.topics))
     if work.topics or work.table is not None:
         table = from_table(table, work.keep, choice, partitions)
     if work.parquet:
         table.write.parquet(work.parquet)
         table = spark.read.parquet(work.parquet)
-    return groups(table)
+    return collected(table, partitions)
 
 
 def partitions_for(size: int, cores: int | None) -> int:
@@ -153,14 +151,6 @@ def share_of(size: int, cores: int | None) -> int:
 def _stored(table: DataFrame) -> int:
     """Return the bytes of a stored table's files."""
     return int(str(table._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))  # noqa: SLF001 - PySpark has no other way
-
-
-def _keys(table: DataFrame, topics: frozenset[str]) -> frozenset[TopicKey]:
-    """Return topics' names, and their ids from the captured Metadata responses."""
-    named = topic_ids(table).column("detail").to_pylist()
-    ends = (end_from_json(json.loads(detail)["end"]) for detail in named)
-    ids = {topic_id for end in ends for topic_id, name in end.topics.items() if name in topics}
-    return topics | ids
 
 
 @contextmanager

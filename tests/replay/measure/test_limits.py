@@ -6,11 +6,12 @@ import pytest
 
 from replay.capture.kafka.exchange import Exchange
 from replay.measure.limits import NO_LIMIT, WORST, LimitLog
-from replay.measure.report import About, report
+from replay.measure.report import About
 from replay.measure.rows import RowFilter
 from replay.simulate.engine import Engine
 from tests.frames import entry, fetch, fetch_response
 from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
+from tests.replay.tables import report_of as report
 
 SECOND = 1_000_000_000
 VERSIONS = [4, 7, 11, 12, 13, 18]

@@ -10,12 +10,14 @@ import pytest
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd
+from replay.measure.collected import GROUPED, SUMMED, Group
 from replay.measure.digest import Digest
-from replay.measure.report import GROUPED, SUMMED, About, Group, report
+from replay.measure.report import About
 from replay.measure.rows import RowFilter
 from replay.measure.table import end_to_json
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.tables import CAPTURES, NO_FILTERS, measured, single, table
+from tests.replay.tables import report_of as report
 
 ABOUT = About(
     version="1",

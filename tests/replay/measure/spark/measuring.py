@@ -1,6 +1,5 @@
 """Reports of captures, made as `measure` makes them."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from replay.capture.files.sources import expand
 from replay.capture.packets.tcp import Filter
+from replay.measure.collected import Collected
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.spark.run import Work, measure
@@ -26,12 +26,12 @@ def work(*inputs: Path | str, policy: Policy = "gateway", **more: Any) -> Work:
     )
 
 
-def reported(groups: Iterable[dict[str, Any]], policy: Policy = "gateway") -> Report:
-    """The report of a table's groups."""
+def reported(found: Collected, policy: Policy = "gateway") -> Report:
+    """The report of what was collected."""
     filters = Filters(ports=[], hosts=[], clients=[], topics=[])
-    return report(groups, About(version="0", policy=policy, filters=filters))
+    return report(found, About(version="0", policy=policy, filters=filters))
 
 
 def measured(spark: SparkSession, asked: Work) -> Report:
     """The report of some work."""
-    return reported(measure(spark, asked).to_pylist(), asked.choice.policy)
+    return reported(measure(spark, asked), asked.choice.policy)

@@ -1,0 +1,365 @@
+"""The contents of a table's groups, by where they belong in the report. Sans-IO.
+
+Each task of Spark collects its connections, and the driver adds up what the tasks have collected. The size
+depends on what the report shows, not on the number of connections.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import nsmallest
+from typing import Any, Final, TypeAlias
+
+from replay.capture.files.counts import FileCounts, joined_stretches
+from replay.capture.kafka.exchange import ConnectionEnd
+from replay.measure import sums
+from replay.measure.both_sides import MOST, Sampled, busiest, pairs
+from replay.measure.digest import Timeline
+from replay.measure.limits import WORST, Counted
+from replay.measure.sums import FetchSums
+from replay.measure.table import FETCH_COLUMNS, end_from_json
+from replay.report.model import FetchReport, NotEligible
+from replay.simulate.session_cache import Event, SlotsUse, simulate
+
+GROUPED: Final = (
+    "row",
+    "connection",
+    "client",
+    "broker",
+    "client_id",
+    "software",
+    "api_version",
+    "answer_due",
+    "counted",
+    "eligible",
+    "reason",
+)
+SUMMED: Final = (
+    "request_bytes",
+    "response_bytes",
+    *(column.name for column in FETCH_COLUMNS if column.name in sums.SUMMED),
+)
+TOP: Final = 50
+"""The report lists at most so many connections."""
+_SECOND: Final = 1_000_000_000
+_BETWEEN_FILES: Final = 10 * _SECOND
+"""Where one file ends and the next one begins later than this, nothing was captured in between. Files of a
+ring follow each other with the next packet, and consumers fetch twice a second."""
+_OF_ENDS: Final = (
+    "client_bytes",
+    "broker_bytes",
+    "gaps",
+    "gap_bytes",
+    "cut_bytes",
+    "unframed_bytes",
+    "partial_bytes",
+    "headerless_bytes",
+)
+
+Group: TypeAlias = Mapping[str, Any]
+"""`GROUPED` and `SUMMED`, `count` (of rows), and `details` (the values of `detail` that are not null)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starving:
+    """A partition that starved, with its connection."""
+
+    client_id: str
+    broker: str
+    values: dict[str, Any]
+    """As `LimitLog.detail` has them."""
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """The longest comes first, as in the report: by seconds, and from when on, in microseconds."""
+        return (self.values["since"] - self.values["until"]) / _SECOND, self.values["since"] // 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Connection:
+    """A connection with fetches that are counted."""
+
+    connection: str
+    client: str
+    broker: str
+    client_id: str = ""
+    software: str = ""
+    fetches: FetchSums = field(default_factory=FetchSums)
+    sampled: Sampled | None = None
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The one with the most bytes comes first."""
+        return -self.fetches.actual_bytes, (self.connection, self.client, self.broker)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A connection that may be one side of a gateway."""
+
+    sampled: Sampled
+    broker: str
+    fetch_bytes: int
+
+
+@dataclass(slots=True)
+class Collected:
+    """The sums of some groups. The groups of one connection come one after the other, in any order.
+
+    It can be pickled once `finish` was called.
+    """
+
+    whole: FetchSums = field(default_factory=FetchSums)
+    clients: dict[tuple[str, str, int], FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
+    brokers: dict[str, FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
+    connections: list[Connection] = field(default_factory=list)
+    """Those with the most bytes."""
+    not_eligible: dict[str, NotEligible] = field(default_factory=dict)
+    rows: Counter[str] = field(default_factory=Counter)
+    files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
+    ends: dict[str, ConnectionEnd] = field(default_factory=dict)
+    """The sums of all ends, by reason."""
+    kafka_connections: int = 0
+    names: dict[bytes, str] = field(default_factory=dict)
+    """Of topic ids."""
+    topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
+    """By "topic" and its name, or "id" and its hexadecimal digits."""
+    timeline: Timeline = field(default_factory=Timeline)
+    limits: dict[tuple[str, str, int], Counted] = field(default_factory=partial(defaultdict, Counted))
+    """By client id, software and version."""
+    starving: list[Starving] = field(default_factory=list)
+    """The longest. Which of those that are equally long the report shows depends on the names of topics."""
+    saved_by_other: int = 0
+    """What the other policy saves."""
+    clocks_apart: int = 0
+    """The most of a connection, in ns."""
+    sides: dict[str, Side] = field(default_factory=dict)
+    """By connection: the busiest."""
+    sessions: list[tuple[str, Event]] = field(default_factory=list)
+    """By broker. Their number grows with that of connections: Spark takes them away."""
+    slots: dict[str, SlotsUse] = field(default_factory=dict)
+    """By broker; from `sessions`."""
+    _now: Connection | None = None
+    """The connection whose groups are being added."""
+
+    def add(self, group: Group) -> None:
+        """Add a group."""
+        if self._now is None or self._now.connection != group["connection"]:
+            self.finish()
+            self._now = Connection(
+                connection=group["connection"], client=group["client"], broker=group["broker"]
+            )
+        row = group["row"]
+        if row == "file":
+            self._add_files(group["details"])
+        elif row == "connection":
+            self._add_ends(self._now, group["details"])
+        elif row == "request":
+            self.rows["request"] += group["count"] if group["answer_due"] else 0
+        else:
+            self.rows[row] += group["count"]
+        if group["counted"]:
+            self._add_fetches(self._now, group)
+
+    def finish(self) -> None:
+        """Note that all groups of a connection were added."""
+        if self._now is not None:
+            self._add_connection(self._now)
+        self._now = None
+
+    def merge(self, other: "Collected") -> None:
+        """Add what another one has collected, of other connections."""
+        self.whole.merge(other.whole)
+        for mine, others in ((self.clients, other.clients), (self.brokers, other.brokers)):
+            for key, fetches in others.items():
+                mine[key].merge(fetches)  # type: ignore[index]  # as above
+        self.connections += other.connections
+        self._keep_largest()
+        for reason, row in other.not_eligible.items():
+            self._add_not_eligible(reason, row["exchanges"], row["bytes"])
+        self.rows += other.rows
+        for counts in other.files.values():
+            self._add_file(counts)
+        for end in other.ends.values():
+            self._add_end(end)
+        self.kafka_connections += other.kafka_connections
+        self.names |= other.names
+        for topic, fetch in other.topics.items():
+            sums.add(self.topics[topic], fetch)
+        buckets = other.timeline.buckets.items()
+        self.timeline.merge(other.timeline.width, ((at, actual, then) for at, (actual, then) in buckets))
+        for client, counted in other.limits.items():
+            self.limits[client].add(counted)
+        self.starving += other.starving
+        self._keep_longest()
+        self.saved_by_other += other.saved_by_other
+        self.clocks_apart = max(self.clocks_apart, other.clocks_apart)
+        self.sides |= other.sides
+        self._keep_busiest()
+        self.sessions += other.sessions
+
+    def largest(self) -> list[Connection]:
+        """Return the `TOP` connections with the most bytes."""
+        return nsmallest(TOP, self.connections, key=lambda one: one.rank)
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return when packets were captured. Those of files that follow each other are joined."""
+        of_files = [stretch for counts in self.files.values() for stretch in counts.stretches]
+        return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
+
+    def fit(self) -> None:
+        """Make the periods of the timeline as wide as fits to the captured time. Nothing is added later."""
+        self.timeline.fit(sum(last - first for first, last in self.stretches()))
+
+    def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Find gateways of which the capture has both sides.
+
+        Returns:
+            for each, by the broker's address on the clients' and on the brokers' side: how many connections
+            count twice, and their fetch bytes.
+        """
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        self._keep_busiest()
+        for outer, inner in pairs(side.sampled for side in self.sides.values()):
+            key = self.sides[outer].broker, self.sides[inner].broker
+            count, size = found.get(key, (0, 0))
+            found[key] = count + 1, size + self.sides[inner].fetch_bytes
+        return found
+
+    def _keep_busiest(self) -> None:
+        kept = busiest(side.sampled for side in self.sides.values())
+        self.sides = {one.connection: self.sides[one.connection] for one in kept}
+
+    def _add_connection(self, one: Connection) -> None:
+        if one.sampled is not None:
+            self.sides[one.connection] = Side(
+                sampled=one.sampled, broker=one.broker, fetch_bytes=one.fetches.actual_bytes
+            )
+            one.sampled = None
+            if len(self.sides) > 2 * MOST:
+                self._keep_busiest()
+        if one.fetches.connections:
+            self.connections.append(one)
+            if len(self.connections) > 4 * TOP:
+                self._keep_largest()
+
+    def _keep_largest(self) -> None:
+        self.connections = self.largest()
+
+    def _keep_longest(self) -> None:
+        """Keep the `WORST` that starved longest, and those that starved as long as the last of them."""
+        if len(self.starving) > WORST:
+            last = nsmallest(WORST, (one.rank for one in self.starving))[-1]
+            self.starving = [one for one in self.starving if one.rank <= last]
+
+    def _add_files(self, details: Iterable[str]) -> None:
+        for detail in details:
+            self._add_file(FileCounts.from_json(detail))
+
+    def _add_file(self, part: FileCounts) -> None:
+        whole = self.files.setdefault((part.number, part.file), part)
+        if whole is not part:
+            whole.add(part)
+
+    def _add_ends(self, connection: Connection, details: Iterable[str]) -> None:
+        for detail in map(json.loads, details):
+            end = end_from_json(detail["end"])
+            connection.client_id, connection.software = end.client_id, end.software
+            connection.broker = end.broker
+            if detail["sample"]:
+                connection.sampled = Sampled(
+                    connection=end.connection,
+                    client_id=end.client_id,
+                    exchanges=detail["exchanges"],
+                    kept=[
+                        (key, version, number, asked, answered)
+                        for key, version, number, asked, answered in detail["sample"]
+                    ],
+                )
+            if not end.reason:
+                self.clocks_apart = max(self.clocks_apart, abs(end.clocks_apart))
+            self.saved_by_other += detail["saved_by_other"]
+            self.kafka_connections += not end.reason
+            self.names |= end.topics
+            self._add_end(end)
+            self._add_digest(end, detail)
+
+    def _add_end(self, end: ConnectionEnd) -> None:
+        whole = self.ends.setdefault(
+            end.reason, ConnectionEnd(connection="", client="", broker="", reason=end.reason)
+        )
+        for name in _OF_ENDS:
+            setattr(whole, name, getattr(whole, name) + getattr(end, name))
+
+    def _add_digest(self, end: ConnectionEnd, digest: Mapping[str, Any]) -> None:
+        for totals in digest["topics"]:
+            key = ("topic", totals["topic"]) if "topic" in totals else ("id", totals["id"])
+            sums.add_topic(self.topics[key], totals)
+        self.timeline.merge(digest["width"], ((at, actual, then) for at, actual, then in digest["over_time"]))
+        for values in digest["limits"]["by_version"]:
+            counted = Counted(**{name: value for name, value in values.items() if name != "fetch_version"})
+            self.limits[end.client_id, end.software, values["fetch_version"]].add(counted)
+        if digest["limits"]["starved"]:
+            self.starving += [
+                Starving(client_id=end.client_id, broker=end.broker, values=values)
+                for values in digest["limits"]["starved"]
+            ]
+            self._keep_longest()
+        self.sessions += [
+            (end.broker, (time, act, name, size)) for time, act, name, size in digest["sessions"]
+        ]
+
+    def _add_fetches(self, connection: Connection, group: Group) -> None:
+        client = group["client_id"], group["software"]
+        for fetches in (
+            self.whole,
+            self.clients[*client, group["api_version"]],
+            self.brokers[group["broker"]],
+            connection.fetches,
+        ):
+            fetches.add(group)
+        if not group["eligible"] and group["row"] != "closing":
+            size = group["request_bytes"] + group["response_bytes"]
+            self._add_not_eligible(group["reason"] or "not understood", group["count"], size)
+
+    def _add_not_eligible(self, reason: str, exchanges: int, size: int) -> None:
+        row = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
+        row["exchanges"] += exchanges
+        row["bytes"] += size
+
+
+def collect(groups: Iterable[Group]) -> Collected:
+    """Collect all groups of a table, without Spark."""
+    found = Collected()
+    for group in groups:
+        found.add(group)
+    found.finish()
+    found.fit()
+    events: dict[str, list[Event]] = defaultdict(list)
+    for broker, event in found.sessions:
+        events[broker].append(event)
+    found.sessions.clear()
+    found.slots = {
+        broker: simulate(of_broker, width=found.timeline.width) for broker, of_broker in events.items()
+    }
+    return found
+
+
+def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str, Event]] | Collected]:
+    """Collect a part of a table's groups.
+
+    Yields:
+        the sessions of its connections, about `most` events at a time, and at last the rest.
+    """
+    found = Collected()
+    for group in groups:
+        found.add(group)
+        if len(found.sessions) >= most:
+            yield found.sessions
+            found.sessions = []
+    found.finish()
+    yield found.sessions
+    found.sessions = []
+    yield found

@@ -1,0 +1,48 @@
+"""Many connections in a driver with a heap of 512 MB: `python -m tests.replay.measure.spark.many 1000000`.
+
+Prints how many there were, and the most resident bytes of this process. In local mode the heap is that of the
+executor as well.
+"""
+
+import json
+import resource
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from replay.measure.spark.jobs import collected
+from replay.measure.spark.session import session
+from replay.measure.table import EXCHANGES
+from tests.replay.measure.synthetic import complete, connection_rows
+
+_TASKS: Final = 64
+
+
+def many_connections(spark: SparkSession, connections: int) -> DataFrame:
+    """A table with so many connections."""
+    return spark.range(0, connections, 1, _TASKS).mapInArrow(_rows, from_arrow_schema(EXCHANGES))
+
+
+def _rows(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in ids:
+        for start in range(0, batch.num_rows, 1000):
+            numbers = batch.column(0).slice(start, 1000).to_pylist()
+            rows = [complete(row) for number in numbers for row in connection_rows(number)]
+            yield pa.RecordBatch.from_pylist(rows, schema=EXCHANGES)
+
+
+def main() -> None:
+    """Collect them in a session of Spark."""
+    with session("local[2]", {"spark.driver.memory": "512m"}) as spark:
+        spark.conf.set("spark.sql.shuffle.partitions", _TASKS)
+        found = collected(many_connections(spark, int(sys.argv[1])), _TASKS)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sys.stdout.write(json.dumps({"connections": found.kafka_connections, "peak_bytes": peak}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What tasks collect adds up to what is collected at once, and does not grow with the connections."""
+
+import pickle
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from replay.measure.collected import SUMMED, TOP, Collected, Group, collect, collect_part
+from replay.measure.limits import WORST
+from replay.measure.report import About, report
+from replay.measure.rows import RowFilter
+from replay.simulate.session_cache import Event, simulate
+from tests.replay.measure.synthetic import complete, connection_rows
+from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
+
+ABOUT = About(version="1", policy="gateway", filters=NO_FILTERS, price_per_gb=2.0)
+
+
+def parts(groups: Iterable[Group], count: int) -> Iterator[list[Group]]:
+    """Groups spread over tasks, by connection."""
+    found: dict[int, list[Group]] = defaultdict(list)
+    for number, (_, own) in enumerate(groupby(groups, key=lambda group: group["connection"])):
+        found[number % count] += own
+    yield from found.values()
+
+
+def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
+    """What Spark does with tasks."""
+    whole, events = Collected(), defaultdict(list)
+    for task in tasks:
+        for found in collect_part(task, 3):
+            if isinstance(found, Collected):
+                whole.merge(pickle.loads(pickle.dumps(found)))
+                continue
+            for broker, event in found:
+                events[broker].append(event)
+    whole.fit()
+    width = whole.timeline.width
+    whole.slots = {
+        broker: simulate(sorted(own), width=width, in_order=True) for broker, own in events.items()
+    }
+    return whole
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_parts_add_up_to_the_same_report(count: int) -> None:
+    groups = list(single(table(RowFilter(), *sorted(CAPTURES.glob("*.pcap"))).to_pylist()))
+
+    assert report(put_together(parts(groups, count)), ABOUT) == report(collect(groups), ABOUT)
+
+
+def groups_of(connections: int) -> Iterator[Group]:
+    rows = (row for number in range(connections) for row in connection_rows(number))
+    return single(map(complete, rows))
+
+
+def test_what_is_collected_does_not_grow_with_the_connections() -> None:
+    def size(connections: int) -> int:
+        *events, found = collect_part(groups_of(connections), 100)
+        assert isinstance(found, Collected)
+        assert found.kafka_connections == found.whole.connections == connections
+        assert all(len(some) < 200 for some in events if isinstance(some, list))
+        return len(pickle.dumps(found))
+
+    assert size(4000) < 1.1 * size(1000)
+
+
+def test_those_with_the_most_bytes_and_the_longest_are_kept() -> None:
+    found = collect(groups_of(1000))
+
+    assert [one.rank for one in found.largest()] == sorted(one.rank for one in found.connections)[:TOP]
+    assert found.largest()[0].fetches.actual_bytes == 2 * (1000 + 976 + 5000)
+    assert WORST <= len(found.starving) < 3 * WORST
+    made = report(found, ABOUT)
+    longest = [row["seconds"] for row in made["limits"]["longest"]]
+    assert longest == sorted(longest, reverse=True)
+    assert longest[0] == 0.996
+
+
+def test_a_connection_counts_once_for_each_client_that_it_had() -> None:
+    def fetch(connection: str, client_id: str, reason: str) -> dict[str, Any]:
+        named = {"client": "a:1", "broker": "b:2", "client_id": client_id, "software": "", "api_version": 11}
+        own = {"connection": connection, "row": "exchange", "counted": True, "eligible": False}
+        return {**dict.fromkeys(SUMMED, 0), "count": 1, "details": [], **own, **named, "reason": reason}
+
+    found = collect([fetch("c", "x", "r"), fetch("c", "y", "r"), fetch("c", "x", "s"), fetch("d", "x", "r")])
+
+    assert found.whole.connections == found.brokers["b:2"].connections == 2
+    assert {key[0]: one.connections for key, one in found.clients.items()} == {"x": 2, "y": 1}
+
+
+def test_events_keep_their_order_of_time() -> None:
+    events: list[Event] = [(2, "close", "s", 0), (1, "make", "s", 5)]
+
+    assert simulate(events) == simulate(sorted(events), in_order=True)
