@@ -341,9 +341,7 @@ def collect(groups: Iterable[Group]) -> Collected:
     for broker, event in found.sessions:
         events[broker].append(event)
     found.sessions.clear()
-    found.slots = {
-        broker: simulate(of_broker, width=found.timeline.width) for broker, of_broker in events.items()
-    }
+    found.slots = {broker: simulate(of_broker) for broker, of_broker in events.items()}
     return found
 
 

@@ -19,6 +19,10 @@ EVICTION_MS: Final = 120_000
 Act: TypeAlias = Literal["make", "touch", "close"]
 Event: TypeAlias = tuple[int, Act, str, int]
 """Time in ns since 1970, what was done, the session's name, its number of partitions."""
+PERIODS: Final = 120
+"""Most periods of `SlotsUse.over_time`."""
+_WIDTH: Final = 1_000_000_000
+"""Their length in ns; twice as long as often as they become too many."""
 TOUCH_NS: Final = 10_000_000_000
 """Of uses that are closer together than this, some are left out: see `SessionLog`."""
 
@@ -151,20 +155,13 @@ class SlotsUse:
 
 
 def simulate(
-    events: Iterable[Event],
-    *,
-    slots: int = SLOTS,
-    shards: int = SHARDS,
-    width: int = 0,
-    in_order: bool = False,
+    events: Iterable[Event], *, slots: int = SLOTS, shards: int = SHARDS, in_order: bool = False
 ) -> SlotsUse:
     """Run the events of one broker's sessions through a cache. They are sorted first, unless `in_order`.
 
-    `width` (ns) is that of the periods of `SlotsUse.over_time`; 0: there are none.
-
     A session that was evicted or refused is requested again at its next use: that would be a full fetch.
     """
-    use, cache, needed = SlotsUse(), FetchSessionCache(slots, shards), _Needed(width)
+    use, cache, needed = SlotsUse(), FetchSessionCache(slots, shards), _Needed()
     wanted: set[str] = set()
     refused: set[str] = set()
     for time, act, name, size in events if in_order else sorted(events):
@@ -187,31 +184,43 @@ def simulate(
         use.sessions_at_once = max(use.sessions_at_once, len(cache))
         use.requested_at_once = max(use.requested_at_once, len(wanted))
         needed.note(time, len(wanted))
-    use.evictions, use.over_time = cache.evictions, needed.periods
+    use.evictions, use.over_time = cache.evictions, needed.periods()
     return use
 
 
 class _Needed:
-    """Follows how many sessions there are, in periods of `width` ns."""
+    """Follows how many sessions there are, in at most `PERIODS` periods of time."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._last = 0
-        self.periods: list[tuple[int, int]] = []
+    def __init__(self) -> None:
+        self._width = _WIDTH
+        self._periods: list[tuple[int, int, int]] = []
+        """When they begin, the most sessions, and the sessions at the end."""
 
     def note(self, time: int, needed: int) -> None:
         """Note how many there are from `time` on."""
-        if not self._width:
-            return
         begin = time // self._width * self._width
-        if self.periods and self.periods[-1][0] == begin:
-            most = self.periods.pop()[1]
-        else:
-            most = self._last
-            if self.periods and self.periods[-1][0] + self._width < begin and self.periods[-1][1] != most:
-                self.periods.append((self.periods[-1][0] + self._width, most))
-        self.periods.append((begin, max(most, needed)))
-        self._last = needed
+        before, most, last = self._periods[-1] if self._periods else (begin, 0, 0)
+        if before == begin and self._periods:
+            self._periods[-1] = begin, max(most, needed), needed
+            return
+        if before + self._width < begin and most != last:
+            self._periods.append((before + self._width, last, last))
+        self._periods.append((begin, max(last, needed), needed))
+        while len(self._periods) > PERIODS:
+            self._widen()
+
+    def periods(self) -> list[tuple[int, int]]:
+        """Return when each period begins, and its most sessions."""
+        return [(begin, most) for begin, most, _ in self._periods]
+
+    def _widen(self) -> None:
+        self._width *= 2
+        periods, self._periods = self._periods, []
+        for fine, most, last in periods:
+            begin = fine // self._width * self._width
+            joins = bool(self._periods) and self._periods[-1][0] == begin
+            earlier = self._periods.pop()[1] if joins else 0
+            self._periods.append((begin, max(most, earlier), last))
 
 
 class SessionLog:

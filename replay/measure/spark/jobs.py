@@ -96,7 +96,7 @@ def collected(table: DataFrame, partitions: int) -> Collected:
         found.merge(pickle.loads(row.part))  # noqa: S301 - pickled by our tasks
     found.fit()
     events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
-    slots = events.groupBy("broker").applyInArrow(_simulated(found.timeline.width), from_arrow_schema(_SLOTS))
+    slots = events.groupBy("broker").applyInArrow(_simulated, from_arrow_schema(_SLOTS))
     for broker, use in zip(*(column.to_pylist() for column in slots.toArrow().columns), strict=True):
         found.slots[broker] = pickle.loads(use)  # noqa: S301 - as above
     parts.unpersist()
@@ -178,19 +178,15 @@ def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
         )
 
 
-def _simulated(width: int) -> Callable[[Key, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that runs one broker's sessions through a cache."""
-
-    def over(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        events = (
-            event
-            for batch in batches
-            for event in zip(*(batch.column(name).to_pylist() for name in _EVENTS[1:]), strict=True)
-        )
-        use = pickle.dumps(simulate(events, width=width, in_order=True))
-        yield pa.record_batch([pa.array([key[0].as_py()]), pa.array([use], pa.binary())], schema=_SLOTS)
-
-    return over
+def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run one broker's sessions through a cache."""
+    events = (
+        event
+        for batch in batches
+        for event in zip(*(batch.column(name).to_pylist() for name in _EVENTS[1:]), strict=True)
+    )
+    use = pickle.dumps(simulate(events, in_order=True))
+    yield pa.record_batch([pa.array([key[0].as_py()]), pa.array([use], pa.binary())], schema=_SLOTS)
 
 
 def _ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> Batches:

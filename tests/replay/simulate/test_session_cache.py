@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from replay.simulate.session_cache import (
     EVICTION_MS,
+    PERIODS,
     TOUCH_NS,
     Event,
     FetchSessionCache,
@@ -214,13 +215,30 @@ def test_sessions_needed_are_told_by_period() -> None:
         (41 * SECOND, "close", "b", 0),
         (59 * SECOND, "close", "c", 0),
     ]
-    use = simulate(events, slots=1, shards=1, width=10 * SECOND)
+    use = simulate(events, slots=1, shards=1)
 
-    assert use.over_time == [
-        (0, 2),
-        (10 * SECOND, 1),
-        (20 * SECOND, 2),
-        (40 * SECOND, 2),
-        (50 * SECOND, 1),
+    assert [(begin // SECOND, most) for begin, most in use.over_time] == [
+        (1, 1),
+        (2, 2),
+        (3, 2),
+        (4, 1),
+        (25, 2),
+        (41, 2),
+        (42, 1),
+        (59, 1),
     ]
-    assert simulate(events).over_time == []
+
+
+def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
+    """The most is told, however the periods are joined: sessions come one by one, and go."""
+    events: list[Event] = []
+    for number in range(1_000):
+        events.append((number * 10 * SECOND, "make", f"{number}", 10))
+        if number >= 7:
+            events.append((number * 10 * SECOND + SECOND, "close", f"{number - 7}", 0))
+    periods = simulate(events).over_time
+
+    assert len(periods) <= PERIODS
+    assert max(most for _, most in periods) == 8
+    assert {most for _, most in periods[2:]} <= {7, 8}
+    assert [begin for begin, _ in periods] == sorted({begin for begin, _ in periods})
