@@ -38,10 +38,7 @@ def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
             for broker, event in found:
                 events[broker].append(event)
     whole.fit()
-    width = whole.timeline.width
-    whole.slots = {
-        broker: simulate(sorted(own), width=width, in_order=True) for broker, own in events.items()
-    }
+    whole.slots = {broker: simulate(sorted(own), in_order=True) for broker, own in events.items()}
     return whole
 
 
