@@ -42,6 +42,10 @@ _PARTITION: Final = 16 << 20
 """Bytes of captures for each task, about."""
 _POLL_SECONDS: Final = 0.25
 _FULL: Final = "No space left on device"
+_GONE: Final = (
+    "Spark's Java process has ended; if --master is spark://, check that a Spark master of the same version "
+    "listens there (its web page has another port)"
+)
 _EXECUTOR_SECONDS: Final = 12
 _NO_EXECUTOR: Final = (
     "No executor has registered yet: the cluster has no worker with enough free cores and memory "
@@ -162,6 +166,8 @@ def _failures_in_one_line() -> Iterator[None]:
         if interrupted(error):
             raise KeyboardInterrupt from error
         raise SparkFailedError(f"Spark failed: {_cause(str(error))}") from error
+    except ConnectionError as error:
+        raise SparkFailedError(_GONE) from error
 
 
 def _cause(text: str) -> str:

@@ -260,6 +260,11 @@ def test_an_interrupt_is_known_by_what_it_caused() -> None:
         failing(Py4JError("An error occurred while calling o1.getResult."), KeyboardInterrupt())
 
 
+def test_a_java_process_that_ended_is_one_line() -> None:
+    with pytest.raises(SparkFailedError, match=r"Java process has ended; if --master is spark://, check"):
+        failing(ConnectionRefusedError(111, "Connection refused"))
+
+
 def test_a_failure_is_the_last_line_of_a_worker() -> None:
     text = "job aborted\nTraceback:\n  File x\nValueError: no such thing\n\n\tat org.apache.spark.Error(x)\n"
     with pytest.raises(SparkFailedError, match=r"^Spark failed: ValueError: no such thing$"):
