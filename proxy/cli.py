@@ -152,6 +152,7 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
         code: int = entry.load()(argv)
         return code
     sys.stderr.write(
-        f"fetchgate {name}: not installed; in fetchgate's source folder: pip install '.[{name}]'\n"
+        f"fetchgate {name}: not installed; in fetchgate's source folder: "
+        f"{sys.executable} -m pip install '.[{name}]'\n"
     )
     return EXIT_FAILED

@@ -119,10 +119,13 @@ def _list(text: str) -> list[str]:
 
 def _by_client(text: str) -> dict[str, int]:
     """Read ``BYTES`` and ``ID=BYTES`` as numbers by client id; "" stands for all others."""
-    found = {}
+    found: dict[str, int] = {}
     for item in _list(text):
-        client_id, _, number = item.rpartition("=")
-        found[client_id.strip()] = _whole(0)(number.strip())
+        client_id, _, number = (part.strip() for part in item.rpartition("="))
+        if client_id in found:
+            whose = f"client id {client_id}" if client_id else "all clients"
+            raise ValueError(f"{text!r} has two numbers for {whose}; give one, and ID=BYTES for others")
+        found[client_id] = _whole(0)(number)
     return found
 
 

@@ -146,6 +146,7 @@ def _missing(error: ModuleNotFoundError) -> int:
     if name not in _OF_THE_EXTRA:
         raise error
     sys.stderr.write(
-        f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: pip install '.[replay]'\n"
+        f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: "
+        f"{sys.executable} -m pip install '.[replay]'\n"
     )
     return EXIT_USAGE

@@ -135,6 +135,11 @@ def test_an_endpoint_can_be_off() -> None:
         ("listen", "1:2:3", "--listen: '1:2:3' is ambiguous; write an IPv6 address as [1:2]:3"),
         ("sessions", "yes", "--sessions: 'yes' is not one of on, off"),
         ("max_sessions", "-1", "--max-sessions: '-1' must be an integer >= 0"),
+        (
+            "max_fetch_bytes",
+            "10,20",
+            "--max-fetch-bytes: '10,20' has two numbers for all clients; give one, and ID=BYTES for others",
+        ),
         ("max_fetch_bytes", "1000,a=50MB", "--max-fetch-bytes: '50MB' must be an integer >= 0"),
         ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' must be an integer >= 1"),
         ("drain_timeout", "soon", "--drain-timeout: 'soon' is not a number of seconds"),

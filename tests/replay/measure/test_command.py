@@ -139,7 +139,8 @@ def test_without_the_extra_it_is_said_how_to_get_it(
 
     assert cli.main(["measure", CAPTURE]) == 2
     assert capsys.readouterr().err == (
-        "fetchgate replay: pyarrow is not installed; in fetchgate's source folder: pip install '.[replay]'\n"
+        "fetchgate replay: pyarrow is not installed; in fetchgate's source folder: "
+        f"{sys.executable} -m pip install '.[replay]'\n"
     )
 
 
