@@ -27,7 +27,12 @@ def exchanges(path: Path) -> list[Exchange]:
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape(connections=3), Shape(connections=3, skew=0.8, filled=3, records=500)]
+    "shape",
+    [
+        Shape(connections=3),
+        Shape(connections=3, skew=0.8, filled=3, records=500),
+        Shape(connections=3, filled=0),
+    ],
 )
 def test_what_is_told_of_a_capture_is_in_it(tmp_path: Path, shape: Shape) -> None:
     file = tmp_path / "made.pcap"
