@@ -35,7 +35,7 @@ from replay.drive.report import (
 from replay.drive.running import Options, drive, plan
 from replay.drive.script import Script, name_of
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
-from replay.report.wording import shown
+from replay.report.wording import printable, shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
@@ -375,7 +375,8 @@ def _report_nameless(script: Script) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"fetchgate replay drive: {text}\n")
+    # A broker's own words may be in it: no escape sequence of theirs reaches the terminal.
+    sys.stderr.write(f"fetchgate replay drive: {printable(text)}\n")
 
 
 def _complain(text: str, code: int) -> int:

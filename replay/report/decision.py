@@ -38,6 +38,8 @@ _BEFORE_WAITING: Final = {
     "native session": "It has sessions of its own. ",
     "one partition": "It lists a single partition. ",
 }
+_MAY_WAIT: Final = frozenset({"", *_BEFORE_WAITING, "resting", "delta not smaller"})
+"""Main reasons for which more records in fewer fetches are the best that there is to do."""
 _UPGRADES: Final[dict[str, _Advice]] = {
     "leader epochs": (
         "upgrade brokers",
@@ -150,7 +152,7 @@ def _to_do(client: ClientRow, rate: Rate) -> ToDo:
     if saved > 0 and saved >= _PAYS * whole:
         action = "gateway"
         words = f"Put it behind a gateway: that saves {percent(fetch['saved_ratio'])}"
-    elif whole and by_waiting >= _MIN_BYTES_PAYS * whole:
+    elif whole and by_waiting >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
         saved, action = by_waiting, "fetch.min.bytes"
         words = _wait(client, rate.seconds, by_waiting / whole)
     else:
@@ -176,7 +178,7 @@ def _wait(client: ClientRow, seconds: float, ratio: float) -> str:
     now = client["fetch"]["actual"]["requests"] / max(client["connections"], 1) / seconds
     return (
         f"{first}Raise fetch.min.bytes: {_WAITING:.0f} fetches a second on a connection instead of "
-        f"{now:,.0f} would save {percent(ratio)} (modelled)"
+        f"{now:,.{0 if now >= 10 else 1}f} would save {percent(ratio)} (modelled)"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from replay.capture.kafka.reassembly import FAR_AHEAD, distance
 
-MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 8 << 20
 """Most bytes that wait for what they acknowledge. Then that counts as not captured."""
 _MOST_PIECES: Final = 1 << 16
 _STEP: Final = 1_000_000_000
@@ -178,7 +178,8 @@ class Stream:
     ) -> None:
         """See `reassembly.Sink`."""
         if self.queue or self._is_early(ack):
-            self.queue.append(_Piece(view, 0, False, time, end_time, ack, end))
+            # Copied, for a view keeps the memory of all that was read with it.
+            self.queue.append(_Piece(memoryview(bytes(view)), 0, False, time, end_time, ack, end))
             self.queued_bytes += len(view)
         else:
             self._out(view, time, end_time, ack, end)
