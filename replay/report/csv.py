@@ -62,7 +62,8 @@ MORE: Final = (
     "passed_exchanges",
     "passed_bytes",
 )
-"""`captured_seconds` to `to_do`: in the rows `total` and `client`. The others: why fetches passed."""
+"""`captured_seconds` is in the row `total`, the next three in the rows `client` as well. The
+others: why fetches passed."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 
 

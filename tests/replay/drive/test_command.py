@@ -149,6 +149,15 @@ def test_a_client_that_no_request_is_of_is_told_with_those_that_are_there(
     )
 
 
+def test_no_escape_sequence_reaches_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brokers choose the words of their SASL errors, and somebody else the name of a file."""
+    assert drive(LIBRDKAFKA, "--dry-run", "--csv", "/no/such/\x1b[2J.csv") == 1
+
+    told = capsys.readouterr().err
+    assert told.startswith("fetchgate replay drive: --csv /no/such/\\x1b[2J.csv: No such file")
+    assert "\x1b" not in told
+
+
 def test_a_wrong_client_beside_a_right_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     code = drive(LIBRDKAFKA, "--dry-run", "--client", "nobody", "--client", "rdk")
 

@@ -124,6 +124,20 @@ def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
     assert found["saved_bytes_per_day"] == 960_000 * 864
 
 
+@pytest.mark.parametrize("reason", ["not a consumer", "unpaired", "fetch v3", "broker without sessions"])
+def test_who_fetches_all_the_time_for_another_reason_is_not_told_to_wait(reason: str) -> None:
+    """Followers of a broker must not wait for more records, and what was not seen can't be judged."""
+    busy = client(fetches(requests=10_000), reason, version=3, connections=2)
+
+    assert to_do(busy)["action"] != "fetch.min.bytes"
+
+
+def test_few_fetches_a_second_are_told_with_a_decimal() -> None:
+    found = to_do(client(fetches(requests=240), "native session"))
+
+    assert "2 fetches a second on a connection instead of 2.4 would save" in found["sentence"]
+
+
 def test_without_a_price_or_time_the_sentence_has_none() -> None:
     row = client(fetches(saved=500_000))
 
