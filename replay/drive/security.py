@@ -115,10 +115,12 @@ def _login(args: argparse.Namespace, environ: Mapping[str, str]) -> Login:
         raise SecurityError(f"SASL needs a password: in {PASSWORD_VARIABLE}, or in --sasl-password-file FILE")
     try:
         password = environ[PASSWORD_VARIABLE] if file is None else file.read_text(encoding="utf-8")
+        password.encode()  # a variable that is not UTF-8 has lone surrogates
     except OSError as error:
         raise SecurityError(f"--sasl-password-file {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SecurityError(f"--sasl-password-file {file}: not UTF-8") from None
+    except UnicodeError:
+        where = PASSWORD_VARIABLE if file is None else f"--sasl-password-file {file}"
+        raise SecurityError(f"{where}: not UTF-8") from None
     # An editor or `echo` ends a file with a line end, which is no part of the password.
     password = password if file is None else password.removesuffix("\n").removesuffix("\r")
     return Login(mechanism=args.sasl_mechanism, username=args.sasl_username, password=password)

@@ -94,13 +94,14 @@ def collected(table: DataFrame, partitions: int) -> Collected:
     )
     spread = groups.repartition(min(partitions, _MOST_PARTS), "connection").sortWithinPartitions("connection")
     parts = spread.mapInArrow(_collect, from_arrow_schema(_PARTS)).persist(StorageLevel.DISK_ONLY)
+    events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
+    slots = events.groupBy("broker").applyInArrow(_simulated, from_arrow_schema(_SLOTS))
+    used = slots.toArrow()  # first, for it has all parts made, side by side; those that follow are only read
     found = Collected()
     for row in parts.where("part is not null").select("part").toLocalIterator():  # one after the other
         found.merge(pickle.loads(row.part))  # noqa: S301 - pickled by our tasks
     found.fit()
-    events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
-    slots = events.groupBy("broker").applyInArrow(_simulated, from_arrow_schema(_SLOTS))
-    for broker, use in zip(*(column.to_pylist() for column in slots.toArrow().columns), strict=True):
+    for broker, use in zip(*(column.to_pylist() for column in used.columns), strict=True):
         found.slots[broker] = pickle.loads(use)  # noqa: S301 - as above
     parts.unpersist()
     return found

@@ -1,12 +1,15 @@
 """The options for TLS and SASL: what they lead to, and what is said of wrong ones."""
 
 import argparse
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from proxy.addresses import Address
 from replay.drive.access import Access
 from replay.drive.security import PASSWORD_VARIABLE, SecurityError, accesses, add_arguments
+from replay.drive.wire import TargetError
 from tools.certificates import Authority
 
 USER = ("--sasl-mechanism", "SCRAM-SHA-256", "--sasl-username", "alice")
@@ -47,6 +50,18 @@ def test_a_gateway_can_be_plain_text_and_its_broker_not() -> None:
     assert against.tls is not None
     assert against.login is not None
     assert against.login.password == "from the environment"
+
+
+def test_a_variable_that_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(SecurityError, match=f"^{PASSWORD_VARIABLE}: not UTF-8$"):
+        both("--security-protocol", "SASL_SSL", *USER, environ={PASSWORD_VARIABLE: "\udcff"})
+
+
+@pytest.mark.parametrize("address", [Address("127.0.0.1", 99_999), Address("a" * 70, 9092)])
+def test_an_address_that_can_not_be_is_told(address: Address) -> None:
+    """A broker's Metadata may have any."""
+    with pytest.raises(TargetError, match="there can be no such address"):
+        asyncio.run(Access().connect(address))
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
