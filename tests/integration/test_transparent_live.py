@@ -302,8 +302,10 @@ def test_rules_laid_again_leave_connections_through_the_gateway_alone(place: Pla
 @pytest.mark.parametrize("mode", MODES)
 def test_a_router_takes_what_is_forwarded_through_it(place: Place, mode: str) -> None:
     inner = [("10.81.0.2/24", "10.81.0.1/24"), ("fd81::2/64", "fd81::1/64")]
-    with Namespace() as client:
+    with Namespace() as client, ExitStack() as stack:
         veth(client, place.near, "inner", inner)
+        # With its namespace it would go some time later, and the next test makes another one.
+        stack.callback(place.near.run, "ip", "link", "delete", "inner")
         client.run("ip", "route", "add", "default", "via", "10.81.0.1")
         client.run("ip", "-6", "route", "add", "default", "via", "fd81::1")
         place.near.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
