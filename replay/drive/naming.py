@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from proxy.protocol.api import ApiKey, is_flexible, response_header
+from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, is_flexible, response_header
 from proxy.protocol.primitives import (
     ProtocolError,
     encode_compact_string,
@@ -57,8 +57,6 @@ LAYOUTS: Final[dict[int, str]] = {
 FindCoordinator counts as a group, whatever its key_type. Layouts end with the last field that is needed."""
 
 _OWN: Final = frozenset({"group", "transaction"})
-_CLIENT_ID_AT: Final = 12
-"""Behind the length, api_key, api_version and correlation_id; its own length comes first."""
 
 
 def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Iterator[tuple[str, int]]:
@@ -114,15 +112,14 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
 
 def own_client(frame: bytes, suffix: bytes) -> bytes:
     """Return a request with a suffix at its client id; a request without a client id stays as it is."""
-    size = int.from_bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + 2], signed=True)
+    at = REQUEST_START_BYTES
+    size = int.from_bytes(frame[at : at + 2], signed=True)
     if size < 0:
         return frame
-    end = _CLIENT_ID_AT + 2 + size
+    end = at + 2 + size
     length = (len(frame) - 4 + len(suffix)).to_bytes(4)
     new_size = (size + len(suffix)).to_bytes(2)
-    return b"".join(
-        (length, frame[4:_CLIENT_ID_AT], new_size, frame[_CLIENT_ID_AT + 2 : end], suffix, frame[end:])
-    )
+    return b"".join((length, frame[4:at], new_size, frame[at + 2 : end], suffix, frame[end:]))
 
 
 def _marks(api_key: int, version: int, frame: bytes, body: int) -> list[Mark]:

@@ -172,9 +172,10 @@ class Collected:
     def merge(self, other: "Collected") -> None:
         """Add what another one has collected, of other connections."""
         self.whole.merge(other.whole)
-        for mine, others in ((self.clients, other.clients), (self.brokers, other.brokers)):
-            for key, fetches in others.items():
-                mine[key].merge(fetches)  # type: ignore[index]  # as above
+        for client, fetches in other.clients.items():
+            self.clients[client].merge(fetches)
+        for broker, fetches in other.brokers.items():
+            self.brokers[broker].merge(fetches)
         self.connections += other.connections
         self._keep_largest()
         for reason, row in other.not_eligible.items():

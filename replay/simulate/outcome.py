@@ -147,8 +147,8 @@ class CapturedFetch:
     elements: list[ListedTopic]
     """Topics of the request."""
     response: CapturedResponse | None
-    repeats: "CapturedFetch | None" = None
-    """The fetch that this one repeats; then it has the parsed request and response of that one."""
+    repeats: bool = False
+    """It repeats an earlier one, and has the parsed request and response of that."""
 
     @property
     def listed(self) -> bool:
@@ -159,7 +159,7 @@ class CapturedFetch:
         """Return a fetch whose outcome will be the same: they share the shares of the topics."""
         outcome = copy(self.outcome)
         outcome.exchange = exchange
-        return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=self)
+        return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=True)
 
     def stop_repeating(self) -> None:
         """Make what it shares with the fetch that it repeats its own."""
@@ -168,7 +168,7 @@ class CapturedFetch:
         self.response = outcome.response = CapturedResponse(
             outcome.exchange.response, request.layout.version, request.isolation_level
         )
-        self.repeats = None
+        self.repeats = False
 
     @property
     def listing(self) -> Listing:

@@ -13,7 +13,13 @@ from typing import Final
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.responses import clamped
-from proxy.protocol.api import RESPONSE_CORRELATION_ID, ApiKey, request_header
+from proxy.protocol.api import (
+    REQUEST_CORRELATION_ID,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    ApiKey,
+    request_header,
+)
 from proxy.protocol.fetch_layout import FetchLayout
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
@@ -43,8 +49,6 @@ from replay.simulate.turned import Turned, turned_request, turned_response
 
 _NO_SLOT_LIMIT: Final = 1 << 30
 _SECOND: Final = 1_000_000_000
-_CLIENT_ID: Final = 12
-"""Where a request's header goes on behind its correlation id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +77,7 @@ class _Unchanged:
 
     def answered(self, exchange: Exchange) -> bytes:
         """Return the broker's response to a fetch like it."""
-        return (4 + len(self.answer)).to_bytes(4) + exchange.request[8:12] + self.answer
+        return (4 + len(self.answer)).to_bytes(4) + exchange.request[REQUEST_CORRELATION_ID] + self.answer
 
 
 class GatewayPolicy:
@@ -126,7 +130,9 @@ class GatewayPolicy:
         self.number = exchange.number
         fetch = like.fetch.repeated_by(exchange)
         self._open.append(fetch)
-        self._asked.append(_Asked(exchange.request[8:12], like.sent, fetch.outcome, ours=False))
+        self._asked.append(
+            _Asked(exchange.request[REQUEST_CORRELATION_ID], like.sent, fetch.outcome, ours=False)
+        )
         return True
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
@@ -134,7 +140,7 @@ class GatewayPolicy:
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
         self.number = exchange.number
-        self._header = exchange.request[4:8], exchange.request[_CLIENT_ID : fetch.request.body]
+        self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]
         self._open.append(fetch)
         connection, time = self._connection, exchange.request_time / _SECOND
         dealt_with, passed = connection.steady.request(exchange.request, time)
@@ -169,12 +175,12 @@ class GatewayPolicy:
             frame, data = data[:size], data[size:]
             api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
             if api_key != ApiKey.FETCH:
-                self._asked.append(_Asked(frame[8:12], None, outcome, ours=True))
+                self._asked.append(_Asked(frame[REQUEST_CORRELATION_ID], None, outcome, ours=True))
                 continue
             sent = parse_fetch_request(frame, version, self._body(frame))
             kind = kind_of(sent.session_id, sent.session_epoch)
             ours = kind == "close" and frame != outcome.exchange.request
-            self._asked.append(_Asked(frame[8:12], sent, outcome, ours=ours))
+            self._asked.append(_Asked(frame[REQUEST_CORRELATION_ID], sent, outcome, ours=ours))
             if ours or outcome.eligible:
                 self._count(outcome, sent, kind)
         self._answer_ours()
@@ -182,8 +188,8 @@ class GatewayPolicy:
     def _body(self, frame: bytes) -> int:
         """Return where the body of a frame begins; the core keeps the client's header."""
         kind, header = self._header
-        if frame.startswith(kind, 4) and frame.startswith(header, _CLIENT_ID):
-            return _CLIENT_ID + len(header)
+        if frame.startswith(kind, 4) and frame.startswith(header, REQUEST_START_BYTES):
+            return REQUEST_START_BYTES + len(header)
         return request_header(frame, 4)[4]
 
     def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
@@ -223,7 +229,7 @@ class GatewayPolicy:
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         time = exchange.response_time / _SECOND
         buffered, sent = connection.buffered, self._asked.popleft().request
-        like = self._unchanged if fetch.repeats is not None else None
+        like = self._unchanged if fetch.repeats else None
         if like is not None:
             pieces: list[Buffer] = [like.answered(exchange)]
         else:
@@ -252,7 +258,7 @@ class GatewayPolicy:
         # What waits for an earlier fetch that is sent again is kept until then.
         if came + connection.buffered - buffered != exchange.response_bytes and outcome.eligible:
             self.differing += 1
-        if fetch.repeats is None:
+        if not fetch.repeats:
             self._unchanged = _unchanged(fetch, sent, pieces)
 
     def _modelled(

@@ -162,28 +162,32 @@ def check_seen(share: Share) -> None:
 
 
 def _measure(ports: frozenset[int], choice: RowFilter, batches: Batches) -> Batches:
+    def events(_: bytes, own: Batches) -> Iterable[Event]:
+        return read_exchanges(map(restore_records, own), ports=ports)
+
+    return _rows(choice, batches, "payload", events)
+
+
+def _measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
+    def events(connection: str, own: Batches) -> Iterable[Event]:
+        return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
+
+    return _rows(choice, batches, "detail", events)
+
+
+def _rows(
+    choice: RowFilter, batches: Batches, of_files: str, events_of: Callable[[Any, Batches], Iterable[Event]]
+) -> Batches:
+    """Yield the rows of connections, and those of files, which have their counts in the column `of_files`."""
     files: list[str] = []
 
     def events() -> Iterator[Event]:
         for key, own in _connections(batches):
             if key:
-                yield from read_exchanges(map(restore_records, own), ports=ports)
+                yield from events_of(key, own)
             else:
-                files.extend(payload.decode() for run in own for payload in run.column("payload").to_pylist())
-
-    yield from rows(events(), choice)
-    yield file_rows(files, choice)
-
-
-def _measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
-    files: list[str] = []
-
-    def events() -> Iterator[Event]:
-        for key, own in _connections(batches):
-            if not key:
-                files.extend(detail for run in own for detail in run.column("detail").to_pylist())
-            elif _wanted(keep, key):
-                yield from (event for run in own for event in exchanges(run))
+                for run in own:
+                    files.extend(run.column(of_files).cast(pa.string()).to_pylist())
 
     yield from rows(events(), choice)
     yield file_rows(files, choice)
