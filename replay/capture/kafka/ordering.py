@@ -120,7 +120,6 @@ class Stream:
         "first_time",
         "last_time",
         "other",
-        "pending",
         "position",
         "queue",
         "queued_bytes",
@@ -134,8 +133,6 @@ class Stream:
     def __init__(self, receiver: Receiver, clocks: Clocks, *, second: bool) -> None:
         self.receiver = receiver
         self.second = second
-        self.pending = False
-        """Bytes were captured, but it is not known yet where the stream begins."""
         self.closed_time = 0
         """Time of its FIN or RST, 0 without one."""
         self._clocks = clocks
@@ -158,7 +155,6 @@ class Stream:
 
     def begin(self, sequence: int, *, whole: bool) -> None:
         """See `reassembly.Sink`."""
-        self.pending = False
         self.position = sequence
         if whole:
             self.receiver.begin()
@@ -210,11 +206,7 @@ class Stream:
         if ack < 0 or ack == other.position:
             return False
         if other.position < 0:
-            if other.pending:
-                return True
-            # The capture begins here: what was acknowledged before is not in it.
-            other.position = ack
-            return False
+            return True  # its first packet tells whether the capture has what was acknowledged
         ahead = distance(ack, other.position)
         return 0 < ahead <= FAR_AHEAD and not (ahead == 1 and other.position == other.fin_at)
 
@@ -224,6 +216,8 @@ class Stream:
             clocks.turn(other.last_time, time, second=self.second)
         if not self.first_time and ack >= 0:
             self.first_time = time
+        if other.position < 0:
+            other.position = ack  # it sent nothing for long: what was acknowledged before is not captured
         self.position = end
         self.last_time = end_time
         self.receiver.data(view, *clocks.tell(self, time, end_time))

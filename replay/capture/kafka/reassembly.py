@@ -26,9 +26,6 @@ _FAR_BEHIND: Final = 1 << 28
 class Sink(Protocol):
     """Gets the stream."""
 
-    pending: bool
-    """Bytes were captured, but it is not known yet where the stream begins."""
-
     def begin(self, sequence: int, *, whole: bool) -> None:
         """Note the sequence number of the first byte; `whole`: its SYN was captured."""
 
@@ -182,7 +179,6 @@ class Reassembly:
     def _place(self, sequence: int, run: Run) -> bool:
         if self._origin < 0:
             self._origin = sequence
-            self.sink.pending = True
         reference = self._next if self._settled else self._origin
         away = distance(sequence, reference)
         if not -_FAR_BEHIND <= away <= FAR_AHEAD:

@@ -11,7 +11,6 @@ class Stream:
 
     def __init__(self) -> None:
         self.parts: list[bytes | tuple[int, bool]] = []
-        self.pending = False
         self.begun = False
         self.position = -1
 
