@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, file_of, read
-from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
+from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -109,7 +109,13 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _command(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # before the command is imported, which then takes care of it
+        return EXIT_INTERRUPTED
+
+
+def _command(argv: Sequence[str]) -> int:
     if argv[:1] == [REPLAY]:
         return _other_command(REPLAY, argv[1:])
     parser = _parser()

@@ -10,6 +10,8 @@ EXIT_FAILED: Final = 1
 """It failed at run time."""
 EXIT_USAGE: Final = 2
 """Wrong usage or configuration."""
+EXIT_INTERRUPTED: Final = 130
+"""The exit code that shells give for a command that SIGINT ended."""
 
 
 def complain(command: str, text: str, code: int) -> int:

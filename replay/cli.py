@@ -15,10 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
-"""The exit code that shells give for a command that SIGINT ended."""
+from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
     "inspect": ("replay.inspect.command", "what captures contain, in seconds"),

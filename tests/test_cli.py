@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import structlog
 
+from proxy import server
 from proxy.cli import main
 from proxy.config import OPTIONS
 from proxy.net import bootstrap
@@ -44,6 +45,21 @@ def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object,
     assert out == ""
     (line,) = err.splitlines()
     return code, line
+
+
+def test_an_interrupt_while_a_command_is_imported_leaves_no_stack_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "proxy.server.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "proxy.server.main", raising=False)
+    monkeypatch.delattr(server, "main", raising=False)
+    monkeypatch.setattr("sys.meta_path", [Interrupted(), *sys.meta_path])
+    assert main(["proxy", "--bootstrap", "127.0.0.1:9"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_help_names_every_option_and_nothing_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ FLOORS = (
     ("proxy.server", "proxy.dashboard"),
     ("proxy.cli",),
     ("proxy.__main__",),
+    ("replay.exits",),
     ("replay.capture.files",),
     ("replay.capture.packets",),
     ("replay.capture.kafka",),

@@ -77,7 +77,7 @@ class Access:
             raise TargetError(f"{address}: {reason_of(error)}{hint}") from None
         if self.login is not None:
             try:
-                await _authenticate(connection, self.login)
+                await _authenticate(connection, self, self.login)
             except (SaslError, ProtocolError) as error:
                 await connection.finish()
                 raise TargetError(f"{address}: SASL {self.login.mechanism}: {error}") from None
@@ -87,7 +87,7 @@ class Access:
         return connection
 
 
-async def ask_versions(connection: TargetConnection) -> Versions:
+async def ask_versions(connection: TargetConnection, access: Access) -> Versions:
     """Ask for the versions of every API.
 
     Raises:
@@ -99,7 +99,7 @@ async def ask_versions(connection: TargetConnection) -> Versions:
     except SilentError:
         raise
     except TargetError as failure:
-        if connection.error != CLOSED:
+        if connection.error != CLOSED or access.tls is not None:
             raise
         raise TargetError(
             f"{failure} when asked for ApiVersions (does it want TLS? see --security-protocol)"
@@ -117,9 +117,9 @@ async def ask_versions(connection: TargetConnection) -> Versions:
     return versions
 
 
-async def _authenticate(connection: TargetConnection, login: Login) -> None:
+async def _authenticate(connection: TargetConnection, access: Access, login: Login) -> None:
     """Log in (KIP-43, KIP-152)."""
-    versions = await ask_versions(connection)
+    versions = await ask_versions(connection, access)
     if ApiKey.SASL_AUTHENTICATE not in versions:
         raise SaslError("the target has no SaslAuthenticate")
     version = min(versions[ApiKey.SASL_AUTHENTICATE][1], _AUTHENTICATE_VERSIONS[1])

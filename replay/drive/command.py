@@ -35,6 +35,7 @@ from replay.drive.report import (
 from replay.drive.running import Options, drive, plan
 from replay.drive.script import Script, name_of
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
+from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
 from replay.report.wording import printable, shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
@@ -43,11 +44,6 @@ try:
 except ImportError:  # not installed: asyncio's own works, only slower
     from asyncio import new_event_loop
 
-EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_PARTLY: Final = 3
-EXIT_SILENT: Final = 4
 _LISTED: Final = 20
 """So many client ids are listed at most."""
 
@@ -250,6 +246,8 @@ def run(args: argparse.Namespace) -> int:
     _report_nameless(script)
     try:
         args.access, args.against_access = security.accesses(args, os.environ)
+        if warning := security.warning(args):
+            sys.stderr.write(f"fetchgate replay drive: {warning}\n")
         options = _options(args)
         report = _run(script, options, problems, dry=args.dry_run)
     except security.SecurityError as error:
@@ -332,7 +330,7 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
         return _complain("every response has an error; the report lists them", EXIT_PARTLY)
     if not args.dry_run and not report["sent"]:
         return _complain("nothing was played; the report lists what was left out", EXIT_PARTLY)
-    return EXIT_PARTLY if report["problems"] else EXIT_DONE
+    return EXIT_PARTLY if report["problems"] else 0
 
 
 def _nothing(script: Script, problems: list[str]) -> int:

@@ -33,7 +33,7 @@ class Login:
     username: str
     password: str = field(repr=False)
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
-    """Salted passwords by salt and iterations: to make one takes milliseconds."""
+    """The last salted password by salt and iterations: to make one takes milliseconds."""
 
     def exchange(self, nonce: str) -> Exchange:
         """Authenticate.
@@ -59,6 +59,8 @@ class Login:
             both = fields["r"]
         except (KeyError, ValueError):
             raise SaslError("its challenge is not one of SCRAM") from None
+        if "m" in fields:
+            raise SaslError("it wants an extension of SCRAM, which is not known")  # RFC 5802, 5.1
         if not both.startswith(nonce) or both == nonce:
             raise SaslError("its nonce does not continue the one that it got")
         if iterations not in _ITERATIONS:
@@ -77,6 +79,7 @@ class Login:
     def _salt(self, name: str, salt: bytes, iterations: int) -> bytes:
         key = salt, iterations
         if key not in self._salted:
+            self._salted.clear()
             # Kafka takes the password's UTF-8 as it is, without SASLprep (ScramFormatter).
             self._salted[key] = hashlib.pbkdf2_hmac(name, self.password.encode(), salt, iterations)
         return self._salted[key]

@@ -98,6 +98,16 @@ def accesses(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Acce
     return target, against
 
 
+def warning(args: argparse.Namespace) -> str:
+    """Return what is not safe about the options; "" if nothing is."""
+    if args.sasl_mechanism == "PLAIN" and "SASL_PLAINTEXT" in {
+        args.security_protocol,
+        args.against_security_protocol,
+    }:
+        return "with SASL_PLAINTEXT and PLAIN the password can be read on the network; SASL_SSL encrypts it"
+    return ""
+
+
 def _refuse(args: argparse.Namespace, prefix: str, protocols: str) -> None:
     """Refuse options that have no effect: who gives them thinks that they have one."""
     for name, value in vars(args).items():

@@ -105,7 +105,7 @@ async def look(
     access = access or Access()
     connection = await access.connect(address)
     try:
-        target = Target(address=address, access=access, versions=await ask_versions(connection))
+        target = Target(address=address, access=access, versions=await ask_versions(connection, access))
         await _describe(connection, target, sorted({*names, *(create or ())}))
         missing = {name: count for name, count in (create or {}).items() if name not in target.topics}
         if missing:
@@ -131,6 +131,8 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
     except SilentError:
         raise
     except TargetError as error:
+        if target.access.login is not None:
+            raise
         raise TargetError(
             f"{error} when asked for Metadata (does it want SASL? see --security-protocol)"
         ) from None

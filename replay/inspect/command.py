@@ -5,9 +5,8 @@ import json
 import sys
 from typing import Final
 
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_PARTS_UNREAD: Final = 3
+from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_USAGE
+
 PROGRAM: Final = "fetchgate replay inspect"
 _EXAMPLES: Final = """\
 examples:
@@ -62,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         show(inspection)
     if not any(True for _ in inspection.problems()):
-        return 0 if inspection.kafka() else EXIT_PARTS_UNREAD
-    return EXIT_PARTS_UNREAD if any(counts.packets for counts in inspection.files.values()) else EXIT_FAILED
+        return 0 if inspection.kafka() else EXIT_PARTLY
+    return EXIT_PARTLY if any(counts.packets for counts in inspection.files.values()) else EXIT_FAILED
 
 
 def _usage(problem: str) -> int:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from replay.capture.files.sources import InputError, Source, expand, spool
 from replay.capture.packets.tcp import Filter
+from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.spark.java import NoJavaError
@@ -28,11 +29,6 @@ from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import printable
 
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_PARTLY: Final = 3
-EXIT_TERMINATED: Final = 143
-"""The exit code that shells give for a command that SIGTERM ended."""
 _EXAMPLES: Final = """\
 examples:
   fetchgate replay measure fetches.pcap

@@ -74,7 +74,9 @@ def report(found: Collected, about: About) -> Report:
         version=about.version,
         policy=about.policy,
         filters=about.filters,
-        decision=decide(whole, found.whole.passed, by_client, rate, next_step=_next_step(found)),
+        decision=decide(
+            whole, found.whole.passed, by_client, rate, policy=about.policy, next_step=_next_step(found)
+        ),
         policies=_policies(found, whole, about.policy),
         time=time,
         input=_input(found),

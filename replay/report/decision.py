@@ -104,6 +104,7 @@ def decide(
     clients: list[ClientRow],
     rate: Rate,
     *,
+    policy: str = "gateway",
     next_step: str = "",
 ) -> Decision:
     """Return what the report's first lines say.
@@ -113,6 +114,7 @@ def decide(
         passed: those that went as they were captured, by reason.
         clients: the rows by client.
         rate: the captured time, and the price.
+        policy: the one of these figures, see `Report.policy`.
         next_step: what to do where there is no fetch.
     """
     return Decision(
@@ -124,7 +126,8 @@ def decide(
         reason=why(fetch, passed),
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
-            (_to_do(client, rate) for client in clients), key=lambda row: -(row["saved_bytes_per_day"] or 0)
+            (_to_do(client, rate, policy) for client in clients),
+            key=lambda row: -(row["saved_bytes_per_day"] or 0),
         ),
     )
 
@@ -144,14 +147,16 @@ def main_reason(passed: Mapping[str, Passed]) -> str:
     return max(passed, key=lambda reason: (passed[reason]["bytes"], reason), default="")
 
 
-def _to_do(client: ClientRow, rate: Rate) -> ToDo:
+def _to_do(client: ClientRow, rate: Rate, policy: str) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
     by_waiting = _saved_by_waiting(client, rate.seconds)
     action: Action
     if saved > 0 and saved >= _PAYS * whole:
         action = "gateway"
-        words = f"Put it behind a gateway: that saves {percent(fetch['saved_ratio'])}"
+        # A gateway makes no session for each connection, so that figure is not what it would save.
+        how = "Put it behind a gateway: that" if policy == "gateway" else "A session for each connection"
+        words = f"{how} saves {percent(fetch['saved_ratio'])}"
     elif whole and by_waiting >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
         saved, action = by_waiting, "fetch.min.bytes"
         words = _wait(client, rate.seconds, by_waiting / whole)
@@ -178,7 +183,7 @@ def _wait(client: ClientRow, seconds: float, ratio: float) -> str:
     now = client["fetch"]["actual"]["requests"] / max(client["connections"], 1) / seconds
     return (
         f"{first}Raise fetch.min.bytes: {_WAITING:.0f} fetches a second on a connection instead of "
-        f"{now:,.{0 if now >= 10 else 1}f} would save {percent(ratio)} (modelled)"
+        f"{now:,.{0 if now >= 10 else 1}f} would save {percent(ratio)} (modelled, for fetch.max.wait.ms=500)"
     )
 
 

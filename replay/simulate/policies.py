@@ -126,7 +126,7 @@ class GatewayPolicy:
         if not dealt_with:
             return False
         if len(sent) != len(like.sent.frame):
-            raise RuntimeError("a fetch that changes nothing makes no other delta than the last one")
+            raise RuntimeError(f"{exchange.connection}, {exchange.number}: its delta is not the last one's")
         self.number = exchange.number
         fetch = like.fetch.repeated_by(exchange)
         self._open.append(fetch)

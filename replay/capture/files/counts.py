@@ -1,12 +1,14 @@
 """Counts of what was found in one capture file, whether it could be used or not."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
 MOST_PROBLEMS = 10
 """At most so many problems of one file are kept."""
+_MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
 """A longer time (ns) without a packet is a gap in the capture, as where two captures were joined into one
 file. Clients ask for Metadata every 5 minutes at least (metadata.max.age.ms), and consumers fetch always."""
@@ -79,12 +81,13 @@ class FileCounts:
         for first, last in other.stretches:
             self.add_times(first, last)
         self.format = self.format or other.format
-        for line in other.problems:
-            self.add_problem(line)
+        lines = sorted({*self.problems, *other.problems} - {_MORE}, key=_in_words_and_numbers)
+        more = len(lines) > MOST_PROBLEMS or _MORE in self.problems + other.problems
+        self.problems = lines[:MOST_PROBLEMS] + [_MORE] * more
 
     def add_problem(self, problem: str) -> None:
         """Add a line to the problems, once. After `MOST_PROBLEMS` lines, add one that there are more."""
-        line = problem if len(self.problems) < MOST_PROBLEMS else "and more of this kind"
+        line = problem if len(self.problems) < MOST_PROBLEMS else _MORE
         if line not in self.problems:
             self.problems.append(line)
 
@@ -115,6 +118,11 @@ def joined_stretches(stretches: Iterable[list[int]], pause: int) -> list[list[in
         else:
             joined.append([first, last])
     return joined
+
+
+def _in_words_and_numbers(line: str) -> list[tuple[int, str]]:
+    """Order lines by their words and the numbers between them, whichever part was read first."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", line)]
 
 
 _SUMS = (

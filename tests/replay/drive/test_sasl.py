@@ -68,6 +68,7 @@ def test_signs_in_names_are_escaped() -> None:
         (CHALLENGE.replace(b"4096", b"many"), "its challenge is not one of SCRAM"),
         (CHALLENGE.replace(b"r=rOpr", b"r=xOpr"), "its nonce does not continue the one that it got"),
         (CHALLENGE.replace(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", b""), "its nonce does not continue"),
+        (CHALLENGE + b",m=more", "it wants an extension of SCRAM"),
         (CHALLENGE.replace(b"4096", b"1"), "it wants 1 iterations"),
         (CHALLENGE.replace(b"4096", b"99999999"), "it wants 99999999 iterations"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.addresses import Address
 from replay.drive.access import Access
-from replay.drive.security import PASSWORD_VARIABLE, SecurityError, accesses, add_arguments
+from replay.drive.security import PASSWORD_VARIABLE, SecurityError, accesses, add_arguments, warning
 from replay.drive.wire import TargetError
 from tools.certificates import Authority
 
@@ -22,6 +22,25 @@ def both(*arguments: str, environ: dict[str, str] | None = None) -> tuple[Access
     parser.add_argument("--timeout", type=float, default=30.0)
     add_arguments(parser)
     return accesses(parser.parse_args(arguments), environ or {})
+
+
+@pytest.mark.parametrize(
+    ("protocols", "mechanism", "warned"),
+    [
+        (("--security-protocol", "SASL_PLAINTEXT"), "PLAIN", True),
+        (("--security-protocol", "SASL_SSL", "--against-security-protocol", "SASL_PLAINTEXT"), "PLAIN", True),
+        (("--security-protocol", "SASL_SSL"), "PLAIN", False),
+        (("--security-protocol", "SASL_PLAINTEXT"), "SCRAM-SHA-256", False),
+    ],
+)
+def test_a_password_in_plain_text_is_warned_of(
+    protocols: tuple[str, ...], mechanism: str, warned: bool
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    arguments = parser.parse_args([*protocols, "--sasl-mechanism", mechanism])
+
+    assert ("can be read on the network" in warning(arguments)) == warned
 
 
 def test_without_options_it_is_plain_text() -> None:

@@ -112,6 +112,13 @@ def test_each_client_has_one_sentence(row: ClientRow, action: Action, told: str)
     assert found["sentence"].endswith(".")
 
 
+def test_what_a_gateway_would_not_do_is_not_promised_of_one() -> None:
+    row = client(fetches(saved=500_000))
+    (found,) = decide(row["fetch"], row["passed"], [row], RATE, policy="always")["to_do"]
+
+    assert found["sentence"].startswith("A session for each connection saves 50.0 %")
+
+
 def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
     busy = client(fetches(requests=10_000), "native session", connections=2)
     found = to_do(busy)
@@ -119,7 +126,7 @@ def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
     assert found["action"] == "fetch.min.bytes"
     assert found["sentence"] == (
         "It has sessions of its own. Raise fetch.min.bytes: 2 fetches a second on a connection instead of 50 "
-        "would save 96.0 % (modelled), 829 MB a day, 49.77 a month."
+        "would save 96.0 % (modelled, for fetch.max.wait.ms=500), 829 MB a day, 49.77 a month."
     )
     assert found["saved_bytes_per_day"] == 960_000 * 864
 

@@ -1,0 +1,16 @@
+"""How the commands of ``fetchgate replay`` end: their exit codes. 0 is done."""
+
+from typing import Final
+
+EXIT_FAILED: Final = 1
+"""It failed at run time."""
+EXIT_USAGE: Final = 2
+"""Wrong usage or configuration."""
+EXIT_PARTLY: Final = 3
+"""Done, but parts of the input could not be read, or there was nothing to do."""
+EXIT_SILENT: Final = 4
+"""A broker did not respond in time (`drive`)."""
+EXIT_INTERRUPTED: Final = 130
+"""The exit code that shells give for a command that SIGINT ended."""
+EXIT_TERMINATED: Final = 143
+"""The same for SIGTERM."""
