@@ -4,7 +4,8 @@ A Content-Security-Policy in the page forbids all requests and scripts. So even 
 could not start one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from replay.report import plots
@@ -201,12 +202,16 @@ def _legend() -> Markup:
     return element("div", keys, class_="legend")
 
 
+def _drawn(plot: Callable[[int], Markup]) -> Markup:
+    """Draw a plot for wide screens and for phones. The style sheet shows one of them."""
+    return element("div", joined(plot(width) for width in (plots.WIDE, plots.NARROW)), class_="wide")
+
+
 def _over_time(report: Report) -> Markup:
     if not report["over_time"]:
         return Markup()
     stretches = report["time"]["stretches"]
-    drawn = (plots.over_time(report["over_time"], stretches, width) for width in (plots.WIDE, plots.NARROW))
-    plot = element("div", joined(drawn), class_="wide")
+    plot = _drawn(partial(plots.over_time, report["over_time"], stretches))
     return _section(
         "Fetch bytes over time",
         [_legend(), plot],
@@ -379,11 +384,7 @@ def _slots_over_time(report: Report) -> Iterable[Markup]:
         if row["over_time"]:
             yield element("p", f"Slots that {shown(row['broker'])} needs over time", class_="soft")
             stretches = report["time"]["stretches"]
-            drawn = (
-                plots.slots(row["over_time"], row["slots"], stretches, width)
-                for width in (plots.WIDE, plots.NARROW)
-            )
-            yield element("div", joined(drawn), class_="wide")
+            yield _drawn(partial(plots.slots, row["over_time"], row["slots"], stretches))
 
 
 def _limits(report: Report) -> Markup:

@@ -18,12 +18,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.capture.redact import KEPT
 from proxy.protocol.api import RESPONSE_START_BYTES, ApiKey
-from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange, is_cut
-from replay.capture.kafka.exchanges import Connections
-from replay.capture.packets import segments
 from tests.captured import RST, SYN, read, read_directory, streams
 from tests.integration.bystander import until
+from tests.replay.events import captured_events
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker, reaper
 from tools.kafka.admin import Admin
@@ -134,18 +132,9 @@ def taken(request: pytest.FixtureRequest, broker: Broker, tmp_path_factory: pyte
     return Run(folder / "own", file, frozenset(ports), metrics, log)
 
 
-def _events(*inputs: Path) -> list[Exchange | ConnectionEnd]:
-    connections = Connections()
-    found: list[Exchange | ConnectionEnd] = []
-    for share in sources.plan(sources.expand([str(path) for path in inputs]), 1 << 30):
-        for batch in segments.read(share):
-            found += connections.feed(batch)
-    return [*found, *connections.end()]
-
-
 def _exchanges(*inputs: Path) -> dict[str, list[Exchange]]:
     found: dict[str, list[Exchange]] = {}
-    for event in _events(*inputs):
+    for event in captured_events(*inputs):
         if isinstance(event, Exchange):
             found.setdefault(event.connection, []).append(event)
     return found
@@ -241,7 +230,7 @@ def test_fetches_in_the_capture_are_those_that_the_gateway_counted(taken: Run, s
 
 
 def test_nothing_is_unread_and_every_connection_has_its_end(taken: Run) -> None:
-    ends = [event for event in _events(taken.directory) if isinstance(event, ConnectionEnd)]
+    ends = [event for event in captured_events(taken.directory) if isinstance(event, ConnectionEnd)]
 
     assert {(end.reason, end.syn_seen, end.closed) for end in ends} == {("", True, True)}
     assert {end.unframed_bytes + end.partial_bytes + end.resyncs for end in ends} == {0}

@@ -22,13 +22,11 @@ from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]  # it has 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.protocol.api import ApiKey
-from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections
-from replay.capture.packets import segments
 from replay.simulate.engine import Engine
 from replay.simulate.outcome import Outcome
 from tests.integration.bystander import until
+from tests.replay.events import captured_events
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
@@ -72,12 +70,7 @@ def read(directory: Path, listeners: frozenset[int]) -> Told:
         told.outcomes += outcomes + ([ending.closing] if ending.closing is not None else [])
         told.differing += ending.differing
 
-    connections = Connections()
-    for share in sources.plan(sources.expand([str(directory)]), 1 << 30):
-        for batch in segments.read(share):
-            for event in connections.feed(batch):
-                take(event)
-    for event in connections.end():
+    for event in captured_events(directory):
         take(event)
     return told
 

@@ -6,24 +6,16 @@ import pytest
 
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_request import parse_fetch_request
-from replay.capture.files.sources import expand, plan
-from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections
-from replay.capture.packets import segments
+from replay.capture.kafka.exchange import Exchange
 from replay.simulate.engine import Engine
+from tests.replay.events import captured_events
 from tools.bench.captures import Shape, make
 
 SIZE = 600_000
 
 
 def exchanges(path: Path) -> list[Exchange]:
-    connections = Connections()
-    found: list[Exchange | ConnectionEnd] = []
-    for share in plan(expand([str(path)]), 1 << 30):
-        for batch in segments.read(share):
-            found += connections.feed(batch)
-    found += connections.end()
-    return [each for each in found if isinstance(each, Exchange)]
+    return [event for event in captured_events(path) if isinstance(event, Exchange)]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from proxy.protocol.api import ApiKey
-from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import read_exchanges
-from replay.capture.packets import segments
 from replay.simulate.engine import Engine
 from replay.simulate.outcome import Outcome
+from tests.replay.events import captured_events
 
 CAPTURES = Path(__file__).parents[3] / "captures"
 MADE = sorted(path.name.removesuffix(".manifest.json") for path in CAPTURES.glob("*.manifest.json"))
@@ -27,8 +25,7 @@ def _manifest(name: str) -> dict[str, Any]:
 
 
 def _events(name: str) -> list[Exchange | ConnectionEnd]:
-    shares = sources.plan(sources.expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30)
-    return list(read_exchanges(batch for share in shares for batch in segments.read(share)))
+    return captured_events(CAPTURES / f"{name}.pcap")
 
 
 def _on(side: str, name: str, events: Iterable[Exchange | ConnectionEnd]) -> list[Exchange | ConnectionEnd]:

@@ -6,13 +6,11 @@ from unittest.mock import patch
 
 import pytest
 
-from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import read_exchanges
-from replay.capture.packets import segments
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
 from replay.simulate.policies import GatewayPolicy
+from tests.replay.events import captured_events
 from tools.bench.captures import Shape, make
 
 CAPTURES = Path(__file__).parents[3] / "captures"
@@ -21,12 +19,7 @@ NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap"))
 
 @cache
 def events(name: str) -> list[Exchange | ConnectionEnd]:
-    return read_capture(CAPTURES / f"{name}.pcap")
-
-
-def read_capture(path: Path) -> list[Exchange | ConnectionEnd]:
-    shares = sources.plan(sources.expand([str(path)]), 1 << 30)
-    return list(read_exchanges(batch for share in shares for batch in segments.read(share)))
+    return captured_events(CAPTURES / f"{name}.pcap")
 
 
 def saved(name: str, policy: Policy) -> tuple[int, int]:
@@ -58,7 +51,7 @@ def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Pa
 
     recognised = GatewayPolicy.repeats
     with patch.object(GatewayPolicy, "repeats", repeats):
-        for event in read_capture(tmp_path / "idle.pcap"):
+        for event in captured_events(tmp_path / "idle.pcap"):
             if isinstance(event, Exchange):
                 engine.add(event)
 

@@ -1,0 +1,13 @@
+"""Captures read in this process, as `fetchgate replay` reads them in Spark's tasks."""
+
+from pathlib import Path
+
+from replay.capture.files import sources
+from replay.capture.kafka.exchanges import Event, read_exchanges
+from replay.capture.packets import segments
+
+
+def captured_events(*inputs: Path) -> list[Event]:
+    """Return the exchanges and ends of all connections in captures, or in folders of captures."""
+    shares = sources.plan(sources.expand([str(path) for path in inputs]), 1 << 30)
+    return list(read_exchanges(batch for share in shares for batch in segments.read(share)))
