@@ -128,7 +128,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--parquet",
         metavar="DIR",
-        help="write the captured requests and responses as a table, which can be measured again later",
+        help="write the captured requests and responses as a table, which can be measured again later, or "
+        "add them to such a table",
     )
     add(
         "--price-per-gb",
@@ -223,9 +224,10 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
     if arguments.parquet and Path(arguments.parquet).is_file():
         raise UsageError(f"--parquet {arguments.parquet}: it is a file; name a directory")
-    if arguments.parquet and Path(arguments.parquet).is_dir() and any(Path(arguments.parquet).iterdir()):
+    if arguments.parquet and not _is_table(arguments.parquet) and _has_files(arguments.parquet):
         raise UsageError(
-            f"--parquet {arguments.parquet}: the directory is not empty; name one that is, or a new one"
+            f"--parquet {arguments.parquet}: the directory is not empty, and is no table of --parquet; name "
+            "such a table, an empty directory, or a new one"
         )
     work = Work(
         keep=Filter(hosts=frozenset(arguments.host), ports=frozenset(arguments.port)),
@@ -262,7 +264,13 @@ def _check_file(option: str, file: Path) -> None:
 
 def _is_table(text: str) -> bool:
     """Whether an input is a directory that --parquet wrote."""
-    return Path(text).is_dir() and any(Path(text).glob("*.parquet"))
+    patterns = ("day=*/broker=*/*.parquet", "*.parquet")  # the latter: of earlier releases
+    return Path(text).is_dir() and any(any(Path(text).glob(pattern)) for pattern in patterns)
+
+
+def _has_files(text: str) -> bool:
+    """Whether a directory has files other than those that Spark leaves beside a table, or if it is killed."""
+    return Path(text).is_dir() and any(not path.name.startswith(("_", ".")) for path in Path(text).iterdir())
 
 
 def _readable(source: Source, scratch: str) -> Source:

@@ -1,8 +1,9 @@
 """The table of exchanges: one row for each exchange. Every report is a query over it. Sans-IO.
 
-`COLUMNS` describes each column. `measure --parquet` writes this table. A connection's rows hold its fetches,
-and what they cost through the session engine. Its last row, of the kind `connection`, holds what belongs to
-the whole connection (`replay.measure.digest`). `file` rows hold the counts of a capture file.
+`COLUMNS` describes each column. `measure --parquet` writes this table, with `STORED_COLUMNS`. A connection's
+rows hold its fetches, and what they cost through the session engine. Its last row, of the kind `connection`,
+holds what belongs to the whole connection (`replay.measure.digest`). `file` rows hold the counts of a capture
+file.
 """
 
 import dataclasses
@@ -115,6 +116,17 @@ RAW_COLUMNS: Final = (
 )
 """Written only with --parquet. With them the engine can run again."""
 COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, *_OTHER_COLUMNS, *RAW_COLUMNS)
+STORED_COLUMNS: Final = (
+    Column("run", pa.int32(), "which run of `measure --parquet` added the row, from 0"),
+    Column(
+        "day",
+        pa.date32(),
+        "UTC, of the request, or of the response where the request was not seen; in `connection` and `file` "
+        "rows of the last packet; null if there is none",
+    ),
+)
+"""Only in files. They are partitioned by day and broker. There, the broker is null in rows of files, and in
+those of connections that are not Kafka: it would be any host that was captured."""
 
 
 def schema(columns: Iterable[Column]) -> pa.Schema:
@@ -125,6 +137,8 @@ def schema(columns: Iterable[Column]) -> pa.Schema:
 EXCHANGES: Final = schema((*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, *_OTHER_COLUMNS))
 """Without the raw columns."""
 EXCHANGES_RAW: Final = schema(COLUMNS)
+STORED: Final = schema((*COLUMNS, *STORED_COLUMNS))
+"""A table in files."""
 
 
 class Writer:

@@ -26,6 +26,8 @@ class FileCounts:
     """As the user would name it; `-` is standard input."""
     number: int = 0
     """The file's position in the input."""
+    fingerprint: str = ""
+    """See `Source`."""
     format: str = ""
     """`pcap` or `pcapng`; empty when the file is neither."""
     file_bytes: int = 0

@@ -2,6 +2,7 @@
 
 import fnmatch
 import glob
+import hashlib
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,8 @@ _NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNOREC
 """How captures are named. tcpdump -C adds a number at the end."""
 _HEAD = 64 << 10
 """So many bytes of each file are read to find its format and the time of its first packet."""
+_FINGERPRINT = 1 << 10
+"""So many bytes make its fingerprint. A capture has more of them almost from the start."""
 
 
 class InputError(ValueError):
@@ -51,6 +54,10 @@ class Source:
     """`gzip`, `zstd` or ""."""
     first_time: int = 0
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
+    fingerprint: str = ""
+    """By this the capture is known under any name, compressed or not, and when it has grown; "" if it has no
+    packet. It is the time of the first packet, and a digest of the first bytes. Names say less: rings of
+    files are overwritten."""
     problem: str = ""
     """Why it can't be read at all."""
     located: str = ""
@@ -202,7 +209,16 @@ def _inspected(name: str) -> Source:
     except OSError as error:
         return Source(name=name, located=located, size=size, problem=first_line(error))
     time = pcapng.first_time(window) if form.kind == "pcapng" else pcap.first_time(form, window)
-    return Source(name=name, located=located, size=size, form=form, compression=kind, first_time=time)
+    digest = hashlib.sha256(window.data[: min(_FINGERPRINT, window.end)]).hexdigest()[:16]
+    return Source(
+        name=name,
+        located=located,
+        size=size,
+        form=form,
+        compression=kind,
+        first_time=time,
+        fingerprint=f"{time}-{digest}" if time else "",
+    )
 
 
 def _pieces(source: Source, share_bytes: int) -> Iterator[Piece]:

@@ -19,7 +19,11 @@ _COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "ack", "flags", "
 
 
 def read_exchanges(
-    batches: Iterable[pa.RecordBatch], *, ports: frozenset[int] = frozenset(), keep_requests: bool = False
+    batches: Iterable[pa.RecordBatch],
+    *,
+    ports: frozenset[int] = frozenset(),
+    keep_requests: bool = False,
+    uses: int = 0,
 ) -> Iterator[Event]:
     """Read the exchanges of one connection (or of several, whose rows may interleave).
 
@@ -27,12 +31,13 @@ def read_exchanges(
         batches: SEGMENTS rows. Those of a connection are in capture order.
         ports: those on which brokers listen. Without any, Kafka is recognised by the bytes alone.
         keep_requests: keep the frames of all requests, not only of those in `READ`.
+        uses: how many connections between the same ports there were before.
 
     Yields:
         Exchanges in the order of their requests, each once it can't change any more. A ConnectionEnd is the
         last event of each connection.
     """
-    connections = Connections(ports=ports, keep_requests=keep_requests)
+    connections = Connections(ports=ports, keep_requests=keep_requests, uses=uses)
     for batch in batches:
         yield from connections.feed(batch)
     yield from connections.end()
@@ -45,6 +50,7 @@ class Connections:
         ports: see `read_exchanges`.
         keep_requests: see `read_exchanges`.
         responses: API keys whose response frames are kept. Those of Metadata are always kept.
+        uses: see `read_exchanges`.
     """
 
     def __init__(
@@ -53,11 +59,13 @@ class Connections:
         ports: frozenset[int] = frozenset(),
         keep_requests: bool = False,
         responses: frozenset[int] = READ,
+        uses: int = 0,
     ) -> None:
         self._ports = ports
         self._keep = Keep(requests=keep_requests, responses=responses)
         self._open: dict[bytes, CapturedConnection] = {}
         self._uses: dict[bytes, int] = {}
+        self._before = uses
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
         """Read the next rows. Those with FileCounts are skipped."""
@@ -83,7 +91,7 @@ class Connections:
 
     def _start(self, key: bytes) -> CapturedConnection:
         low, high = endpoints(key)
-        number = self._uses.get(key, 0)
+        number = self._uses.get(key, self._before)
         self._uses[key] = number + 1
         started = CapturedConnection(low, high, number, ports=self._ports, keep=self._keep)
         self._open[key] = started

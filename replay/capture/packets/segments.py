@@ -68,6 +68,17 @@ def endpoints(connection: bytes) -> tuple[str, str]:
     return _endpoint(connection[1:middle]), _endpoint(connection[middle : middle + size + 2])
 
 
+def connection_key(one: str, other: str) -> bytes:
+    """Return the key of the connection between two ends, in any order: the reverse of `endpoints`."""
+    low, high = sorted((_packed(one), _packed(other)))
+    return bytes([4 if len(low) == 6 else 6]) + low + high
+
+
+def _packed(endpoint: str) -> bytes:
+    host, _, port = endpoint.rpartition(":")
+    return ipaddress.ip_address(host.strip("[]")).packed + int(port).to_bytes(2)
+
+
 def _endpoint(packed: bytes) -> str:
     address, port = packed[:-2], int.from_bytes(packed[-2:])
     host = ipaddress.ip_address(address)
@@ -77,8 +88,9 @@ def _endpoint(packed: bytes) -> str:
 def read(share: Share, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
     """Read a share, as batches of SEGMENTS. After each part of a file comes a row with its FileCounts."""
     for piece in share.pieces:
-        counts = FileCounts(file=piece.source.name, number=piece.source.number)
-        base = piece.source.number << _FILE_SHIFT
+        source = piece.source
+        counts = FileCounts(file=source.name, number=source.number, fingerprint=source.fingerprint)
+        base = source.number << _FILE_SHIFT
         for window, records in windows(piece, counts):
             yield from split(runs(window, decode(window, records, keep, counts), base))
         yield _counts_row(counts, base + piece.start)

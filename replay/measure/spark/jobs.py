@@ -10,7 +10,7 @@ import pickle
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +25,7 @@ from replay.capture.files.sources import Share
 from replay.capture.files.streams import first_line, open_stream
 from replay.capture.kafka.exchanges import Event, read_exchanges
 from replay.capture.packets import segments
+from replay.capture.packets.segments import connection_key
 from replay.capture.packets.tcp import Filter
 from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part
 from replay.measure.rows import RowFilter, file_rows, rows
@@ -45,6 +46,8 @@ _IDS: Final = pa.schema([("id", pa.binary())])
 _MOST_PARTS: Final = 200
 """The driver gets what so many tasks have collected."""
 _MOST_EVENTS: Final = 10_000
+_BEFORE: Final = -1
+"""The `order` of rows of `uses_of_ports`: before that of any segment."""
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 Key: TypeAlias = tuple[pa.Scalar, ...]
@@ -58,6 +61,7 @@ def from_captures(
     partitions: int,
     *,
     elsewhere: bool = False,
+    uses: DataFrame | None = None,
 ) -> DataFrame:
     """Make the table from captures.
 
@@ -68,17 +72,31 @@ def from_captures(
         choice: how exchanges become rows.
         partitions: number of tasks for the connections.
         elsewhere: tasks run on other machines, which may not have the files: then the job fails.
+        uses: of ports, in the table to which the rows are added; see `uses_of_ports`.
     """
     pickled = [pickle.dumps(share) for share in shares]
     ids = spark.range(0, len(shares), 1, len(shares))
     found = ids.mapInArrow(partial(_read, pickled, keep, elsewhere), from_arrow_schema(STRIPPED))
+    if uses is not None:
+        found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
     return _mapped(spread, partial(_measure, keep.ports, choice), choice)
 
 
+def uses_of_ports(table: DataFrame) -> DataFrame:
+    """Return how many connections a table has between the same ports, as rows before all others of the next.
+
+    So no two connections of a table have one name, although each run counts the uses of ports anew.
+    """
+    names = f.substring_index("connection", " #", 1), f.substring_index("connection", " #", -1).cast("int")
+    used = table.where("row = 'connection'").select(names[0].alias("ends"), names[1].alias("number"))
+    return used.groupBy("ends").agg(f.max("number") + 1).mapInArrow(_uses, from_arrow_schema(STRIPPED))
+
+
 def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> DataFrame:
     """Make a table again, from one that has the raw columns, with another filter."""
-    spread = table.repartition(partitions, "connection").sortWithinPartitions("connection", "place")
+    spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
+    spread = spread.sortWithinPartitions("connection", "place")
     return _mapped(spread, partial(_measure_again, keep, choice), choice)
 
 
@@ -163,9 +181,28 @@ def check_seen(share: Share) -> None:
 
 def _measure(ports: frozenset[int], choice: RowFilter, batches: Batches) -> Batches:
     def events(_: bytes, own: Batches) -> Iterable[Event]:
-        return read_exchanges(map(restore_records, own), ports=ports)
+        uses, rest = _used(own)
+        return read_exchanges(map(restore_records, rest), ports=ports, uses=uses)
 
     return _rows(choice, batches, "payload", events)
+
+
+def _uses(batches: Batches) -> Batches:
+    for batch in batches:
+        ends, uses = (column.to_pylist() for column in batch.columns)
+        keys = [connection_key(*text.split(" > ")) for text in ends]
+        empty: dict[pa.DataType, Any] = {pa.binary(): b"", pa.bool_(): False}
+        columns = {one.name: [empty.get(one.type, 0)] * len(keys) for one in STRIPPED}
+        columns |= {"connection": keys, "order": [_BEFORE] * len(keys), "sequence": uses}
+        yield pa.record_batch([pa.array(columns[one.name], one.type) for one in STRIPPED], schema=STRIPPED)
+
+
+def _used(own: Batches) -> tuple[int, Batches]:
+    """Take the row of `uses_of_ports` from a connection's rows. Return its number, 0 if there is none."""
+    first = next(own)
+    if first.column("order")[0].as_py() != _BEFORE:
+        return 0, chain((first,), own)
+    return first.column("sequence")[0].as_py(), chain((first.slice(1),), own)
 
 
 def _measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:

@@ -1,13 +1,12 @@
 """One measurement on Spark: from the start of Spark to what the report shows, with a progress bar."""
 
-import dataclasses
 import re
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -29,9 +28,9 @@ from replay.capture.files.sources import InputError, Source, plan
 from replay.capture.packets.tcp import Filter
 from replay.measure.collected import Collected
 from replay.measure.rows import RowFilter
-from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids
+from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids, uses_of_ports
 from replay.measure.spark.session import SparkFailedError, interrupted, is_local, session
-from replay.measure.table import EXCHANGES_RAW
+from replay.measure.spark.stored import earlier, read_stored, write_stored
 from replay.report.wording import size
 
 _LEAST_SHARE: Final = 16 << 20
@@ -67,7 +66,7 @@ class Work:
     table: str | None = None
     """A directory with a table, instead of sources."""
     parquet: str | None = None
-    """Where to write the table."""
+    """Where to write the table, or the table to which captures are added."""
 
     @property
     def size(self) -> int:
@@ -111,25 +110,37 @@ def measure(spark: SparkSession, work: Work) -> Collected:
     """Measure in a Spark session that is running."""
     local = is_local(spark.sparkContext.master)
     cores = spark.sparkContext.defaultParallelism if local else None
-    choice = dataclasses.replace(work.choice, raw=bool(work.parquet or work.topics))
+    choice = replace(work.choice, raw=bool(work.parquet or work.topics))
+    target = read_stored(spark, work.parquet) if work.parquet else None
+    runs = 0
     if work.table is None:
         partitions = partitions_for(work.size, cores)
-        shares = plan(work.sources, share_of(work.size, cores))
-        table = from_captures(spark, shares, work.keep, choice, partitions, elsewhere=not local)
+        sources, uses = work.sources, None
+        if target is not None and work.parquet:
+            known = earlier(target, work.parquet)
+            known.check(work.parquet, sources)
+            runs, uses = known.runs, uses_of_ports(target)
+            sources = tuple(replace(one, number=one.number + known.files) for one in sources)
+        shares = plan(sources, share_of(work.size, cores))
+        table = from_captures(spark, shares, work.keep, choice, partitions, elsewhere=not local, uses=uses)
     else:
-        table = spark.read.parquet(work.table)
-        if set(EXCHANGES_RAW.names) - set(table.columns):
-            raise InputError(f"{work.table}: not a table that --parquet wrote")
+        if target is not None:
+            raise InputError(
+                f"--parquet {work.parquet}: there is a table; captures can be added to it, but no other table"
+            )
+        stored = read_stored(spark, work.table)
+        if stored is None:
+            raise InputError(f"{work.table}: there is no table")
+        table = stored
         partitions = partitions_for(_stored(table), cores)
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     if work.topics:
         table = table.persist(StorageLevel.DISK_ONLY)
-        choice = dataclasses.replace(choice, topics=work.topics | topic_ids(table, work.topics))
+        choice = replace(choice, topics=work.topics | topic_ids(table, work.topics))
     if work.topics or work.table is not None:
         table = from_table(table, work.keep, choice, partitions)
     if work.parquet:
-        table.write.parquet(work.parquet)
-        table = spark.read.parquet(work.parquet)
+        table = write_stored(spark, table, work.parquet, runs)
     return collected(table, partitions)
 
 

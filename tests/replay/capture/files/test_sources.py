@@ -74,6 +74,21 @@ def test_a_name_with_brackets_is_a_name_first(tmp_path: Path) -> None:
     assert names(expand([str(path)]), tmp_path) == ["host[1].pcap"]
 
 
+def test_a_capture_is_known_by_its_first_packets_under_any_name_and_when_it_grows(tmp_path: Path) -> None:
+    def fingerprint(name: str, data: bytes) -> str:
+        (tmp_path / name).write_bytes(data)
+        return expand([str(tmp_path / name)])[0].fingerprint
+
+    whole = pcap(FRAMES * 10, RAW)
+    assert len(whole) > 1024
+    known = fingerprint("x.pcap", whole)
+    assert known.startswith(f"{FRAMES[0].time}-")
+    assert fingerprint("y.pcap.gz", gzip.compress(whole)) == known
+    assert fingerprint("z.pcap", pcap(FRAMES * 20, RAW)) == known
+    assert fingerprint("x.pcap", pcap(FRAMES[1:] * 10, RAW)) != known
+    assert fingerprint("empty.pcap", pcap([], RAW)) == ""  # it has nothing that could count twice
+
+
 @pytest.mark.parametrize("name", ["none.pcap", "none*.pcap", "file:///none/x.pcap", "nofs://x/y.pcap"])
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as error:

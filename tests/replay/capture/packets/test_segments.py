@@ -13,7 +13,7 @@ from replay.capture.files import window
 from replay.capture.files.counts import MOST_PROBLEMS, FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.packets import segments
-from replay.capture.packets.segments import SEGMENTS, endpoints, read
+from replay.capture.packets.segments import SEGMENTS, connection_key, endpoints, read
 from replay.capture.packets.tcp import EVERYTHING, Filter
 from tests.examples import examples
 from tests.replay.capture import crafting
@@ -220,6 +220,8 @@ def test_endpoints_are_in_canonical_order(reading: Reading) -> None:
         ("10.0.0.9:6", "10.0.0.9:7"): False,
     }
     assert endpoints(bytes([4, 1, 2, 3, 4, 0, 5, 6, 7, 8, 9, 1, 0])) == ("1.2.3.4:5", "6.7.8.9:256")
+    for low, high in found:
+        assert endpoints(connection_key(low, high)) == endpoints(connection_key(high, low)) == (low, high)
 
 
 @pytest.mark.parametrize(

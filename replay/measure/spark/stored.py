@@ -1,0 +1,132 @@
+"""A table of exchanges in files: written, added to, and read again.
+
+Files are Parquet, in folders by day and broker. A run adds its rows with Spark's commit protocol: files
+appear in the table when all of them are written, and a run that fails leaves the table as it was.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from replay.capture.files.sources import InputError, Source
+from replay.measure.table import EXCHANGES_RAW, STORED, STORED_COLUMNS
+
+_NOTHING: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
+"""Spark's errors where there is no table: no such folder, or no file in it."""
+_ADDED: Final = frozenset(column.name for column in STORED_COLUMNS)
+_DAY: Final = """
+date_from_unix_date(cast(nullif(
+    case row
+        when 'connection' then cast(get_json_object(detail, '$.end.last_time') as bigint)
+        when 'file' then cast(get_json_object(detail, '$.last_time') as bigint)
+        else coalesce(nullif(request_time, 0), response_time)
+    end, 0) div 86400000000000 as int))
+"""
+_BROKER: Final = """
+case when row = 'file' or (row = 'connection' and get_json_object(detail, '$.end.reason') != '') then null
+    else broker end
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What a table has already."""
+
+    runs: int
+    files: int
+    """The numbers of its capture files are less than this."""
+    captures: Mapping[str, str]
+    """Their names, by fingerprint."""
+
+    def check(self, path: str, sources: Iterable[Source]) -> None:
+        """Check that no capture would be added a second time.
+
+        It could not replace its rows: those of its connections come from other files as well.
+
+        Raises:
+            InputError: the table has some of them already.
+        """
+        twice = [source for source in sources if source.fingerprint in self.captures]
+        if twice:
+            first = twice[0].name
+            known = self.captures[twice[0].fingerprint]
+            named = first if known == first else f"{first} (as {known})"
+            more = f" and {len(twice) - 1} more captures" if len(twice) > 1 else ""
+            raise InputError(
+                f"--parquet {path}: the table has {named}{more} already; name only captures that it does not "
+                "have, or a new directory for the table"
+            )
+
+
+def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
+    """Read a table; None: there is none.
+
+    Raises:
+        InputError: the Parquet files are not a table that --parquet wrote.
+    """
+    try:
+        columns = set(spark.read.parquet(path).columns)
+    except AnalysisException as error:
+        if error.getCondition() in _NOTHING:
+            return None
+        raise
+    if set(EXCHANGES_RAW.names) - columns:
+        raise InputError(f"{path}: not a table that --parquet wrote")
+    # With the schema named, Spark does not guess the types of day and broker from the names of folders.
+    table = spark.read.schema(from_arrow_schema(STORED)).parquet(path)
+    if not columns >= _ADDED:
+        return table.drop(*_ADDED)  # of an earlier release
+    return table.withColumn("broker", f.coalesce("broker", f.lit("")))
+
+
+def earlier(table: DataFrame, path: str) -> Earlier:
+    """Return what a table has already.
+
+    Raises:
+        InputError: nothing can be added to it.
+    """
+    if _ADDED - set(table.columns):
+        raise InputError(
+            f"--parquet {path}: an earlier release wrote this table, without partitions, and nothing can be "
+            f"added to it; make it anew with `measure {path} --parquet NEW`"
+        )
+    runs = files = 0
+    captures = {}
+    for run, detail in table.where("row = 'file'").select("run", "detail").toLocalIterator():
+        counts = json.loads(detail)
+        runs, files = max(runs, run + 1), max(files, counts["number"] + 1)
+        if fingerprint := counts.get("fingerprint"):
+            captures[fingerprint] = counts["file"]
+    return Earlier(runs=runs, files=files, captures=captures)
+
+
+def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
+    """Write a table, or add to it. Return the rows that were written, as `read_stored` reads them."""
+    stored = table.withColumns({"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)})
+    with _adaptive(spark):
+        # Tasks have connections to all brokers, each. This makes files of some 64 MB of them, not thousands.
+        gathered = stored.hint("rebalance", f.col("day"), f.col("broker"))
+        gathered.write.mode("append").partitionBy("day", "broker").parquet(path)
+    written = read_stored(spark, path)
+    if written is None:
+        raise InputError(f"--parquet {path}: nothing was written there")
+    return written.where(f.col("run") == run)
+
+
+@contextmanager
+def _adaptive(spark: SparkSession) -> Iterator[None]:
+    """Let Spark decide on the number of tasks by the data. `rebalance` needs that."""
+    name = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))

@@ -1,0 +1,130 @@
+"""The table in files: by day and broker, added to run by run, and read again as if measured at once."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from replay.capture.files.sources import InputError
+from replay.measure.spark.stored import read_stored, write_stored
+from replay.measure.table import EXCHANGES_RAW
+from replay.report.model import Report
+from tests.replay.measure.spark.measuring import CAPTURES, measured, work
+from tests.replay.measure.spark.test_jobs import split
+from tests.replay.tables import measured as at_once
+
+pytestmark = pytest.mark.integration
+
+FIRST, SECOND = CAPTURES / "librdkafka-rebalance.pcap", CAPTURES / "aiokafka-gateway.pcap"
+"""Captured in this order, on two days."""
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of the first capture."""
+    path = tmp_path_factory.mktemp("stored") / "table"
+    measured(spark, work(FIRST, parquet=str(path)))
+    return path
+
+
+@pytest.fixture
+def table(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "table"))
+
+
+def plain(report: Report) -> str:
+    return json.dumps(report, indent=2)
+
+
+def test_runs_add_to_a_table_that_reads_as_if_measured_at_once(spark: SparkSession, table: Path) -> None:
+    added = measured(spark, work(SECOND, parquet=str(table)))
+
+    assert plain(added) == plain(at_once("gateway", SECOND))
+    assert plain(measured(spark, work(table=str(table)))) == plain(at_once("gateway", FIRST, SECOND))
+    assert not [*table.glob("_temporary*")]
+
+    # Any reader finds the rows by day and broker.
+    rows = (
+        ds.dataset(table, partitioning="hive").to_table(columns=["row", "run", "day", "broker"]).to_pylist()
+    )
+    runs = {row["day"]: row["run"] for row in rows}
+    assert {path.name for path in table.glob("day=*")} == {"day=2026-11-21", "day=2026-11-22"}
+    assert runs == {"2026-11-21": 0, "2026-11-22": 1}
+    assert {row["broker"] for row in rows if row["row"] == "file"} == {None}
+    assert all(row["broker"] for row in rows if row["row"] == "exchange")
+
+
+def test_a_capture_that_the_table_has_is_refused_under_any_name(
+    spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    before = sorted(table.rglob("*"))
+    copy = tmp_path / "kept.pcap.gz"
+    copy.write_bytes(gzip.compress(FIRST.read_bytes()))
+    for given, told in ((FIRST, str(FIRST)), (copy, rf"{copy} \(as {FIRST}\)")):
+        with pytest.raises(
+            InputError, match=f"^--parquet {table}: the table has {told} already; name only captures that"
+        ):
+            measured(spark, work(SECOND, given, parquet=str(table)))
+    with pytest.raises(InputError, match="and 1 more captures already"):
+        measured(spark, work(copy, FIRST, parquet=str(table)))
+
+    assert sorted(table.rglob("*")) == before
+
+
+def test_a_connection_over_two_runs_is_two_of_other_names(spark: SparkSession, tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    for number, half in enumerate(split((CAPTURES / "java-100p.pcap").read_bytes(), 2)):
+        (tmp_path / f"{number}.pcap").write_bytes(half)
+        measured(spark, work(tmp_path / f"{number}.pcap", parquet=table))
+    stored = read_stored(spark, table)
+    assert stored is not None
+    names = [row.connection for row in stored.where("row = 'connection'").collect()]
+    ends = {name.rpartition(" #")[0] for name in names}
+
+    assert len(ends) < len(names)
+    assert len({*names}) == len(names)
+    assert {name.rpartition(" #")[2] for name in names} == {"0", "1"}
+
+
+def test_a_run_that_fails_leaves_the_table_as_it_was(
+    spark: SparkSession, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = read_stored(spark, str(table))
+    assert stored is not None
+    before = sorted(table.rglob("*"))
+    place = f.when(f.col("row") == "file", f.raise_error(f.lit("broken")).cast("int")).otherwise(
+        f.col("place")
+    )
+    broken = stored.withColumn("place", place)
+    monkeypatch.setattr(type(stored), "hint", lambda self, *_: self)  # so that it fails while it writes files
+    with pytest.raises(Exception, match="broken"):
+        write_stored(spark, broken.select(*EXCHANGES_RAW.names), str(table), 1)
+
+    assert sorted(table.rglob("*")) == before
+
+
+def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
+    spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    stored = read_stored(spark, str(table))
+    assert stored is not None
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    stored.select(*EXCHANGES_RAW.names).write.parquet(old)
+
+    with pytest.raises(InputError, match=f"an earlier release wrote this table, .* `measure {old} --parquet"):
+        measured(spark, work(SECOND, parquet=old))
+    assert plain(measured(spark, work(table=old, parquet=new))) == plain(at_once("gateway", FIRST))
+    with pytest.raises(InputError, match="captures can be added to it, but no other table"):
+        measured(spark, work(table=old, parquet=new))
+
+
+def test_files_of_others_are_no_table(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "other"))
+
+    with pytest.raises(InputError, match="other: not a table that --parquet wrote"):
+        measured(spark, work(table=str(tmp_path / "other")))
