@@ -5,9 +5,12 @@ import glob
 import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pyarrow import fs
 
@@ -32,6 +35,12 @@ _HEAD = 64 << 10
 """So many bytes of each file are read to find its format and the time of its first packet."""
 _FINGERPRINT = 1 << 10
 """So many bytes make its fingerprint. A capture has more of them almost from the start."""
+
+_AT_ONCE = 16
+"""So many files are opened at a time. A store far away takes some 50 ms for each."""
+
+_One = TypeVar("_One")
+_Result = TypeVar("_Result")
 
 
 class InputError(ValueError):
@@ -100,7 +109,7 @@ def expand(inputs: Iterable[str]) -> list[Source]:
         InputError: a path does not exist, or a pattern or directory has no capture.
     """
     names = dict.fromkeys(name for text in inputs for name in _expanded(text))
-    found = sorted(map(_inspected, names), key=lambda source: source.first_time)
+    found = sorted(_side_by_side(_inspected, list(names)), key=lambda source: source.first_time)
     return [replace(source, number=number) for number, source in enumerate(found)]
 
 
@@ -112,7 +121,8 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
     shares: list[Share] = []
     pieces: list[Piece] = []
     room = share_bytes
-    for piece in (piece for source in sources for piece in _pieces(source, share_bytes)):
+    of_sources = _side_by_side(partial(_pieces, share_bytes=share_bytes), list(sources))
+    for piece in (piece for found in of_sources for piece in found):
         size = (piece.source.size if piece.stop is None else piece.stop) - piece.start
         if pieces and size > room:
             shares.append(Share(pieces=tuple(pieces)))
@@ -175,7 +185,10 @@ def _remote(uri: str) -> Iterator[str]:
 
 
 def _directory(text: str, names: Iterable[str]) -> list[str]:
-    found = sorted((name for name in names if _NAMES.search(name) or _is_capture(name)), key=_natural)
+    listed = list(names)
+    nameless = [name for name in listed if not _NAMES.search(name)]
+    kept = dict(zip(nameless, _side_by_side(_is_capture, nameless), strict=True))
+    found = sorted((name for name in listed if kept.get(name, True)), key=_natural)
     if not found:
         raise InputError(f"{text}: no capture in this directory")
     return found
@@ -221,19 +234,27 @@ def _inspected(name: str) -> Source:
     )
 
 
-def _pieces(source: Source, share_bytes: int) -> Iterator[Piece]:
+def _side_by_side(function: Callable[[_One], _Result], given: list[_One]) -> list[_Result]:
+    """Return the results of a function that waits for files, in order."""
+    if len(given) < 2:
+        return [function(one) for one in given]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(function, given))
+
+
+def _pieces(source: Source, share_bytes: int) -> list[Piece]:
     form = source.form
     if form is None or form.kind != "pcap" or source.compression or source.size <= share_bytes:
-        yield Piece(source=source)
-        return
+        return [Piece(source=source)]
     count = -(-source.size // share_bytes)
+    pieces = []
     start = 0
     for number in range(1, count):
         stop = _next_record(source, form, source.size * number // count)
         if stop is not None and stop > start:
-            yield Piece(source=source, start=start, stop=stop)
+            pieces.append(Piece(source=source, start=start, stop=stop))
             start = stop
-    yield Piece(source=source, start=start)
+    return [*pieces, Piece(source=source, start=start)]
 
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:

@@ -42,6 +42,7 @@ _PARTS: Final = pa.schema(
 )
 """Events of sessions; and one row for each task, with what it has collected."""
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", pa.binary())])
+_SHARES: Final = pa.schema([("task", pa.int32()), ("share", pa.binary())])
 _IDS: Final = pa.schema([("id", pa.binary())])
 _MOST_PARTS: Final = 200
 """The driver gets what so many tasks have collected."""
@@ -74,9 +75,7 @@ def from_captures(
         elsewhere: tasks run on other machines, which may not have the files: then the job fails.
         uses: of ports, in the table to which the rows are added; see `uses_of_ports`.
     """
-    pickled = [pickle.dumps(share) for share in shares]
-    ids = spark.range(0, len(shares), 1, len(shares))
-    found = ids.mapInArrow(partial(_read, pickled, keep, elsewhere), from_arrow_schema(STRIPPED))
+    found = _spread(spark, shares).mapInArrow(partial(_read, keep, elsewhere), from_arrow_schema(STRIPPED))
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
@@ -132,6 +131,15 @@ def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
     return frozenset(found.toArrow().column(0).to_pylist())
 
 
+def _spread(spark: SparkSession, shares: list[Share]) -> DataFrame:
+    """Give each task one share. A task gets no other, which a list that its function has would give it."""
+    pickled = pa.table(
+        {"task": pa.array(range(len(shares)), pa.int32()), "share": [pickle.dumps(one) for one in shares]},
+        schema=_SHARES,
+    )
+    return spark.createDataFrame(pickled).repartitionById(len(shares), "task")
+
+
 def _mapped(spread: DataFrame, function: Callable[[Batches], Batches], choice: RowFilter) -> DataFrame:
     schema = EXCHANGES_RAW if choice.raw else EXCHANGES
     return spread.mapInArrow(function, from_arrow_schema(schema))
@@ -152,10 +160,10 @@ def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:
             begin = end
 
 
-def _read(pickled: list[bytes], keep: Filter, elsewhere: bool, ids: Iterable[pa.RecordBatch]) -> Batches:
-    for batch in ids:
-        for number in batch.column(0).to_pylist():
-            share: Share = pickle.loads(pickled[number])  # noqa: S301 - pickled above
+def _read(keep: Filter, elsewhere: bool, batches: Batches) -> Batches:
+    for batch in batches:
+        for pickled in batch.column("share").to_pylist():
+            share: Share = pickle.loads(pickled)  # noqa: S301 - pickled above
             if elsewhere:
                 check_seen(share)
             for found in segments.read(share, keep):

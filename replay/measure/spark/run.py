@@ -94,7 +94,7 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
         bar = progress.add_task("starting Spark", total=None)
         with _failures_in_one_line(), session(master, settings) as spark:
             up = time.monotonic()
-            progress.update(bar, description="reading captures")
+            progress.update(bar, description="measuring")
             if page := spark.sparkContext.uiWebUrl:
                 console.print(f"Spark's web page: {page}", style="dim", highlight=False)
             with _task_progress(spark, progress, bar):
@@ -218,8 +218,7 @@ def _watch(spark: SparkSession, progress: Progress, bar: TaskID, over: threading
         stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
         for stage in filter(None, stages):
             done = stage.numCompletedTasks
-            description = "reading captures" if stage.stageId == 0 else "measuring sessions"
-            progress.update(bar, description=description, completed=done, total=stage.numTasks)
+            progress.update(bar, completed=done, total=stage.numTasks)
 
 
 def _executors(spark: SparkSession) -> int:

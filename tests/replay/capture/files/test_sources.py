@@ -12,6 +12,7 @@ import zstandard
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import InputError, Share, Source, expand, plan, spool
+from replay.capture.files.streams import open_stream
 from replay.capture.packets.segments import read
 from tests.replay.capture.crafting import RAW, Talk, capture, pcap, pcapng, relink, section, take_apart
 from tests.replay.capture.slow import runs, told
@@ -87,6 +88,25 @@ def test_a_capture_is_known_by_its_first_packets_under_any_name_and_when_it_grow
     assert fingerprint("z.pcap", pcap(FRAMES * 20, RAW)) == known
     assert fingerprint("x.pcap", pcap(FRAMES[1:] * 10, RAW)) != known
     assert fingerprint("empty.pcap", pcap([], RAW)) == ""  # it has nothing that could count twice
+
+
+def test_files_are_opened_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pcap(FRAMES * 2000, RAW)
+    for number in range(4):
+        (tmp_path / f"{number}").write_bytes(data)
+    wanted = expand([str(tmp_path)])
+    half = wanted[0].size * 2 // 3
+    shares = plan(wanted, half)
+    assert len(shares) == 8
+    together = threading.Barrier(4)
+
+    def opened(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
+        together.wait(30)
+        return open_stream(name, start)
+
+    monkeypatch.setattr("replay.capture.files.sources.open_stream", opened)
+    assert expand([str(tmp_path)]) == wanted
+    assert plan(wanted, half) == shares
 
 
 @pytest.mark.parametrize("name", ["none.pcap", "none*.pcap", "file:///none/x.pcap", "nofs://x/y.pcap"])
