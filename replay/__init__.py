@@ -3,6 +3,8 @@
 Each folder has one task. A folder imports only from folders above it in this list. Sans-IO modules open no
 socket and no file, and ask no clock.
 
+- **protocol** (sans-IO): what replay reads of Kafka's protocol, and the gateway does not. The errors of every
+  API are an example.
 - **capture**: files in, Kafka exchanges out, in three steps. ``capture/files`` finds the packets in pcap and
   pcapng files. ``capture/packets`` (sans-IO, but for ``segments.read``) makes TCP segments of them.
   ``capture/kafka`` (sans-IO) makes requests and responses of these. Whatever can't be read is counted, never

@@ -19,7 +19,7 @@ FLOORS = (
     ("proxy.cli",),
     ("proxy.__main__",),
     ("replay.exits",),
-    ("replay.capture.files",),
+    ("replay.protocol", "replay.capture.files"),
     ("replay.capture.packets",),
     ("replay.capture.kafka",),
     ("replay.simulate", "replay.report"),

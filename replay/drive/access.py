@@ -18,9 +18,9 @@ from proxy.protocol.primitives import (
     read_int32,
     read_string,
 )
-from replay.drive.errors import error_name
 from replay.drive.sasl import Login, SaslError
 from replay.drive.wire import CLOSED, TIMEOUT_SECONDS, SilentError, TargetConnection, TargetError, reason_of
+from replay.protocol.errors import error_name
 
 CONNECT_SECONDS: Final = 10.0
 """Within this time, or the timeout if it is shorter, a connection must be open."""

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
-from replay.drive.naming import named_partitions
 from replay.drive.script import CapturedConnection, Script
+from replay.protocol.naming import named_partitions
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 """One offset for each partition of a topic, from 0 on."""

@@ -33,9 +33,10 @@ from replay.drive.report import (
     to_csv,
 )
 from replay.drive.running import Options, drive, plan
-from replay.drive.script import Script, name_of
+from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
+from replay.protocol.names import name_of
 from replay.report.wording import printable, shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]

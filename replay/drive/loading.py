@@ -12,8 +12,8 @@ from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
-from replay.drive.errors import LAYOUTS
 from replay.drive.script import Script, ScriptMaker
+from replay.protocol.errors import LAYOUTS
 
 _ONE_SHARE: Final = 1 << 62
 

@@ -10,15 +10,15 @@ from typing import Final
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
-from replay.drive.errors import read_errors
-from replay.drive.naming import own_client, own_ids
 from replay.drive.pacing import Pace
 from replay.drive.script import CapturedConnection, LeftOut, Step
 from replay.drive.sessions import Session, SideSessions
 from replay.drive.side import EARLIER, TargetSide
-from replay.drive.tally import read_fetch
 from replay.drive.target import Place
 from replay.drive.wire import SilentError, TargetConnection, TargetError
+from replay.protocol.errors import read_errors
+from replay.protocol.fetches import read_fetch
+from replay.protocol.naming import own_client, own_ids
 
 Route = Mapping[str, Sequence[Place]]
 """By the name of a captured connection: the broker that it goes to at each side."""

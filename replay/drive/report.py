@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from replay.drive.errors import error_name
 from replay.drive.saving import Saving
-from replay.drive.script import LeftOut, name_of
+from replay.drive.script import LeftOut
 from replay.drive.tally import PERCENTILES, DriveTotals, RequestCounts, percentile
+from replay.protocol.errors import error_name
+from replay.protocol.names import name_of
 from replay.report.wording import duration, number, percent, plural, shown, size
 
 CAPTURE: Final = "capture"

@@ -11,9 +11,10 @@ from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSIO
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.drive.errors import Errors, read_errors
-from replay.drive.naming import metadata_partitions
-from replay.drive.tally import DriveTotals, FetchSummary, read_fetch
+from replay.drive.tally import DriveTotals
+from replay.protocol.errors import Errors, read_errors
+from replay.protocol.fetches import FetchSummary, read_fetch
+from replay.protocol.naming import metadata_partitions
 
 READS: Final = frozenset(
     {
@@ -48,11 +49,6 @@ READS: Final = frozenset(
 """The APIs that change nothing at a broker; all others (records, groups, share sessions, authentication) are
 left out unless --include names them."""
 
-NAMES: Final[dict[int, str]] = {
-    key: "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey
-}
-"""API keys as Kafka writes them: OffsetForLeaderEpoch."""
-
 _CORRELATION: Final = slice(8, 12)
 _NO_CORRELATION: Final = bytes(4)
 _SESSION_ID: Final = Struct(">i")
@@ -60,11 +56,6 @@ _SESSION_ID_AT: Final = 6
 """After throttle_time_ms and error_code (FetchResponse v7+)."""
 _HEAD_BYTES: Final = 64
 _NANOSECONDS: Final = 1e9
-
-
-def name_of(api_key: int) -> str:
-    """Return an API key's name, or its number if the name is unknown here."""
-    return NAMES.get(api_key) or ("unknown" if api_key < 0 else f"ApiKey{api_key}")
 
 
 @dataclass(frozen=True, slots=True)

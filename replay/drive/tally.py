@@ -2,15 +2,13 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.protocol.api import ApiKey
-from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.protocol.primitives import Buffer, ProtocolError
-from replay.drive.errors import Errors
+from replay.protocol.errors import Errors
+from replay.protocol.fetches import FetchSummary
 
 PERCENTILES: Final = (50, 90, 99)
 
@@ -50,38 +48,6 @@ class RequestCounts:
         self.partition_errors += other.partition_errors
         self.unreadable += other.unreadable
         self.seconds.extend(other.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class FetchSummary:
-    """The fields of a fetch response that are counted."""
-
-    error_code: int
-    session_id: int
-    record_bytes: int
-    partitions: int
-    partition_errors: tuple[int, ...]
-    """The error codes of entries that have one."""
-
-
-def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
-    """Read a fetch response; None: it does not parse.
-
-    Args:
-        version: that of its request, v4 or later.
-        isolation_level: that of its request.
-        pieces: the whole frame.
-    """
-    walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
-    try:
-        for piece in pieces:
-            walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
-    except ProtocolError:
-        return None
-    if not walk.done:
-        return None
-    errors = tuple(entry.error_code for entry in walk.entries if entry.error_code)
-    return FetchSummary(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors)
 
 
 class DriveTotals:

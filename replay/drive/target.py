@@ -26,9 +26,9 @@ from proxy.protocol.primitives import (
     skip_tags,
 )
 from replay.drive.access import Access, Versions, ask_versions
-from replay.drive.errors import error_name
 from replay.drive.mapping import Topic
 from replay.drive.wire import SilentError, TargetConnection, TargetError
+from replay.protocol.errors import error_name
 
 _METADATA_VERSIONS: Final = (4, 12)
 """From v4 on a request can forbid to create topics; brokers from 1.0 to 4.3 speak one of these versions."""

@@ -11,7 +11,8 @@ from typing import Final
 from proxy.addresses import Address
 from proxy.protocol.primitives import UUID_BYTES
 from replay.drive.mapping import OffsetPolicy
-from replay.drive.script import NAMES, READS
+from replay.drive.script import READS
+from replay.protocol.names import NAMES
 
 _INT32: Final = 0x7FFF_FFFF
 

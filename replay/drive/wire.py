@@ -22,7 +22,7 @@ from typing import Final, NoReturn, TypeAlias, cast
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey, is_flexible, request_header, response_header
 from proxy.protocol.primitives import ProtocolError, encode_string, read_int32
-from replay.drive.script import name_of
+from replay.protocol.names import name_of
 
 TIMEOUT_SECONDS: Final = 30.0
 """That of Kafka's clients (request.timeout.ms)."""

@@ -14,11 +14,11 @@ from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_co
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.connection import TLS
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
+from replay.protocol.names import NAMES
 from replay.report.wording import next_step
 
 UNSEEN_REQUEST: Final = "response to an unseen request"
 _SESSION: Final = struct.Struct(">ii")
-_NAMES: Final = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class Inspection:
 
 def name_of(api_key: int) -> str:
     """Return Kafka's name of an API key."""
-    return UNSEEN_REQUEST if api_key == UNSEEN else _NAMES.get(api_key, f"key {api_key}")
+    return UNSEEN_REQUEST if api_key == UNSEEN else NAMES.get(api_key, f"key {api_key}")
 
 
 def _payload(end: ConnectionEnd) -> int:

@@ -15,7 +15,7 @@ import pytest
 from proxy.protocol.api import ApiKey
 from replay.cli import main
 from replay.drive.command import add_arguments, run
-from replay.drive.script import NAMES
+from replay.protocol.names import NAMES
 from tests.model.broker import ModelBroker
 from tests.replay.drive.serving import Served, serving
 from tools.kafka.ports import free_ports

@@ -6,7 +6,6 @@ from io import StringIO
 
 from rich.console import Console
 
-from replay.drive.errors import Errors
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import (
     DriveReport,
@@ -19,7 +18,9 @@ from replay.drive.report import (
 )
 from replay.drive.saving import Counters, Saving
 from replay.drive.script import LeftOut
-from replay.drive.tally import DriveTotals, read_fetch
+from replay.drive.tally import DriveTotals
+from replay.protocol.errors import Errors
+from replay.protocol.fetches import read_fetch
 from tests.frames import entry, fetch_response
 
 

@@ -1,7 +1,8 @@
 """What of a capture is played, in what order, when, and after how many responses."""
 
 from proxy.protocol.api import ApiKey
-from replay.drive.script import LeftOut, ScriptMaker, captured, name_of
+from replay.drive.script import LeftOut, ScriptMaker, captured
+from replay.protocol.names import name_of
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import CONNECTION, Capture, request, script

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.drive.tally import DriveTotals, FetchSummary, percentile, read_fetch
+from replay.drive.tally import DriveTotals, percentile
+from replay.protocol.fetches import FetchSummary, read_fetch
 from tests.frames import entry, fetch_response, live
 
 

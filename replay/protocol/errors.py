@@ -6,7 +6,7 @@ from typing import Final
 
 from proxy.protocol.api import ApiKey, response_header
 from proxy.protocol.primitives import Buffer, ProtocolError
-from replay.drive.layouts import find
+from replay.protocol.layouts import find
 
 LAYOUTS: Final[dict[int, str]] = {
     ApiKey.PRODUCE: (

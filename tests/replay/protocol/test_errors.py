@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from proxy.protocol.api import ApiKey, response_header
-from replay.drive.errors import LAYOUTS, Errors, error_name, read_errors
-from tests.replay.drive.kio_entities import classes, made
+from replay.protocol.errors import LAYOUTS, Errors, error_name, read_errors
+from tests.replay.protocol.kio_entities import classes, made
 from tools.kafka import raw
 
 RESPONSES = classes("response")

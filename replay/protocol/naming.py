@@ -11,8 +11,8 @@ from proxy.protocol.primitives import (
     read_compact_string,
     read_string,
 )
-from replay.drive import errors
-from replay.drive.layouts import Mark, find
+from replay.protocol import errors
+from replay.protocol.layouts import Mark, find
 
 LAYOUTS: Final[dict[int, str]] = {
     ApiKey.PRODUCE: "transaction@3+ int16 int32 [topic@0-12 uuid@13+ [partition records]]",

@@ -9,11 +9,11 @@ from kio.serial import entity_reader, entity_writer
 
 from proxy.protocol.api import ApiKey, is_flexible, request_header
 from replay.drive.asked import asked, needed
-from replay.drive.naming import LAYOUTS, named_partitions, own_ids
+from replay.protocol.naming import LAYOUTS, named_partitions, own_ids
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, request, script
-from tests.replay.drive.kio_entities import classes, made
+from tests.replay.protocol.kio_entities import classes, made
 from tools.kafka import raw
 
 REQUESTS = {each: cls for each, cls in classes("request").items() if each[0] in LAYOUTS}

@@ -1,0 +1,40 @@
+"""Reads the fields of a fetch response that are counted. Sans-IO."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import Buffer, ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSummary:
+    """The fields of a fetch response that are counted."""
+
+    error_code: int
+    session_id: int
+    record_bytes: int
+    partitions: int
+    partition_errors: tuple[int, ...]
+    """The error codes of entries that have one."""
+
+
+def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
+    """Read a fetch response; None: it does not parse.
+
+    Args:
+        version: that of its request, v4 or later.
+        isolation_level: that of its request.
+        pieces: the whole frame.
+    """
+    walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
+    try:
+        for piece in pieces:
+            walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
+    except ProtocolError:
+        return None
+    if not walk.done:
+        return None
+    errors = tuple(entry.error_code for entry in walk.entries if entry.error_code)
+    return FetchSummary(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors)

@@ -1,0 +1,15 @@
+"""The names of Kafka's APIs. Sans-IO."""
+
+from typing import Final
+
+from proxy.protocol.api import ApiKey
+
+NAMES: Final[dict[int, str]] = {
+    key: "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey
+}
+"""API keys as Kafka writes them: OffsetForLeaderEpoch."""
+
+
+def name_of(api_key: int) -> str:
+    """Return an API key's name, or its number if the name is unknown here."""
+    return NAMES.get(api_key) or ("unknown" if api_key < 0 else f"ApiKey{api_key}")
