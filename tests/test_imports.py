@@ -23,7 +23,7 @@ FLOORS = (
     ("replay.capture.packets",),
     ("replay.capture.kafka",),
     ("replay.simulate", "replay.report"),
-    ("replay.inspect", "replay.measure", "replay.drive"),
+    ("replay.inspect", "replay.measure", "replay.drive", "replay.source"),
     ("replay.cli",),
 )
 """From the ground up. Whatever stands on a floor imports from its own folder and from lower floors alone."""

@@ -5,7 +5,7 @@
 - ``digest``: what rows can't say of a connection: bytes by topic, bytes over time, sessions.
 - ``sums``, ``report``, ``modelled``: the report object, made of the table's sums.
 - ``strip_records``: leaves out the contents of records before Spark moves segments between its workers.
-- ``spark``: runs all of this on Spark. No other folder imports pyspark.
+- ``spark``: runs all of this on Spark. No other folder here imports pyspark.
 - ``command``: the command line.
 
 All but ``command`` and ``spark`` is sans-IO.

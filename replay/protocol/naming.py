@@ -71,6 +71,24 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
     yield from _partitions(_marks(api_key, version, frame, body), api_key, version, frame)
 
 
+def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
+    """Return how many partitions a request names; None: its API names none, or it is not understood.
+
+    Args:
+        api_key: its key.
+        version: its version.
+        frame: the whole frame.
+        body: where its body stands in the frame.
+    """
+    if "partition" not in LAYOUTS.get(api_key, ""):
+        return None
+    try:
+        marks = find(LAYOUTS[api_key], api_key, version, frame, body)
+    except ProtocolError:
+        return None
+    return sum(mark.word == "partition" for mark in marks)
+
+
 def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]:
     """Yield the topic and the number of each partition in a Metadata response; none if it does not parse."""
     key = ApiKey.METADATA

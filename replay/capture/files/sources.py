@@ -5,6 +5,7 @@ import glob
 import hashlib
 import re
 import shutil
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -130,6 +131,23 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
         pieces.append(piece)
         room -= max(size, 0)
     return [*shares, Share(pieces=tuple(pieces))] if pieces else shares
+
+
+def check_seen(sources: Iterable[Source]) -> None:
+    """Check that this machine can open what the driver could open.
+
+    Raises:
+        FileNotFoundError: it can't. Spark then tries another worker, before the job fails.
+    """
+    for source in {source.number: source for source in sources if source.form}.values():
+        try:
+            open_stream(source.path)[0].close()
+        except OSError as error:
+            raise FileNotFoundError(
+                f"{source.name}: the worker on {socket.gethostname()} can't open {source.path} "
+                f"({first_line(error)}); put captures where the driver and all workers see them under the "
+                "same path, or in a store such as s3://"
+            ) from error
 
 
 def spool(source: Source, directory: str) -> Source:

@@ -26,6 +26,8 @@ _HEADER = np.dtype(
     }
 )
 _HALF = (1 << 64) - 1
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Multiplied by this, low bits reach the high ones (Knuth 6.4: the golden ratio)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class Filter:
     """Addresses or networks (`10.0.0.0/8`); empty: all."""
     ports: frozenset[int] = frozenset()
     """Empty: all."""
+    parts: int = 1
+    """Into so many parts the connections are divided, by their ends ..."""
+    part: int = 0
+    """... and this one is read."""
 
 
 EVERYTHING = Filter()
@@ -155,7 +161,24 @@ def _wanted(keep: Filter, header: Column, found: Transport, rows: Column) -> Col
         version = found.version[rows]
         source, destination = found.source[:, rows], found.destination[:, rows]
         wanted &= _within(keep.hosts, version, source) | _within(keep.hosts, version, destination)
+    if keep.parts > 1:
+        source = _mixed(found.source[:, rows], header["source"])
+        destination = _mixed(found.destination[:, rows], header["destination"])
+        both = _spread(source + destination)  # the same in both directions
+        wanted &= both % np.uint64(keep.parts) == keep.part
     return wanted
+
+
+def _mixed(address: Column, port: Column) -> Column:
+    """Return a hash of an end."""
+    return _spread(_spread(address[0]) + address[1] + (port.astype(np.uint64) << np.uint64(48)))
+
+
+def _spread(values: Column) -> Column:
+    """Spread all bits of numbers over all bits."""
+    mixed = (values ^ (values >> np.uint64(31))) * _ODD
+    found: Column = mixed ^ (mixed >> np.uint64(29))
+    return found
 
 
 def _within(hosts: frozenset[str], version: Column, address: Column) -> Column:

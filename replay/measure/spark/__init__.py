@@ -1,4 +1,4 @@
-"""Spark: the only folder that imports pyspark.
+"""Spark: the only folder of ``measure`` that imports pyspark.
 
 - ``session``: starts and stops Spark.
 - ``java``: the Java runtime that Spark runs on.

@@ -7,7 +7,6 @@ memory as a whole.
 import ipaddress
 import json
 import pickle
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, groupby
@@ -21,8 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from replay.capture.files.sources import Share
-from replay.capture.files.streams import first_line, open_stream
+from replay.capture.files.sources import Share, check_seen
 from replay.capture.kafka.exchanges import Event, read_exchanges
 from replay.capture.packets import segments
 from replay.capture.packets.segments import connection_key
@@ -165,26 +163,9 @@ def _read(keep: Filter, elsewhere: bool, batches: Batches) -> Batches:
         for pickled in batch.column("share").to_pylist():
             share: Share = pickle.loads(pickled)  # noqa: S301 - pickled above
             if elsewhere:
-                check_seen(share)
+                check_seen(piece.source for piece in share.pieces)
             for found in segments.read(share, keep):
                 yield strip_records(found)
-
-
-def check_seen(share: Share) -> None:
-    """Check that this machine can open what the driver could open.
-
-    Raises:
-        FileNotFoundError: it can't. Spark then tries another worker, before the job fails.
-    """
-    for source in {piece.source.number: piece.source for piece in share.pieces if piece.source.form}.values():
-        try:
-            open_stream(source.path)[0].close()
-        except OSError as error:
-            raise FileNotFoundError(
-                f"{source.name}: the worker on {socket.gethostname()} can't open {source.path} "
-                f"({first_line(error)}); put captures where the driver and all workers see them under the "
-                "same path, or in a store such as s3://"
-            ) from error
 
 
 def _measure(ports: frozenset[int], choice: RowFilter, batches: Batches) -> Batches:

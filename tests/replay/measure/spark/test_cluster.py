@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from replay.capture.files.sources import Piece, Share, expand
+from replay.capture.files.sources import check_seen, expand
 from replay.measure.spark import run
-from replay.measure.spark.jobs import check_seen
 from tests.replay.measure.spark.cluster import Cluster, cluster, environment
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
 from tests.replay.measure.spark.test_jobs import split
@@ -105,14 +104,13 @@ def test_a_worker_that_can_not_open_a_capture_says_so(
     monkeypatch.chdir(tmp_path)
     [source] = expand([NAME])
     monkeypatch.chdir("/")
-    share = Share(pieces=(Piece(source=source),))
-    check_seen(share)
+    check_seen([source])
 
     (tmp_path / NAME).unlink()
     with pytest.raises(
         FileNotFoundError, match=rf"^{NAME}: the worker on .* can't open {tmp_path}/.*under the"
     ):
-        check_seen(share)
+        check_seen([source])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""The data source of `replay.source`: here, since tests share the session of Spark."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from replay.source.columns import COLUMNS
+from replay.source.kafka_pcap import KafkaPcap
+from tests.replay.measure.spark.measuring import CAPTURES
+from tests.replay.measure.spark.test_jobs import split
+from tests.replay.source.test_columns import rows
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession) -> None:
+    spark.dataSource.register(KafkaPcap)
+    spark.conf.set("spark.sql.shuffle.partitions", 2)
+
+
+def test_a_ring_of_files_is_a_table_with_each_connection_whole(spark: SparkSession, tmp_path: Path) -> None:
+    whole = CAPTURES / "many-clients-any.pcap"
+    for number, part in enumerate(split(whole.read_bytes(), 5)):
+        (tmp_path / f"{number}.pcap").write_bytes(part)
+    table = spark.read.format("kafka-pcap").option("partitions", 3).load(str(tmp_path))
+
+    assert table.rdd.getNumPartitions() == 3
+    assert [(field.name, field.metadata["comment"]) for field in table.schema.fields] == [
+        (one.name, one.meaning) for one in COLUMNS
+    ]
+    assert sorted(map(repr, table.toArrow().to_pylist())) == sorted(map(repr, rows(whole)))
+
+
+def test_several_paths_and_ports(spark: SparkSession) -> None:
+    paths = [str(CAPTURES / f"{name}.pcap") for name in ("java-100p", "librdkafka-midstream")]
+    table = spark.read.format("kafka-pcap").load(paths)
+    expected = rows(*map(Path, paths))
+    port = expected[0]["broker"].rpartition(":")[2]
+    of_port = spark.read.format("kafka-pcap").option("ports", port).load(paths)
+
+    assert table.count() == len(expected)
+    assert of_port.count() == sum(row["broker"].endswith(f":{port}") for row in expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "told"),
+    [
+        ("none.pcap", {}, "none.pcap: no such file"),
+        (str(ROOT / "README.md"), {}, "README.md: neither pcap nor pcapng"),
+        (str(CAPTURES), {"partitions": "0"}, "option partitions: 0 is not a number >= 1"),
+        (None, {}, "no path; name a capture"),
+    ],
+)
+def test_what_is_wrong_is_told_when_it_is_read(
+    spark: SparkSession, path: str | None, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(PySparkException, match=told):
+        spark.read.format("kafka-pcap").options(**options).load(path).count()
+
+
+def test_the_notebook_answers_its_questions(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    notebook: dict[str, Any] = runpy.run_path("docs/questions.py")
+    expected = rows(*CAPTURES.glob("*.pcap"))
+
+    assert notebook["spark"] is spark
+    assert capsys.readouterr().out.count("+\n") == 3 * 5
+    most = notebook["most_bytes"].collect()
+    assert sum(row.requests for row in most) == sum(row["api"] is not None for row in expected)
+    assert most[0].api == "Fetch"
+    assert {row.error for row in notebook["failed"].collect()} == {row["error"] for row in expected} - {None}
+    notebook["exchanges"].unpersist()
