@@ -24,9 +24,13 @@ COMMANDS: Final = {
     "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
 }
 """Each module offers `add_arguments(parser)` and `run(arguments) -> int`."""
-_OF_THE_EXTRA: Final = frozenset(
-    {"asyncio_throttle", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard"}
-)
+_EXTRAS: Final = {
+    **dict.fromkeys(
+        ("asyncio_throttle", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard"), "replay"
+    ),
+    "cryptography": "tls",
+}
+"""The extra that brings a package."""
 _EXAMPLES: Final = """\
 examples:
   tcpdump -i any -w fetches.pcap tcp port 9092
@@ -141,10 +145,10 @@ def _overview(argv: Sequence[str]) -> int:
 def _missing(error: ModuleNotFoundError) -> int:
     """Report how to install what is missing; any other missing module is a defect of fetchgate."""
     name = (error.name or "").partition(".")[0]
-    if name not in _OF_THE_EXTRA:
+    if name not in _EXTRAS:
         raise error
     sys.stderr.write(
         f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: "
-        f"{sys.executable} -m pip install '.[replay]'\n"
+        f"{sys.executable} -m pip install '.[{_EXTRAS[name]}]'\n"
     )
     return EXIT_USAGE

@@ -107,6 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="with --against: the gateway's admin endpoint (default: 127.0.0.1:9464)",
     )
+    parser.add_argument(
+        "--keylog",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="decrypt captured TLS connections with the secrets in this file: a key log (SSLKEYLOGFILE), "
+        "or a pcapng that has them (repeatable)",
+    )
     security.add_arguments(parser)
     _add_when(parser)
     _add_what(parser)
@@ -232,6 +240,7 @@ def run(args: argparse.Namespace) -> int:
         include=frozenset(key for keys in args.include for key in keys),
         clients=frozenset(args.client),
         ports=frozenset(args.port),
+        keylogs=tuple(args.keylog),
         longest_wait=args.longest_wait,
         limit=args.limit,
     )

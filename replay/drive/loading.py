@@ -7,6 +7,7 @@ from typing import Final
 import pyarrow as pa
 
 from replay.capture.files.counts import FileCounts
+from replay.capture.files.secrets import load as load_secrets
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
@@ -28,6 +29,8 @@ class Wanted:
     """Client ids; empty: all."""
     ports: frozenset[int] = frozenset()
     """Broker ports; empty: Kafka connections are recognized by their bytes."""
+    keylogs: tuple[str, ...] = ()
+    """Files with secrets of TLS connections."""
     longest_wait: float | None = None
     limit: int | None = None
 
@@ -39,7 +42,7 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
         The script, and what could not be read, a line each.
 
     Raises:
-        InputError: an input that the user named does not exist.
+        InputError: an input that the user named does not exist, or a key log has no secrets.
     """
     maker = ScriptMaker(wanted.include, wanted.clients)
     problems: list[str] = []
@@ -49,8 +52,13 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
 
 
 def _items(inputs: Iterable[str], wanted: Wanted, problems: list[str]) -> Iterator[Exchange | ConnectionEnd]:
-    connections = Connections(ports=wanted.ports, keep_requests=True, responses=READ | LAYOUTS.keys())
-    for share in plan(expand(inputs), _ONE_SHARE):
+    sources = expand(inputs)
+    secrets, left_out = load_secrets(wanted.keylogs, sources)
+    problems += left_out
+    connections = Connections(
+        ports=wanted.ports, keep_requests=True, responses=READ | LAYOUTS.keys(), secrets=secrets
+    )
+    for share in plan(sources, _ONE_SHARE):
         for batch in read(share, Filter(ports=wanted.ports)):
             for file in _files(batch):
                 problems += [f"{file.file}: {problem}" for problem in file.problems]

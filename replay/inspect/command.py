@@ -38,12 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="a port on which brokers listen (repeatable; default: Kafka is recognised by its bytes)",
     )
+    parser.add_argument(
+        "--keylog",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="decrypt TLS connections with the secrets in this file: a key log (SSLKEYLOGFILE), or a pcapng "
+        "that has them (repeatable)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     # --help works without pyarrow, which these need
+    from replay.capture.files.secrets import load  # noqa: PLC0415
     from replay.capture.files.sources import InputError, expand  # noqa: PLC0415
     from replay.inspect.reading import inspect  # noqa: PLC0415
 
@@ -51,9 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _usage("--port must be an integer from 1 to 65535")
     try:
         sources = expand(arguments.inputs)
+        secrets, left_out = load(arguments.keylog, sources)
     except InputError as error:
         return _usage(str(error))
-    inspection = inspect(sources, frozenset(arguments.port))
+    for line in left_out:
+        sys.stderr.write(f"{PROGRAM}: {line}\n")
+    inspection = inspect(sources, frozenset(arguments.port), secrets)
     if arguments.json:
         sys.stdout.write(json.dumps(inspection.as_json(), indent=1) + "\n")
     else:

@@ -12,10 +12,10 @@ from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count
 from replay.capture.files.counts import FileCounts
-from replay.capture.kafka.connection import TLS
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
+from replay.capture.tls import reasons
 from replay.protocol.names import NAMES
-from replay.report.wording import next_step
+from replay.report.wording import encrypted, next_step
 
 UNSEEN_REQUEST: Final = "response to an unseen request"
 _SESSION: Final = struct.Struct(">ii")
@@ -155,7 +155,17 @@ class Inspection:
             return ""
         others = self.others()
         payload = {reason: sum(map(_payload, ends)) for reason, ends in others.items()}
-        return next_step(kafka=0, payload=sum(payload.values()), tls=payload.get(TLS, 0))
+        return next_step(
+            kafka=0,
+            payload=sum(payload.values()),
+            tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
+            late=payload.get(reasons.NO_HANDSHAKE, 0),
+        )
+
+    def encrypted(self) -> str:
+        """Say how many TLS connections were decrypted, and why others were not; "" without a key log."""
+        others = {reason: len(ends) for reason, ends in self.others().items() if reason in reasons.ALL}
+        return encrypted(sum(counts.end.tls_bytes > 0 for counts in self.connections), others)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield what could not be read: the file, and the problem."""

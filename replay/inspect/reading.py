@@ -11,6 +11,7 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections, payloads
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
+from replay.capture.tls.keylog import Secrets
 from replay.inspect.counts import Inspection
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ _PROGRESS_AFTER: Final = 1.0
 """Seconds after which a progress bar is shown."""
 
 
-def inspect(sources: list[Source], ports: frozenset[int]) -> Inspection:
+def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | None = None) -> Inspection:
     """Read captures and count what is in them."""
     inspection = Inspection()
-    connections = Connections(ports=ports, responses=frozenset())
+    connections = Connections(ports=ports, responses=frozenset(), secrets=secrets)
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
         for share in plan(sources, _WHOLE):
             for event in _events(share, connections, Filter(ports=ports), inspection, progress):

@@ -162,6 +162,8 @@ def _lines(inspection: Inspection) -> list[str]:
         lines.append(f"{other['connections']:,} connections not read, {reason}: {other['bytes']:,} bytes")
     if ends := inspection.others().get(NOT_KAFKA):
         lines.append(f"If brokers listen on one of these ports, name it: {_ports(ends)}")
+    if tls := inspection.encrypted():
+        lines.append(tls)
     for counts in inspection.files.values():
         numbers = {
             "packets cut by the snap length": counts.cut_packets,

@@ -122,6 +122,10 @@ class Collected:
     ends: dict[str, ConnectionEnd] = field(default_factory=dict)
     """The sums of all ends, by reason."""
     kafka_connections: int = 0
+    decrypted: int = 0
+    """TLS connections that were decrypted."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """The number of connections by the reason why they were not read."""
     names: dict[bytes, str] = field(default_factory=dict)
     """Of topic ids."""
     topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
@@ -186,6 +190,8 @@ class Collected:
         for end in other.ends.values():
             self._add_end(end)
         self.kafka_connections += other.kafka_connections
+        self.decrypted += other.decrypted
+        self.reasons += other.reasons
         self.names |= other.names
         for topic, fetch in other.topics.items():
             sums.add(self.topics[topic], fetch)
@@ -283,6 +289,9 @@ class Collected:
                 self.clocks_apart = max(self.clocks_apart, abs(end.clocks_apart))
             self.saved_by_other += detail["saved_by_other"]
             self.kafka_connections += not end.reason
+            self.decrypted += end.tls_bytes > 0
+            if end.reason:
+                self.reasons[end.reason] += 1
             self.names |= end.topics
             self._add_end(end)
             self._add_digest(end, detail)

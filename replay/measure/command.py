@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 from rich.console import Console
 
+from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, spool
 from replay.capture.packets.tcp import Filter
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
@@ -121,6 +122,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_setting,
         metavar="KEY=VALUE",
         help="a setting of Spark, such as spark.executor.memory=2g (repeatable)",
+    )
+    add(
+        "--keylog",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="decrypt TLS connections with the secrets in this file: a key log (SSLKEYLOGFILE), or a pcapng "
+        "that has them (repeatable)",
     )
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--csv", metavar="FILE", help="write the report as a CSV table too")
@@ -245,7 +254,12 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         if all(source.problem for source in sources):
             reasons = (printable(f"{source.name}: {source.problem}") for source in sources)
             raise NothingReadableError("; ".join(reasons))
-        return dataclasses.replace(work, sources=tuple(sources))
+        secrets, left_out = load(arguments.keylog, sources)
+        for line in left_out:
+            sys.stderr.write(f"fetchgate replay measure: {printable(line)}\n")
+        return dataclasses.replace(work, sources=tuple(sources), secrets=secrets)
+    if arguments.keylog:
+        raise UsageError(f"--keylog {arguments.keylog[0]}: {tables[0]} is a table; --keylog is for captures")
     if len(arguments.inputs) > 1:
         raise UsageError(f"{tables[0]} is a table that --parquet wrote: it must be the only input")
     return dataclasses.replace(work, table=tables[0])

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replay.capture.kafka.connection import TLS
 from replay.capture.kafka.exchanges import ConnectionEnd
+from replay.capture.tls import reasons
 from replay.measure import sums
 from replay.measure.collected import Collected
 from replay.measure.digest import BUCKETS, Timeline
@@ -99,7 +99,12 @@ def report(found: Collected, about: About) -> Report:
 
 def _next_step(found: Collected) -> str:
     payload = {reason: end.client_bytes + end.broker_bytes for reason, end in found.ends.items()}
-    return next_step(kafka=found.kafka_connections, payload=sum(payload.values()), tls=payload.get(TLS, 0))
+    return next_step(
+        kafka=found.kafka_connections,
+        payload=sum(payload.values()),
+        tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
+        late=payload.get(reasons.NO_HANDSHAKE, 0),
+    )
 
 
 def _input(found: Collected) -> Input:
@@ -117,6 +122,10 @@ def _input(found: Collected) -> Input:
         gaps=sum(end.gaps for end in found.ends.values()),
         unpaired_requests=found.rows["request"],
         unpaired_responses=found.rows["response"],
+        decrypted_connections=found.decrypted,
+        encrypted_connections={
+            reason: count for reason, count in sorted(found.reasons.items()) if reason in reasons.ALL
+        },
         clocks_apart_seconds=found.clocks_apart / _SECOND if found.clocks_apart >= _APART else 0.0,
         problems=problems,
     )

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from proxy.protocol.primitives import Buffer
-from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, is_cut
+from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, is_cut, without_records
 from replay.simulate.outcome import Outcome
 
 FETCH: Final = 1
@@ -222,9 +222,12 @@ def _kind(exchange: Exchange) -> str:
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
-    """Return request and response without contents that were cut, and where these were."""
+    """Return request and response without contents of records, and where these were."""
     kept, cuts, at = [], [], 0
-    for piece in exchange.response:
+    response = exchange.response
+    if exchange.api_key == FETCH:
+        response = without_records(response, exchange.api_version)
+    for piece in response:
         if is_cut(piece):
             cuts += [at, len(piece)]
         else:

@@ -35,6 +35,7 @@ from replay.report.wording import (
     captured,
     clocks,
     decided,
+    encrypted,
     how_sure,
     limits,
     meaning,
@@ -431,5 +432,8 @@ def _reading(report: Report) -> Markup:
         words.append(f"Incomplete: {halves}.")
     if apart := clocks(report):
         words.append(f"{apart}.")
+    read = report["input"]
+    if tls := encrypted(read["decrypted_connections"], read["encrypted_connections"]):
+        words.append(f"{tls}.")
     content = [plots.share(readable["ratio"]), _table(("Part",), ("Bytes", "Share"), rows)]
     return _section("How much could be read", content, *words)

@@ -102,6 +102,10 @@ class Input(TypedDict):
     gaps: int
     unpaired_requests: int
     unpaired_responses: int
+    decrypted_connections: int
+    """TLS connections that a key log opened. All figures are of what was inside."""
+    encrypted_connections: dict[str, int]
+    """TLS connections that could not be decrypted, or not to their end, by reason."""
     clocks_apart_seconds: float
     """How far apart, at least, the clocks of the two directions were, in the connection where it was most; 0
     if one clock explains all times."""

@@ -31,6 +31,7 @@ from replay.report.wording import (
     captured,
     clocks,
     decided,
+    encrypted,
     how_sure,
     limits,
     narrowed,
@@ -221,6 +222,9 @@ def _reading(report: Report) -> Text:
         text.append(f". {halves}")
     if apart := clocks(report):
         text.append(f". {apart}")
+    read = report["input"]
+    if tls := encrypted(read["decrypted_connections"], read["encrypted_connections"]):
+        text.append(f". {tls}")
     for problem in problems[:PROBLEMS]:
         where = f"{shown(problem['file'])}: " if problem["file"] else ""
         text.append(f"\n{where}{shown(problem['problem'])}", style="yellow")

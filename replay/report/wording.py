@@ -1,8 +1,10 @@
 """The report's sentences, and the formats of its figures and names: the same in the terminal and in HTML."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from replay.capture.tls.reasons import NO_HANDSHAKE, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report.model import Filters, Report
 
 POLICY: Final = {
@@ -222,13 +224,14 @@ def warnings(report: Report) -> list[str]:
     return twice[:_WARNINGS] + slots[:_WARNINGS]
 
 
-def next_step(*, kafka: int, payload: int, tls: int) -> str:
+def next_step(*, kafka: int, payload: int, tls: int, late: int = 0) -> str:
     """Say what to do about a capture in which no fetch was found.
 
     Args:
         kafka: connections that speak Kafka.
         payload: bytes in the streams of all connections.
-        tls: those of them in connections that are TLS.
+        tls: those of them in connections that are TLS and were not decrypted.
+        late: those of them in connections of which a key log was given, but no handshake captured.
     """
     if not payload and not kafka:
         return (
@@ -236,9 +239,15 @@ def next_step(*, kafka: int, payload: int, tls: int) -> str:
             "packets (-s 0), and check the port of the filter, --port and --host."
         )
     if tls and 2 * tls >= payload:
+        if 2 * late >= tls:
+            return (
+                "Next: capture again, and begin before the clients connect: a key log opens only connections "
+                "whose handshake was captured. Restart the clients while the capture runs."
+            )
         return (
-            "Next: capture what is inside TLS: let the clients go through `fetchgate proxy --capture DIR`, "
-            "which ends TLS and writes plain captures. What TLS encrypts can't be measured."
+            "Next: open the TLS connections with a key log of their clients or brokers: --keylog FILE. It "
+            "must have been written while the capture was taken (docs/captures.md). Without one, let the "
+            "clients go through `fetchgate proxy --capture DIR`, which ends TLS and writes plain captures."
         )
     if kafka:
         return (
@@ -288,6 +297,22 @@ def unpaired(report: Report) -> str:
         (read["gaps"], "gap", "in the streams"),
     )
     return ", ".join(f"{plural(count, noun)} {which}" for count, noun, which in halves if count)
+
+
+def encrypted(decrypted: int, others: Mapping[str, int]) -> str:
+    """Say how many TLS connections were decrypted, and how many not, by reason; "" if there is no key log."""
+    late = {reason: count for reason, count in others.items() if reason != TLS}
+    if not decrypted and not late:
+        return ""
+    words = {
+        TLS: "no secrets in the key log",
+        NO_HANDSHAKE: "handshake not captured",
+        UNSUPPORTED: "version or cipher not supported",
+        RENEGOTIATED: "renegotiated",
+    }
+    text = f"TLS: {plural(decrypted, 'connection')} decrypted"
+    not_read = [f"{number(count)} not ({words[reason]})" for reason, count in others.items()]
+    return ", ".join([text, *not_read])
 
 
 def clocks(report: Report) -> str:

@@ -12,7 +12,7 @@ are made from seeds by a small mutator. Both give the same inputs to the same ta
   20 ms of CPU time for one input, more memory than the target's bound.
 - `connection`: targets `client`, `broker`, `core`, `sessions`: frames of either side, and both interleaved,
   through `proxy.core.connection.Connection`; with `sessions` clients have sessions with the gateway.
-- `captures`: targets `reassembly`, `packets`, `pcap`, `pcapng`: what `fetchgate replay` reads.
+- `captures`: targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: what `fetchgate replay` reads.
 - `processes`: targets `channel`, `admin`: messages between the processes of a gateway, and its admin
   endpoint.
 - `seeds`, `mutate`: where inputs come from. `guided` is the loop with atheris, `plain` the one without.

@@ -1,11 +1,13 @@
-"""Targets `reassembly`, `packets`, `pcap` and `pcapng`: what `fetchgate replay` makes of broken captures."""
+"""Targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: what `fetchgate replay` makes of broken files."""
 
+import hmac
 import io
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.formats import NotACaptureError, identify
@@ -19,6 +21,8 @@ from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import runs, split
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, decode
+from replay.capture.tls.conversation import Conversation
+from replay.capture.tls.keylog import CLIENT, SERVER, Secrets
 from tools.fuzz.seeds import capture_head, frames
 from tools.fuzz.target import Target
 
@@ -100,6 +104,83 @@ def _reassembly_seeds() -> list[bytes]:
                 rows += bytes([side, 128, 0]) + len(whole).to_bytes(2, "little") + whole
         found.append(bytes(rows))
     return found
+
+
+# tls
+
+_RANDOM: Final = bytes(range(32))
+_SECRET: Final = bytes(32)
+_ROW: Final = 3
+
+
+class _Sum:
+    """Gets what was decrypted of one direction, and sums it up."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def decrypted(self, view: memoryview, time: int, end_time: int) -> None:  # noqa: ARG002 - a protocol
+        self.size += len(view)
+
+    def lacks(self, size: int, *, cut: bool) -> None:  # noqa: ARG002 - as above
+        if size <= 0:
+            raise AssertionError("nothing is missing")
+
+    def unread(self, size: int, *, partial: bool) -> None:  # noqa: ARG002 - as above
+        if size <= 0:
+            raise AssertionError("nothing was left")
+        self.size += size
+
+
+def _tls(data: bytes) -> None:
+    """Rows of a connection: a byte of flags, two of the size, the payload or how much is missing."""
+    secrets = Secrets()
+    secrets.by_connection = {label + _RANDOM: _SECRET for label in (CLIENT, SERVER)}
+    sums = _Sum(), _Sum()
+    failed: list[str] = []
+    conversation = Conversation(*sums, secrets, failed.append)
+    directions = conversation.client, conversation.server
+    at = 0
+    while at + _ROW <= len(data):
+        direction = directions[data[at] & 1]
+        size = data[at + 1] | data[at + 2] << 8
+        if data[at] & 2:
+            direction.gap(size + 1, cut=bool(data[at] & 4))
+            size = 0
+        else:
+            direction.data(memoryview(data[at + _ROW : at + _ROW + size]), at, at)
+        at += _ROW + size
+    conversation.finish()
+    for found, direction in zip(sums, directions, strict=True):
+        if found.size > direction.seen_bytes:
+            raise AssertionError("more was read than there was")
+
+
+def _tls_seeds() -> list[bytes]:
+    hellos = [
+        b"\1\0\0\x28\3\3" + _RANDOM + b"\0\0\2\x13\1\1\0",
+        b"\2\0\0\x2e\3\3" + bytes(32) + b"\0\x13\1\0\0\6\0\x2b\0\2\3\4",
+    ]
+    rows = [_tls_row(side, b"\x16\3\3" + len(one).to_bytes(2) + one) for side, one in enumerate(hellos)]
+    for number, both in enumerate(zip(*(found[:4] for found in frames()), strict=False)):
+        rows += [_tls_row(side, _sealed(number, body[:300])) for side, body in enumerate(both)]
+    gap = bytes([2, 40, 0])
+    return [b"".join(rows), b"".join([*rows[:4], gap, *rows[6:]]), b"".join([*rows[:3], rows[5]])]
+
+
+def _sealed(number: int, body: bytes) -> bytes:
+    """Return a record of TLS 1.3, of AES-128-GCM."""
+    key, iv = (
+        hmac.digest(_SECRET, bytes([0, size, 6 + len(label)]) + b"tls13 " + label + b"\0\1", "sha256")[:size]
+        for label, size in ((b"key", 16), (b"iv", 12))
+    )
+    head = b"\x17\3\3" + (len(body) + 17).to_bytes(2)
+    nonce = (int.from_bytes(iv) ^ number).to_bytes(12)
+    return head + AESGCM(key).encrypt(nonce, body + b"\x17", head)
+
+
+def _tls_row(side: int, payload: bytes) -> bytes:
+    return bytes([side]) + len(payload).to_bytes(2, "little") + payload
 
 
 # packets
@@ -235,6 +316,7 @@ TARGETS: Final = (
         modules=("replay.capture.kafka",),
         memory=_SEARCHED,
     ),
+    Target(name="tls", run=_tls, seeds=_tls_seeds, modules=("replay.capture.tls",), memory=_SEARCHED),
     Target(
         name="packets",
         run=_packets,

@@ -6,5 +6,6 @@
 - ``window``: the part of a file that is in memory.
 - ``pcap``, ``pcapng`` (sans-IO): find the packets in a window.
 - ``reading``: goes through a share, window by window.
+- ``secrets``: reads key logs, and the secrets in captures.
 - ``counts``: what was found in each file, and what of it could not be used.
 """

@@ -16,8 +16,11 @@ _PACKET = dpkt.pcapng.PCAPNG_BT_EPB
 _OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
 _SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
 _PACKETS = frozenset({_PACKET, _OLD_PACKET, _SIMPLE_PACKET})
-_KNOWN = _PACKETS | {_SECTION, _INTERFACE, 4, 5, 10}
-"""And 4, 5, 10: names, statistics, secrets."""
+_SECRETS = 10
+_KNOWN = _PACKETS | {_SECTION, _INTERFACE, _SECRETS, 4, 5}
+"""And 4, 5: names, statistics."""
+_KEY_LOG = 0x544C534B
+"""The type of secrets that are lines of a TLS key log."""
 _MAX_BLOCK = 8 << 20
 """What claims to be longer is not a block."""
 _MOST_UNITS = 1 << 62
@@ -41,10 +44,17 @@ _UNKNOWN_INTERFACE = _Interface(link=NO_LINK, snaplen=0)
 class PcapngRecords:
     """Reads blocks one after the other. Where no block follows, it searches for the next one."""
 
-    def __init__(self, counts: FileCounts) -> None:
-        """`counts`: are updated as blocks are read."""
+    def __init__(self, counts: FileCounts, secrets: list[bytes] | None = None) -> None:
+        """Read the blocks of a file.
+
+        Args:
+            counts: are updated as blocks are read.
+            secrets: gets the TLS key logs in the file. Without it they are skipped.
+        """
         self.done = False
         self._counts = counts
+        self._secrets = secrets
+        self._described = {_SECTION, _INTERFACE} | ({_SECRETS} if secrets is not None else set())
         self._seeking = False
         self._begin_section("<")
 
@@ -76,12 +86,13 @@ class PcapngRecords:
     def _follow(self, window: Window) -> tuple[list[int], int]:
         """Skip packets of one kind, and blocks that are not needed; return the packets' places and kind."""
         head, tail, data, end = self._head, self._tail, window.data, window.end
+        described = self._described
         places: list[int] = []
         position, packets = window.begin, 0
         while position + 12 <= end:
             kind, length = head(data, position)
             behind = position + length
-            if kind in {_SECTION, _INTERFACE} or length < 12 or length & 3 or behind > end:
+            if kind in described or length < 12 or length & 3 or behind > end:
                 break
             if tail(data, behind - 4)[0] != length:
                 break
@@ -128,9 +139,12 @@ class PcapngRecords:
         return 0 if whole and tail != data[begin + 4 : begin + 8] else size
 
     def _describe(self, block: bytes) -> None:
-        """Read the description of a section or of an interface."""
+        """Read the description of a section or of an interface, or secrets."""
         if int.from_bytes(block[:4], "big") == _SECTION:
             self._begin_section(identify(block).order)
+            return
+        if self._head(block, 0)[0] == _SECRETS:
+            self._add_secrets(block)
             return
         reader = dpkt.pcapng.InterfaceDescriptionBlockLE
         if self._order == ">":
@@ -152,6 +166,13 @@ class PcapngRecords:
                 offset=_offset(options.get(dpkt.pcapng.PCAPNG_OPT_IF_TSOFFSET, b""), self._order),
             )
         )
+
+    def _add_secrets(self, block: bytes) -> None:
+        """Read a Decryption Secrets Block: type and length of the secrets, then these."""
+        if self._secrets is not None and len(block) >= 20:
+            kind, size = self._head(block, 8)
+            if kind == _KEY_LOG:
+                self._secrets.append(block[16 : min(16 + size, len(block) - 4)])
 
     def _columns(self, window: Window, kind: int, places: Column) -> Records:
         if kind == _SIMPLE_PACKET:
@@ -269,3 +290,15 @@ def first_time(window: Window) -> int:
         if len(found.time):
             return int(found.time[0])
     return 0
+
+
+def has_secrets(window: Window) -> bool:
+    """Return whether a TLS key log is among the blocks in the window, or a block of secrets at its end."""
+    secrets: list[bytes] = []
+    begin = window.begin
+    records = PcapngRecords(FileCounts(file=""), secrets)
+    while records.read(window, final=False) is not None:
+        pass
+    rest = bytes(window.data[window.begin : min(window.begin + 4, window.end)])
+    window.begin = begin
+    return bool(secrets) or _SECRETS in {int.from_bytes(rest, "little"), int.from_bytes(rest, "big")}

@@ -8,6 +8,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from replay.capture.files.streams import (
     open_pipe,
     open_stream,
 )
-from replay.capture.files.window import Window
+from replay.capture.files.window import SIZE, Window
 
 _GLOB = re.compile(r"[*?\[]")
 _NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
@@ -68,6 +69,8 @@ class Source:
     """By this the capture is known under any name, compressed or not, and when it has grown; "" if it has no
     packet. It is the time of the first packet, and a digest of the first bytes. Names say less: rings of
     files are overwritten."""
+    secrets: bool = False
+    """TLS secrets are among its first blocks (pcapng)."""
     problem: str = ""
     """Why it can't be read at all."""
     located: str = ""
@@ -230,17 +233,18 @@ def _inspected(name: str) -> Source:
     try:
         system, path = filesystem(name)
         size = system.get_file_info(path).size or 0
-        stream, kind = open_stream(name)
-        with stream:
-            window = Window(0, _HEAD)
-            window.fill(stream)
+        window, kind = _head(name, _HEAD)
         form = identify(bytes(window.data[: window.end]))
     except NotACaptureError as error:
         return Source(name=name, located=located, size=size, problem=str(error))
     except OSError as error:
         return Source(name=name, located=located, size=size, problem=first_line(error))
+    secrets = form.kind == "pcapng" and pcapng.has_secrets(window)
     time = pcapng.first_time(window) if form.kind == "pcapng" else pcap.first_time(form, window)
     digest = hashlib.sha256(window.data[: min(_FINGERPRINT, window.end)]).hexdigest()[:16]
+    if secrets and not time:  # they may be many, and come before the first packet
+        with suppress(OSError):
+            time = pcapng.first_time(_head(name, SIZE)[0])
     return Source(
         name=name,
         located=located,
@@ -249,7 +253,17 @@ def _inspected(name: str) -> Source:
         compression=kind,
         first_time=time,
         fingerprint=f"{time}-{digest}" if time else "",
+        secrets=secrets,
     )
+
+
+def _head(name: str, size: int) -> tuple[Window, str]:
+    """Read the first bytes of a file; return how it is compressed as well."""
+    window = Window(0, size)
+    stream, kind = open_stream(name)
+    with stream:
+        window.fill(stream)
+    return window, kind
 
 
 def _side_by_side(function: Callable[[_One], _Result], given: list[_One]) -> list[_Result]:

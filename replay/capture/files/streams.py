@@ -50,7 +50,7 @@ def first_line(error: BaseException) -> str:
     """Describe an error in one line, without Arrow's own details."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        text = error.strerror
     return re.sub(r"^.*Detail: \[errno \d+\] ", "", text)
 
 

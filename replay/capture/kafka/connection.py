@@ -5,7 +5,7 @@ both directions are searched.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.framing import Framing
@@ -15,9 +15,15 @@ from replay.capture.kafka.reassembly import Reassembly
 from replay.capture.kafka.request_frames import RequestFraming, is_no_request
 from replay.capture.kafka.response_frames import ResponseFraming
 from replay.capture.packets.tcp import FIN, RST, SYN
+from replay.capture.tls.hello import begins_with_client_hello
+from replay.capture.tls.keylog import Secrets
+from replay.capture.tls.reasons import NO_HANDSHAKE, RENEGOTIATED, TLS
+
+if TYPE_CHECKING:
+    from replay.capture.tls.conversation import Conversation
+    from replay.capture.tls.direction import Direction
 
 NOT_KAFKA: Final = "not Kafka"
-TLS: Final = "TLS"
 OPAQUE: Final = "opaque after a SASL handshake v0"
 NO_REQUESTS: Final = "no requests seen"
 
@@ -40,6 +46,8 @@ class _Side:
     stream: Stream = field(init=False)
     reassembly: Reassembly = field(init=False)
     other: "_Side" = field(init=False)
+    records: "Direction | None" = None
+    """Its records, if the connection is TLS and a key log was given."""
     syn_ack: bool = False
     """It accepted the connection."""
 
@@ -54,22 +62,52 @@ class _Side:
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
         connection = self.connection
+        if connection.unknown:
+            connection.begins(self, view)
+        if self.records is None:
+            self.decrypted(view, time, end_time)
+        else:
+            self.records.data(view, time, end_time)
+
+    def gap(self, size: int, *, cut: bool) -> None:
+        self.connection.unknown = False
+        if self.records is None:
+            self.lacks(size, cut=cut)
+        else:
+            self.records.gap(size, cut=cut)
+
+    # The methods of `direction.Receiver`. Without TLS they get all that is captured.
+
+    def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
+        connection = self.connection
         connection.speaks(self)
         self.framing.data(view, time, end_time)
         connection.spoke(self)
 
-    def gap(self, size: int, *, cut: bool) -> None:
+    def lacks(self, size: int, *, cut: bool) -> None:
         if cut:
             self.connection.speaks(self)
         self.framing.gap(size, cut=cut)
         if cut:
             self.connection.spoke(self)
 
+    def unread(self, size: int, *, partial: bool) -> None:
+        self.framing.unread(size, partial=partial)
+
 
 class CapturedConnection:
     """One use of a pair of endpoints."""
 
-    def __init__(self, low: str, high: str, number: int, *, ports: frozenset[int], keep: Keep) -> None:
+    def __init__(
+        self,
+        low: str,
+        high: str,
+        number: int,
+        *,
+        ports: frozenset[int],
+        keep: Keep,
+        secrets: Secrets | None = None,
+    ) -> None:
         self._end = ConnectionEnd(connection="", client="", broker="")
         self._pairing = Pairing(self._end, self._client_found, keep)
         self._clocks = Clocks()
@@ -83,6 +121,10 @@ class CapturedConnection:
             side.reassembly = Reassembly(side.stream)
         self._low.stream.other, self._high.stream.other = self._high.stream, self._low.stream
         self._number = number
+        self._secrets = secrets
+        self._tls: Conversation | None = None
+        self.unknown = True
+        """Nothing was captured yet: it may be TLS."""
         self._captured: _Side | None = None
         """The direction that was captured last."""
         self._spoke: _Side | None = None
@@ -127,6 +169,24 @@ class CapturedConnection:
         end.last_time = max(end.last_time, end_time)
         return True
 
+    def begins(self, side: _Side, view: memoryview) -> None:
+        """Read the first bytes that were captured. If they are TLS, decrypt what follows, or give it up."""
+        self.unknown = False
+        if not begins_with_client_hello(view):
+            if self._forced and _has_tls_records(view):
+                self._renounce(TLS if self._secrets is None else NO_HANDSHAKE)
+            return
+        if self._secrets is None:
+            self._renounce(TLS)
+            return
+        # Only here, for it needs an optional package.
+        from replay.capture.tls.conversation import Conversation  # noqa: PLC0415
+
+        tls = self._tls = Conversation(side, side.other, self._secrets, self._renounce)
+        side.records, side.other.records = tls.client, tls.server
+        for each in (side, side.other):
+            each.begin()
+
     def speaks(self, side: _Side) -> None:
         """Note that the next bytes are those of one side."""
         if self._spoke is side.other:
@@ -152,6 +212,8 @@ class CapturedConnection:
         for side in sides:
             side.reassembly.finish()
         release(self._low.stream, self._high.stream, everything=True)
+        if self._tls is not None:
+            self._tls.finish()
         for side in sides:
             side.framing.resync(boundary=True)
             if not self._settled:
@@ -170,6 +232,8 @@ class CapturedConnection:
         self._count()
         if self._pairing.opaque_from_client:
             end.reason = OPAQUE
+        elif self._tls is not None and self._tls.renegotiated:
+            end.reason = RENEGOTIATED
         return left, end
 
     def _side(self, endpoint: str) -> _Side:
@@ -202,7 +266,7 @@ class CapturedConnection:
             broker.framing = framing
             framing.adopt(before)
         elif any(_is_tls(side.framing) for side in (self._low, self._high)):
-            self._renounce(TLS)
+            self._renounce(TLS if self._secrets is None else NO_HANDSHAKE)
         elif all(_is_hopeless(side.framing) for side in (self._low, self._high)):
             self._renounce(NOT_KAFKA)
 
@@ -241,6 +305,12 @@ class CapturedConnection:
         end.closed_time = client.stream.closed_time
         end.closed = end.closed_time > 0
         end.clocks_apart = self._clocks.ahead
+        for side in (client, broker):
+            if side.records is not None and self._tls is not None:
+                if self._tls.opened:
+                    end.tls_bytes += side.records.seen_bytes - side.framing.seen_bytes
+                else:
+                    side.framing.seen_bytes = side.records.seen_bytes
         end.client_bytes, end.broker_bytes = client.framing.seen_bytes, broker.framing.seen_bytes
         end.headerless_requests = client.framing.headerless
         end.headerless_responses = broker.framing.headerless
@@ -281,7 +351,13 @@ def _is_tls(framing: Framing) -> bool:
     return size > 0 and (framing.from_start or _tls_record(search.buffer, size) > 0)
 
 
-def _tls_record(buffer: bytearray, at: int) -> int:
+def _has_tls_records(view: memoryview) -> bool:
+    """Return whether bytes are one TLS record, or begin with two."""
+    first = _tls_record(view, 0)
+    return first > 0 and (first == len(view) or _tls_record(view, first) > 0)
+
+
+def _tls_record(buffer: bytearray | memoryview, at: int) -> int:
     """Return the size of the TLS record at an offset, 0 if there is none."""
     head = buffer[at : at + _TLS_HEADER]
     if len(head) < _TLS_HEADER or head[0] not in _TLS_TYPES or head[1] != 3 or head[2] > 4:

@@ -119,6 +119,9 @@ class ConnectionEnd:
     reordered_segments: int = 0
     reason: str = ""
     """Why the connection, or its last part, was not read as Kafka. "" if all of it was."""
+    tls_bytes: int = 0
+    """Captured bytes of TLS itself, in a connection that was decrypted: its handshake, headers and tags of
+    records, and records of which a part is missing. All other counts of bytes are of what was decrypted."""
     topics: dict[bytes, str] = field(default_factory=dict)
     """Topic id -> name, from Metadata responses."""
 
@@ -144,6 +147,33 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
     except ProtocolError:
         return False
     return walk.done
+
+
+def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
+    """Return a fetch response, or its start, with `CUT` for the contents of records.
+
+    It stays as it is if its version is not known (v0 to v3), or if its bytes are not those of its version.
+    """
+    layout = LAYOUTS.get(version)
+    if layout is None:
+        return list(response)
+    walk = FetchResponseWalk(layout, 0, keep=False, spans=True)
+    try:
+        for piece in response:
+            if not is_cut(piece):
+                walk.feed(bytes(piece))
+            elif not walk.skip_records(len(piece)):
+                return list(response)
+    except ProtocolError:
+        return list(response)
+    frame = memoryview(b"".join(response))
+    found: list[Buffer] = []
+    at = 0
+    for start, stop in walk.record_spans or []:
+        end = min(stop, len(frame))
+        found += [frame[at:start], *cut(end - start)]
+        at = end
+    return [*found, frame[at:]]
 
 
 def before_cut(response: Sequence[Buffer]) -> list[Buffer]:

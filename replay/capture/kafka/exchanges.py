@@ -10,6 +10,7 @@ from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import endpoints
+from replay.capture.tls.keylog import Secrets
 
 __all__ = ["ConnectionEnd", "Connections", "Event", "Exchange", "read_exchanges"]
 
@@ -24,6 +25,7 @@ def read_exchanges(
     ports: frozenset[int] = frozenset(),
     keep_requests: bool = False,
     uses: int = 0,
+    secrets: Secrets | None = None,
 ) -> Iterator[Event]:
     """Read the exchanges of one connection (or of several, whose rows may interleave).
 
@@ -32,12 +34,13 @@ def read_exchanges(
         ports: those on which brokers listen. Without any, Kafka is recognised by the bytes alone.
         keep_requests: keep the frames of all requests, not only of those in `READ`.
         uses: how many connections between the same ports there were before.
+        secrets: those with which TLS connections are decrypted.
 
     Yields:
         Exchanges in the order of their requests, each once it can't change any more. A ConnectionEnd is the
         last event of each connection.
     """
-    connections = Connections(ports=ports, keep_requests=keep_requests, uses=uses)
+    connections = Connections(ports=ports, keep_requests=keep_requests, uses=uses, secrets=secrets)
     for batch in batches:
         yield from connections.feed(batch)
     yield from connections.end()
@@ -51,6 +54,7 @@ class Connections:
         keep_requests: see `read_exchanges`.
         responses: API keys whose response frames are kept. Those of Metadata are always kept.
         uses: see `read_exchanges`.
+        secrets: see `read_exchanges`.
     """
 
     def __init__(
@@ -60,7 +64,9 @@ class Connections:
         keep_requests: bool = False,
         responses: frozenset[int] = READ,
         uses: int = 0,
+        secrets: Secrets | None = None,
     ) -> None:
+        self._secrets = secrets
         self._ports = ports
         self._keep = Keep(requests=keep_requests, responses=responses)
         self._open: dict[bytes, CapturedConnection] = {}
@@ -93,7 +99,9 @@ class Connections:
         low, high = endpoints(key)
         number = self._uses.get(key, self._before)
         self._uses[key] = number + 1
-        started = CapturedConnection(low, high, number, ports=self._ports, keep=self._keep)
+        started = CapturedConnection(
+            low, high, number, ports=self._ports, keep=self._keep, secrets=self._secrets
+        )
         self._open[key] = started
         return started
 

@@ -115,6 +115,21 @@ class Framing:
             self.cut_bytes += size
         self._miss(size)
 
+    def unread(self, size: int, *, partial: bool) -> None:
+        """Note captured bytes of TLS that can't be decrypted; `partial`: they are a record without its end.
+
+        Nothing follows them but other bytes of this kind.
+        """
+        self.seen_bytes += size
+        if partial:
+            self.partial_bytes += size
+            return
+        self.unframed_bytes += size
+        if not self.ignored:
+            self.finish()
+            self.ignored = True
+            self._head, self._left = b"", 0
+
     def other_spoke(self) -> None:
         """Note that the other direction sends. It may respond to the bytes so far: a frame may end here."""
         self.turned = True

@@ -73,9 +73,10 @@ class ResponseFraming(Framing):
         """Go on after another framing of this direction that looked for requests."""
         self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
         self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
+        self.unframed_bytes, self.partial_bytes = other.unframed_bytes, other.partial_bytes
         search = other.search
         if search is not None:
-            self.unframed_bytes = search.dropped
+            self.unframed_bytes += search.dropped
             if other.from_start and not search.dropped:
                 self.begin()
             self.turned = not other.seen_bytes

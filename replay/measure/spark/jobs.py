@@ -25,6 +25,7 @@ from replay.capture.kafka.exchanges import Event, read_exchanges
 from replay.capture.packets import segments
 from replay.capture.packets.segments import connection_key
 from replay.capture.packets.tcp import Filter
+from replay.capture.tls.keylog import Secrets
 from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part
 from replay.measure.rows import RowFilter, file_rows, rows
 from replay.measure.strip_records import STRIPPED, restore_records, strip_records
@@ -58,6 +59,7 @@ def from_captures(
     keep: Filter,
     choice: RowFilter,
     partitions: int,
+    secrets: Secrets | None = None,
     *,
     elsewhere: bool = False,
     uses: DataFrame | None = None,
@@ -70,6 +72,7 @@ def from_captures(
         keep: which hosts and ports are read.
         choice: how exchanges become rows.
         partitions: number of tasks for the connections.
+        secrets: those with which TLS connections are decrypted. Only tasks get them.
         elsewhere: tasks run on other machines, which may not have the files: then the job fails.
         uses: of ports, in the table to which the rows are added; see `uses_of_ports`.
     """
@@ -77,7 +80,7 @@ def from_captures(
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
-    return _mapped(spread, partial(_measure, keep.ports, choice), choice)
+    return _mapped(spread, partial(_measure, keep.ports, choice, secrets), choice)
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
@@ -168,10 +171,10 @@ def _read(keep: Filter, elsewhere: bool, batches: Batches) -> Batches:
                 yield strip_records(found)
 
 
-def _measure(ports: frozenset[int], choice: RowFilter, batches: Batches) -> Batches:
+def _measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
     def events(_: bytes, own: Batches) -> Iterable[Event]:
         uses, rest = _used(own)
-        return read_exchanges(map(restore_records, rest), ports=ports, uses=uses)
+        return read_exchanges(map(restore_records, rest), ports=ports, uses=uses, secrets=secrets)
 
     return _rows(choice, batches, "payload", events)
 

@@ -26,6 +26,7 @@ from rich.progress import (
 
 from replay.capture.files.sources import InputError, Source, plan
 from replay.capture.packets.tcp import Filter
+from replay.capture.tls.keylog import Secrets
 from replay.measure.collected import Collected
 from replay.measure.rows import RowFilter
 from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids, uses_of_ports
@@ -65,6 +66,8 @@ class Work:
     sources: tuple[Source, ...] = field(default=())
     table: str | None = None
     """A directory with a table, instead of sources."""
+    secrets: Secrets | None = None
+    """With which TLS connections are decrypted."""
     parquet: str | None = None
     """Where to write the table, or the table to which captures are added."""
 
@@ -122,7 +125,9 @@ def measure(spark: SparkSession, work: Work) -> Collected:
             runs, uses = known.runs, uses_of_ports(target)
             sources = tuple(replace(one, number=one.number + known.files) for one in sources)
         shares = plan(sources, share_of(work.size, cores))
-        table = from_captures(spark, shares, work.keep, choice, partitions, elsewhere=not local, uses=uses)
+        table = from_captures(
+            spark, shares, work.keep, choice, partitions, work.secrets, elsewhere=not local, uses=uses
+        )
     else:
         if target is not None:
             raise InputError(

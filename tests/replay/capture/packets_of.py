@@ -11,6 +11,7 @@ import pyarrow as pa
 from replay.capture.kafka.exchange import READ
 from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.packets.segments import SEGMENTS
+from replay.capture.tls.keylog import Secrets
 
 CAPTURES = Path(__file__).parents[3] / "captures"
 NAMES = ("librdkafka-100p", "librdkafka-midstream", "java-100p", "many-clients-any")
@@ -102,9 +103,13 @@ def batch(rows: Iterable[Row]) -> pa.RecordBatch:
 
 
 def read(
-    rows: Iterable[Row], *, ports: frozenset[int] = frozenset(), responses: frozenset[int] = READ
+    rows: Iterable[Row],
+    *,
+    ports: frozenset[int] = frozenset(),
+    responses: frozenset[int] = READ,
+    secrets: Secrets | None = None,
 ) -> list[Event]:
-    connections = Connections(ports=ports, responses=responses)
+    connections = Connections(ports=ports, responses=responses, secrets=secrets)
     return [*connections.feed(batch(rows)), *connections.end()]
 
 

@@ -15,6 +15,9 @@ from replay.inspect import render
 from replay.inspect.counts import name_of
 from replay.inspect.reading import inspect
 from tests.replay.capture import crafting
+from tests.replay.capture.encrypting import begun, encrypted, ends, frames
+from tests.replay.capture.files.test_secrets import secrets_block
+from tests.replay.capture.packets_of import packets
 from tests.replay.truths import truth
 
 CAPTURES = Path(__file__).parents[3] / "captures"
@@ -138,7 +141,54 @@ def test_a_capture_of_tls_alone_says_what_to_do(tmp_path: Path, capsys: pytest.C
     assert "fetchgate proxy --capture DIR" in " ".join(capsys.readouterr().out.split())
     code, found = _inspect(capsys, str(file))
     assert (code, found["others"]) == (3, {"TLS": {"connections": 1, "bytes": 54}})
-    assert found["next_step"].startswith("Next: capture what is inside TLS")
+    assert found["next_step"].startswith("Next: open the TLS connections with a key log")
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with plain.pcap, tls.pcap with the same in TLS, and keys.log."""
+    folder = tmp_path_factory.mktemp("tls")
+    both, rows = ends(folder), begun(packets("librdkafka-100p"))
+    (folder / "plain.pcap").write_bytes(crafting.pcap(frames(rows), crafting.RAW, nano=True))
+    made = frames(encrypted(rows, both))
+    (folder / "tls.pcap").write_bytes(crafting.pcap(made, crafting.RAW, nano=True))
+    return folder
+
+
+def test_with_its_key_log_tls_is_read_as_plain_text(tls: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _inspect(capsys, str(tls / "tls.pcap"), "--keylog", str(tls / "keys.log"))
+    _, expected = _inspect(capsys, str(tls / "plain.pcap"))
+    for counts in (*found["connections"], *expected["connections"]):
+        del counts["packets"], counts["tls_bytes"]
+
+    assert code == 0
+    assert found["connections"] == expected["connections"]
+    assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(tls / "keys.log")]) == 0
+    assert "TLS: 3 connections decrypted" in capsys.readouterr().out
+
+
+def test_a_key_log_may_be_in_the_capture(tls: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = (tls / "keys.log").read_bytes()
+    head = crafting.section() + crafting.interface(crafting.RAW) + secrets_block(keys)
+    packed = (crafting.enhanced(frame) for frame in crafting.take_apart((tls / "tls.pcap").read_bytes()))
+    file = tls / "embedded.pcapng"
+    file.write_bytes(head + b"".join(packed))
+
+    code, found = _inspect(capsys, str(file))
+    assert (code, len(found["connections"]), found["others"]) == (0, 3, {})
+
+
+def test_what_a_key_log_does_not_open_is_named(tls: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (tls / "keys.log").read_text().splitlines()
+    first = next(line.split()[1] for line in lines if not line.startswith("#"))
+    (tls / "some.log").write_text("\n".join(line for line in lines if first in line) + "\nnonsense\n")
+
+    assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(tls / "some.log")]) == 0
+    told = capsys.readouterr()
+    assert "TLS: 1 connection decrypted, 2 not (no secrets in the key log)" in told.out
+    assert told.err.endswith("lines are left out: they are not those of a key log; the first is line 6\n")
+    assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(tls / "ca.pem")]) == 2
+    assert "ca.pem: no secrets in it" in capsys.readouterr().err
 
 
 LONG = ["[2001:db8:1234:5678:9abc:def0:1234:5678]:51234", "[2001:db8:1234:5678:9abc:def0:8765:4321]:9092"]

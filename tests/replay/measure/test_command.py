@@ -55,6 +55,8 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
         (["measure", CAPTURE, "--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
+        (["measure", CAPTURE, "--keylog", "none.log"], "--keylog none.log: No such file or directory"),
+        (["measure", CAPTURE, "--keylog", __file__], "test_command.py: no secrets in it; a key log has"),
         (["measure", CAPTURE, "--conf", "x=y"], "--conf: x=y is not KEY=VALUE, such as spark."),
         (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
         (["measure", CAPTURE, "--html", str(CAPTURES)], "it is a directory; name a file"),

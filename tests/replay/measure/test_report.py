@@ -237,7 +237,8 @@ def test_a_close_that_was_not_captured_is_no_request() -> None:
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        ([ended(client_bytes=9, reason="TLS"), ended(client_bytes=5, reason="not Kafka")], "inside TLS"),
+        ([ended(client_bytes=9, reason="TLS"), ended(client_bytes=5, reason="not Kafka")], "--keylog FILE"),
+        ([ended(client_bytes=9, reason="TLS, handshake not captured")], "before the clients connect"),
         ([ended(client_bytes=9, reason="not Kafka")], "--port N"),
         ([ended()], "Kafka was found, but no fetch"),
         ([], "there is no TCP payload"),

@@ -11,6 +11,9 @@ import pytest
 from replay.capture.files.sources import expand, plan
 from replay.capture.packets.segments import SEGMENTS, read
 from replay.measure.strip_records import STRIPPED, restore_records, strip_records
+from tests.replay.capture.encrypting import begun, encrypted, ends
+from tests.replay.capture.packets_of import batch as packet_batch
+from tests.replay.capture.packets_of import packets
 
 CAPTURES = Path(__file__).parents[3] / "captures"
 RECORDS = bytes(range(1, 251)) * 20
@@ -141,3 +144,12 @@ def test_a_slice_of_a_batch_is_read_as_what_it_is() -> None:
         payloads(restore_records(strip_records(rows.slice(1, 2))))
         == payloads(restore_records(strip_records(rows)))[1:3]
     )
+
+
+def test_what_is_encrypted_stays(tmp_path: Path) -> None:
+    rows = packet_batch(encrypted(begun(packets("librdkafka-100p")), ends(tmp_path)))
+    stripped = strip_records(rows)
+
+    assert stripped.column("payload").equals(rows.column("payload"))
+    assert set(stripped.column("cuts").to_pylist()) == {b""}
+    assert restore_records(stripped).equals(rows)

@@ -113,6 +113,8 @@ def report() -> Report:
             "gaps": 3,
             "unpaired_requests": 9,
             "unpaired_responses": 1,
+            "decrypted_connections": 0,
+            "encrypted_connections": {},
             "clocks_apart_seconds": 0.0,
             "problems": [
                 {
@@ -244,6 +246,8 @@ def empty() -> Report:
             "gaps": 0,
             "unpaired_requests": 0,
             "unpaired_responses": 0,
+            "decrypted_connections": 0,
+            "encrypted_connections": {},
             "clocks_apart_seconds": 0.0,
             "problems": [],
         },

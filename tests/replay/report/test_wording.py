@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.session.decision import Reason
+from replay.capture.tls.reasons import NO_HANDSHAKE, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report import wording
 from replay.simulate.outcome import CUT, NOT_UNDERSTOOD, UNPAIRED
 from tests.replay.report import sample
@@ -153,16 +154,45 @@ def test_price(amount: float, written: str) -> None:
     [
         (2, 100, 40, "Next: capture where consumers run"),
         (2, 0, 0, "Next: capture where consumers run"),
-        (2, 100, 60, "Next: capture what is inside TLS"),
+        (2, 100, 60, "Next: open the TLS connections with a key log"),
         (0, 0, 0, "Next: capture again: there is no TCP payload"),
         (
             0,
             100,
             50,
-            "Next: capture what is inside TLS: let the clients go through `fetchgate proxy --capture",
+            "Next: open the TLS connections with a key log of their clients or brokers: --keylog FILE.",
         ),
         (0, 100, 49, "Next: name the port on which the brokers listen: --port N"),
     ],
 )
 def test_a_capture_without_a_fetch_has_a_next_step(kafka: int, payload: int, tls: int, told: str) -> None:
     assert wording.next_step(kafka=kafka, payload=payload, tls=tls).startswith(told)
+
+
+def test_connections_that_began_before_the_capture_have_a_next_step_of_their_own() -> None:
+    assert "before the clients connect" in wording.next_step(kafka=0, payload=100, tls=90, late=45)
+    assert "--keylog FILE" in wording.next_step(kafka=0, payload=100, tls=90, late=44)
+
+
+@pytest.mark.parametrize(
+    ("decrypted", "others", "told"),
+    [
+        (0, {}, ""),
+        (0, {TLS: 3}, ""),
+        (1200, {}, "TLS: 1,200 connections decrypted"),
+        (
+            1,
+            {TLS: 3, NO_HANDSHAKE: 2},
+            "TLS: 1 connection decrypted, 3 not (no secrets in the key log), 2 not (handshake not captured)",
+        ),
+        (
+            0,
+            {UNSUPPORTED: 1, RENEGOTIATED: 2},
+            "TLS: 0 connections decrypted, 1 not (version or cipher not supported), 2 not (renegotiated)",
+        ),
+    ],
+)
+def test_it_says_how_many_tls_connections_were_decrypted(
+    decrypted: int, others: dict[str, int], told: str
+) -> None:
+    assert wording.encrypted(decrypted, others) == told

@@ -1,9 +1,10 @@
 import struct
 
 from proxy.protocol.primitives import encode_compact_string, encode_string
-from replay.capture.kafka.connection import NO_REQUESTS, NOT_KAFKA, OPAQUE, TLS
+from replay.capture.kafka.connection import NO_REQUESTS, NOT_KAFKA, OPAQUE
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
 from replay.capture.packets.tcp import FIN, RST, SYN
+from replay.capture.tls.reasons import TLS
 from tests.replay.capture.packets_of import read, row
 from tests.replay.capture.talk import Talk, framed, request, response
 

@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 
 from replay.capture.packets.tcp import Filter
 from replay.report.model import Report
+from tests.replay.capture.crafting import RAW, pcap
+from tests.replay.capture.encrypting import begun, encrypted, ends, frames
+from tests.replay.capture.packets_of import packets
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.truths import assert_true, truth
@@ -125,3 +128,28 @@ def split(data: bytes, files: int) -> Iterator[bytes]:
     edges = [places[number * len(places) // files] for number in range(files)] + [len(data)]
     for begin, end in pairwise(edges):
         yield data[:24] + data[begin:end]
+
+
+@pytest.mark.parametrize("name", ["many-clients-any", "librdkafka-100p"])
+def test_tls_with_its_key_log_gives_the_report_of_plain_text(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    both, rows = ends(tmp_path / "keys"), begun(packets(name))
+    (tmp_path / "plain.pcap").write_bytes(pcap(frames(rows), RAW, nano=True))
+    (tmp_path / "tls.pcap").write_bytes(pcap(frames(encrypted(rows, both)), RAW, nano=True))
+    parquet = tmp_path / "table"
+    expected = measured(spark, work(tmp_path / "plain.pcap"))
+    secrets = both.secrets()
+    found = measured(spark, work(tmp_path / "tls.pcap", secrets=secrets, parquet=str(parquet)))
+
+    opened, found["input"]["decrypted_connections"] = found["input"]["decrypted_connections"], 0
+    assert opened == sum(name.startswith("CLIENT_TRAFFIC") for name in both.keylog.read_text().split())
+    assert counted(found) == counted(expected)
+    stored = [file.read_bytes() for file in parquet.rglob("*.parquet")]
+    assert stored
+    values = list(secrets.by_connection.values())
+    assert not any(secret in data or secret.hex().encode() in data for data in stored for secret in values)
+
+    without = measured(spark, work(tmp_path / "tls.pcap"))
+    assert without["input"]["encrypted_connections"] == {"TLS": opened}
+    assert "--keylog FILE" in without["decision"]["next_step"]

@@ -1,0 +1,96 @@
+"""Reads secrets of TLS connections: from key logs, and from captures that have them (pcapng)."""
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.files.formats import NotACaptureError, identify
+from replay.capture.files.pcapng import PcapngRecords
+from replay.capture.files.sources import InputError, Source
+from replay.capture.files.streams import first_line, open_stream
+from replay.capture.files.window import Readable, Window
+from replay.capture.tls.keylog import KeyLogReader, Secrets
+
+
+def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | None, list[str]]:
+    """Read all secrets.
+
+    Args:
+        keylogs: what --keylog names: key logs, or pcapng files with secrets anywhere in them.
+        sources: captures. Those with secrets among their first blocks are read to their end.
+
+    Returns:
+        The secrets, None if no key log was named and no capture has any; and what could not be read, a line
+        each.
+
+    Raises:
+        InputError: a key log can't be read, or has no secrets.
+    """
+    embedded = [source.path for source in sources if source.secrets]
+    if not keylogs and not embedded:
+        return None, []
+    import_module("replay.capture.tls.keys")  # what is not installed is told before captures are read
+    secrets = Secrets()
+    problems = []
+    for name in keylogs:
+        try:
+            found = _read(name)
+        except OSError as error:
+            raise InputError(f"--keylog {name}: {first_line(error)}") from error
+        if not found:
+            raise InputError(
+                f"--keylog {name}: no secrets in it; a key log has lines such as CLIENT_RANDOM HEX HEX "
+                "(the format of SSLKEYLOGFILE)"
+            )
+        if found.bad_lines:
+            problems.append(
+                f"--keylog {name}: {found.bad_lines:,} of {found.lines:,} lines are left out: they are "
+                f"not those of a key log; the first is line {found.first_bad_line}"
+            )
+        secrets.merge(found)
+    for name in embedded:
+        try:
+            secrets.merge(_read(name))
+        except OSError as error:
+            problems.append(f"{name}: TLS secrets can't be read: {first_line(error)}")
+    return secrets, problems
+
+
+def _read(name: str) -> Secrets:
+    stream, _ = open_stream(name)
+    reader = KeyLogReader()
+    window = Window(0)
+    with stream:
+        more = window.fill(stream)
+        if _is_pcapng(window):
+            for found in _embedded(window, stream, more=more):
+                reader.feed(found + b"\n")
+        else:
+            while True:
+                reader.feed(bytes(window.data[window.begin : window.end]))
+                window.begin = window.end
+                if not more:
+                    break
+                more = window.fill(stream)
+    return reader.finish()
+
+
+def _is_pcapng(window: Window) -> bool:
+    try:
+        return identify(bytes(window.data[: min(window.end, 24)])).kind == "pcapng"
+    except NotACaptureError:
+        return False
+
+
+def _embedded(window: Window, stream: Readable, *, more: bool) -> Iterable[bytes]:
+    """Yield the key logs in a pcapng file."""
+    found: list[bytes] = []
+    records = PcapngRecords(FileCounts(file=""), found)
+    while True:
+        while records.read(window, final=not more) is not None:
+            pass
+        yield from found
+        found.clear()
+        if not more:
+            return
+        more = window.fill(stream)

@@ -1,0 +1,235 @@
+"""One direction of a TLS connection: bytes with gaps in, application data with gaps out.
+
+Where bytes are missing, the records that they belong to are lost. The next record is found by its header, and
+proves its number: it opens with no other one. The numbers tell how many records were lost, and so how many
+bytes of application data. If no record can be found, the rest of the direction is lost.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from replay.capture.tls.hello import (
+    APPLICATION_DATA,
+    CHANGE_CIPHER_SPEC,
+    HANDSHAKE,
+    HEADER,
+    MOST_BODY,
+    record_size,
+)
+from replay.capture.tls.keys import Opener
+
+_KEY_UPDATE: Final = 24
+_NEXT: Final = bytes([APPLICATION_DATA, 3, 3])
+"""How the header of an encrypted record begins."""
+_MOST_HANDSHAKE: Final = 64
+"""Most records of a handshake that come before the first one that opens."""
+_MOST_TRIES: Final = 512
+"""Numbers that are tried after a hole. One try costs up to 10 microseconds."""
+
+
+class Receiver(Protocol):
+    """Gets what was in the records of one direction."""
+
+    def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
+        """Read application data. Times are those of the runs in which its record began and ended."""
+
+    def lacks(self, size: int, *, cut: bool) -> None:
+        """Note that bytes of application data are missing; `cut`: the snap length cut what they were in."""
+
+    def unread(self, size: int, *, partial: bool) -> None:
+        """Note captured bytes that can't be decrypted; `partial`: they are a record without its end."""
+
+
+class Direction:
+    """The records of one direction.
+
+    Args:
+        receiver: gets what was in them.
+        on_clear: gets handshake messages that are not encrypted.
+        on_lost: is called when nothing more can be read.
+    """
+
+    def __init__(
+        self, receiver: Receiver, on_clear: Callable[[bytes], None], on_lost: Callable[[], None]
+    ) -> None:
+        self.opener: Opener | None = None
+        """Set once the keys are known."""
+        self.started = False
+        """A record was opened: the keys are right."""
+        self.lost = False
+        """Nothing more can be read."""
+        self.renegotiated = False
+        """That is so because other keys were negotiated."""
+        self.seen_bytes = 0
+        """Captured bytes, those of TLS itself included."""
+        self._receiver = receiver
+        self._on_clear = on_clear
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        """A record that is not complete."""
+        self._time = 0
+        """When it began."""
+        self._number = 0
+        """Of the next record."""
+        self._skipped = 0
+        self._padded = False
+        self._hole = 0
+        """Bytes since the last record that was read, if some of them are missing; else 0."""
+        self._missing = 0
+        """Those of them that were not captured."""
+        self._cut = False
+        self._tries = 0
+
+    def data(self, view: memoryview, time: int, end_time: int) -> None:
+        """Read the next bytes."""
+        self.seen_bytes += len(view)
+        at = 0 if self._hole or self.lost else self._follow(view, time, end_time)
+        if self.lost:
+            if at < len(view):
+                self._receiver.unread(len(view) - at, partial=False)
+        elif self._hole:
+            self._search(view[at:], time, end_time)
+
+    def gap(self, size: int, *, cut: bool) -> None:
+        """Note that the next bytes are missing; `cut`: the snap length cut them."""
+        if self.lost:
+            self._receiver.lacks(size, cut=cut)
+            return
+        if not self._hole:
+            self._tries = _MOST_TRIES
+        self._hole += len(self._buffer) + size
+        self._missing += size
+        self._cut |= cut
+        self._buffer.clear()
+
+    def finish(self) -> None:
+        """End the direction."""
+        if self._hole:
+            self._lose()
+        elif self._buffer and not self.lost:
+            self._receiver.unread(len(self._buffer), partial=True)
+            self._buffer.clear()
+
+    def _follow(self, view: memoryview, time: int, end_time: int) -> int:
+        """Read records that follow each other; return how many bytes were used."""
+        at, end, buffer = 0, len(view), self._buffer
+        while at < end and not self.lost:
+            if buffer:
+                size = record_size(buffer, 0) if len(buffer) >= HEADER else HEADER
+                piece = view[at : at + max(size - len(buffer), 0)]
+                buffer += piece
+                at += len(piece)
+                if len(buffer) == size > HEADER:
+                    record = memoryview(bytes(buffer))
+                    buffer.clear()
+                    self._record(record, self._time, end_time)
+                elif len(buffer) >= HEADER and not record_size(buffer, 0):
+                    self._lose()
+            elif end - at < HEADER or at + (size := record_size(view, at)) > end:
+                buffer += view[at:]
+                self._time = time
+                return end
+            elif size:
+                self._record(view[at : at + size], time, end_time)
+                at += size
+            else:
+                self._lose()
+        return at
+
+    def _record(self, record: memoryview, time: int, end_time: int) -> None:
+        if self.opener is None:
+            if record[0] == HANDSHAKE:
+                self._on_clear(bytes(record[HEADER:]))
+            elif record[0] == APPLICATION_DATA:  # the ServerHello was not captured
+                self._lose(len(record))
+            return
+        if record[0] == CHANGE_CIPHER_SPEC:
+            if self.started:  # TLS 1.2: other keys follow; in TLS 1.3 none comes so late
+                self.renegotiated = True
+                self._lose(len(record))
+            return
+        opened = self.opener.open(self._number, record)
+        if opened is not None:
+            self._deliver(*opened, time, end_time)
+            return
+        self._skipped += 1
+        if self.started or self._skipped > _MOST_HANDSHAKE:
+            self._lose(len(record))
+
+    def _deliver(self, kind: int, content: memoryview, padding: int, time: int, end_time: int) -> None:
+        self.started = True
+        self._number += 1
+        self._padded |= padding > 0
+        if kind == APPLICATION_DATA:
+            if content:
+                self._receiver.decrypted(content, time, end_time)
+        elif kind == HANDSHAKE and self.opener is not None and content[:1] == bytes([_KEY_UPDATE]):
+            updated = self.opener.updated()
+            if updated is not None:
+                self.opener, self._number = updated, 0
+
+    def _search(self, view: memoryview, time: int, end_time: int) -> None:
+        """Look for a record after missing bytes."""
+        buffer = self._buffer
+        if len(buffer) < len(_NEXT):
+            self._time = time
+        buffer += view
+        while self._hole:
+            place = buffer.find(_NEXT)
+            self._pass(place if place >= 0 else max(len(buffer) - len(_NEXT) + 1, 0))
+            if place < 0 or len(buffer) < HEADER:
+                return
+            size = record_size(buffer, 0)
+            if size > len(buffer):
+                return
+            if size and self._found(memoryview(bytes(buffer[:size])), end_time):
+                rest = memoryview(bytes(buffer[size:]))
+                buffer.clear()
+                used = self._follow(rest, time, end_time)
+                if used < len(rest):
+                    self._receiver.unread(len(rest) - used, partial=False)
+                return
+            if self.opener is None or self._tries <= 0:
+                self._lose()
+                return
+            self._pass(1)
+
+    def _pass(self, size: int) -> None:
+        """Leave buffered bytes out."""
+        del self._buffer[:size]
+        self._hole += size
+
+    def _found(self, record: memoryview, end_time: int) -> bool:
+        """Try whether a record opens with a number that can be; go on from there."""
+        opener = self.opener
+        if opener is None or self._padded:
+            return False
+        least = -(-self._hole // (HEADER + MOST_BODY)) if self.started else 0
+        most = self._hole // opener.overhead
+        for lost in range(least, min(most, least + self._tries) + 1):
+            self._tries -= 1
+            opened = opener.open(self._number + lost, record)
+            if opened is None:
+                continue
+            # Of a handshake it is not known how much was lost. Some is enough: then a frame is searched.
+            size = self._hole - lost * opener.overhead if self.started else self._missing if lost else 0
+            if size:
+                self._receiver.lacks(size, cut=self._cut)
+            self._number += lost
+            self._hole = self._missing = 0
+            self._cut = False
+            self._deliver(*opened, self._time, end_time)
+            return True
+        return False
+
+    def _lose(self, used: int = 0) -> None:
+        """Give up. `used`: captured bytes that were read last, and count as not read."""
+        self.lost = True
+        if self._missing:
+            self._receiver.lacks(self._missing, cut=self._cut)
+        unread = self._hole - self._missing + len(self._buffer) + used
+        if unread:
+            self._receiver.unread(unread, partial=False)
+        self._hole = self._missing = 0
+        self._buffer.clear()
+        self._on_lost()

@@ -1,0 +1,60 @@
+"""Packets of loopback as the kernel shows them to programs such as tcpdump, written as a capture."""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_ALL = 3
+"""ETH_P_ALL of linux/if_ether.h."""
+_OUTGOING = 4
+"""PACKET_OUTGOING of linux/if_packet.h: loopback shows each packet twice."""
+_BUFFER = 64 << 20
+_ETHERNET = 14
+
+
+@contextmanager
+def sniffed(file: Path, *ports: int) -> Iterator[None]:
+    """Capture the TCP packets of some ports (IPv4). Skip the test where this user may not."""
+    try:
+        found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
+    except PermissionError:
+        pytest.skip("this user may not capture packets")
+    over = threading.Event()
+    with found, file.open("wb") as out:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        found.bind(("lo", 0))
+        found.settimeout(0.2)
+        out.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
+
+        def run() -> None:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    packet, (_, _, kind, *_) = found.recvfrom(1 << 18)
+                    if kind != _OUTGOING and set(_ports(packet)) & set(ports):
+                        second, rest = divmod(time.time_ns(), 1_000_000_000)
+                        out.write(struct.pack("<4I", second, rest, len(packet), len(packet)) + packet)
+                    continue
+                if over.is_set():
+                    return
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(20)
+
+
+def _ports(packet: bytes) -> tuple[int, ...]:
+    """The ports of a TCP packet over IPv4."""
+    if packet[12:14] != b"\x08\x00" or packet[_ETHERNET + 9] != socket.IPPROTO_TCP:
+        return ()
+    return struct.unpack_from(">HH", packet, _ETHERNET + (packet[_ETHERNET] & 15) * 4)

@@ -1,0 +1,203 @@
+"""Conversations in plain text, sent again through TLS by OpenSSL in memory, as rows of captured packets."""
+
+import ssl
+import struct
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from replay.capture.packets.tcp import SYN
+from replay.capture.tls.keylog import KeyLogReader, Secrets
+from tests.replay.capture.crafting import Frame
+from tests.replay.capture.packets_of import Row, resized
+from tools.certificates import Authority
+
+TLS_1_2 = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What both ends of connections are configured with, and where they log their secrets."""
+
+    client: ssl.SSLContext
+    server: ssl.SSLContext
+    keylog: Path
+
+    def secrets(self) -> Secrets:
+        reader = KeyLogReader()
+        reader.feed(self.keylog.read_bytes())
+        return reader.finish()
+
+
+def ends(folder: Path, ciphers: str | None = None, *, most: ssl.TLSVersion | None = None) -> Ends:
+    """Configure both ends; `ciphers`: of TLS 1.2, instead of TLS 1.3."""
+    folder.mkdir(exist_ok=True)
+    ca = Authority(folder)
+    pair = ca.sign("kafka")
+    client = ssl.create_default_context(cafile=ca.file)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pair.cert, pair.key)
+    if ciphers:
+        client.maximum_version = ssl.TLSVersion.TLSv1_2
+        client.set_ciphers(ciphers)
+    if most:
+        client.maximum_version = most
+    keylog = folder / "keys.log"
+    client.keylog_filename = str(keylog)
+    return Ends(client, server, keylog)
+
+
+class Pipe:
+    """A TLS connection in memory. What each end sends is passed to the other one at once."""
+
+    def __init__(self, both: Ends, session: ssl.SSLSession | None = None) -> None:
+        self._in = {True: ssl.MemoryBIO(), False: ssl.MemoryBIO()}
+        """What the client (True) and the server read."""
+        self._out = {True: ssl.MemoryBIO(), False: ssl.MemoryBIO()}
+        self.client = both.client.wrap_bio(
+            self._in[True], self._out[True], server_hostname="127.0.0.1", session=session
+        )
+        self.server = both.server.wrap_bio(self._in[False], self._out[False], server_side=True)
+
+    def handshake(self) -> list[tuple[bool, bytes]]:
+        """Return what is sent, with who sent it: True is the client."""
+        sent, done = [], {True: False, False: False}
+        while not all(done.values()):
+            for client in (True, False):
+                try:
+                    self._end(client=client).do_handshake()
+                    done[client] = True
+                except ssl.SSLWantReadError:
+                    pass
+                if data := self._pass(client=client):
+                    sent.append((client, data))
+        return sent
+
+    def send(self, data: bytes, *, client: bool) -> bytes:
+        """Send application data; return the records."""
+        end, other = self._end(client=client), self._end(client=not client)
+        at = 0
+        while at < len(data):
+            at += end.write(data[at:])
+        records = self._pass(client=client)
+        while True:
+            try:
+                other.read(1 << 20)
+            except ssl.SSLWantReadError:
+                return records
+
+    def _end(self, *, client: bool) -> ssl.SSLObject:
+        return self.client if client else self.server
+
+    def _pass(self, *, client: bool) -> bytes:
+        data = self._out[client].read()
+        self._in[not client].write(data)
+        return data
+
+
+@dataclass(slots=True)
+class _Connection:
+    pipe: Pipe
+    next: dict[bool, int]
+    """Sequence number of what the client (True) and the broker send next, within TLS."""
+    places: dict[tuple[bool, int], int]
+    """Sequence numbers of the plain stream, and those within TLS."""
+    sent: dict[bool, int]
+    """Sequence number of what they send next, in plain text."""
+
+
+def begun(rows: Iterable[Row]) -> list[Row]:
+    """The rows of connections that begin with a SYN, each byte once and in order."""
+    found, sent = [], dict[tuple[bytes, bool], int]()
+    for one in rows:
+        side = one.connection, one.from_low
+        if one.flags & SYN:
+            if side not in sent:
+                sent[side] = one.sequence + 1 & 0xFFFF_FFFF
+                found.append(one)
+        elif side in sent and one.sequence == sent[side]:
+            sent[side] = one.sequence + len(one.payload) & 0xFFFF_FFFF
+            found.append(one)
+    return found
+
+
+def from_higher_port(one: Row) -> bool:
+    """Whether a row (of IPv4) was sent from the higher port: that of a client."""
+    low, high = int.from_bytes(one.connection[5:7]), int.from_bytes(one.connection[11:13])
+    return one.from_low == (low > high)
+
+
+def encrypted(
+    rows: Iterable[Row],
+    both: Ends,
+    *,
+    lost: Container[int] = (),
+    session: ssl.SSLSession | None = None,
+) -> list[Row]:
+    """The rows of `begun` as they would be with TLS, without those at the places in `lost`.
+
+    Args:
+        rows: one or several connections, clients at the higher ports.
+        both: the ends.
+        lost: places in `rows`.
+        session: one that clients resume.
+    """
+    made: list[Row] = []
+    opened: dict[bytes, _Connection] = {}
+    for place, one in enumerate(rows):
+        client = from_higher_port(one)
+        if one.flags & SYN:
+            if one.connection not in opened:
+                opened[one.connection] = _Connection(Pipe(both, session), {}, {}, {})
+            talk = opened[one.connection]
+            first = one.sequence + 1 & 0xFFFF_FFFF
+            talk.next[client], talk.sent[client] = first, first
+            talk.places[client, first] = first
+            made.append(one)
+            continue
+        talk = opened[one.connection]
+        if one.payload and len(talk.places) == 2:
+            low = one.from_low
+            flights = talk.pipe.handshake()
+            for number, (sender, data) in enumerate(flights):
+                hello = replace(one, from_low=low is (sender is client), payload=data)
+                time = one.time - 1000 * (len(flights) - number)
+                made.append(replace(hello, sequence=talk.next[sender], ack=talk.next[not sender], time=time))
+                talk.next[sender] = talk.next[sender] + len(data) & 0xFFFF_FFFF
+            talk.places |= {(sender, sent): talk.next[sender] for sender, sent in talk.sent.items()}
+        payload = talk.pipe.send(one.payload, client=client) if one.payload else b""
+        ack = talk.places.get((not client, one.ack), talk.next[not client]) if one.ack >= 0 else -1
+        if place not in lost:
+            made.append(replace(one, payload=payload, sequence=talk.next[client], ack=ack))
+        talk.next[client] = talk.next[client] + len(payload) & 0xFFFF_FFFF
+        talk.sent[client] = talk.sent[client] + len(one.payload) & 0xFFFF_FFFF
+        talk.places[client, talk.sent[client]] = talk.next[client]
+    return made
+
+
+def frames(rows: Iterable[Row]) -> list[Frame]:
+    """The IP packets of rows, for `crafting.pcap` and `crafting.pcapng`."""
+    found = []
+    for one in resized(rows, 60_000):
+        ends = one.connection[1:7], one.connection[7:13]
+        source, other = ends if one.from_low else ends[::-1]
+        flags = one.flags | (0x10 if one.ack >= 0 else 0)
+        tcp = struct.pack(
+            ">4sIIBBHHH",
+            source[4:] + other[4:],
+            one.sequence,
+            max(one.ack, 0),
+            5 << 4,
+            flags,
+            0xFFFF,
+            0,
+            0,
+        )
+        size = 40 + len(one.payload)
+        head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, size, 0, 0, 64, 6, 0, source[:4], other[:4])
+        found.append(Frame(one.time, head + tcp + one.payload, size))
+    return found
