@@ -267,9 +267,12 @@ def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
 
 def end_to_json(end: ConnectionEnd) -> dict[str, Any]:
     """Return a connection's end as plain values, for JSON."""
-    values = dataclasses.asdict(end)
+    values = {name: getattr(end, name) for name in _END}
     values["topics"] = {topic_id.hex(): name for topic_id, name in end.topics.items()}
     return values
+
+
+_END: Final = tuple(field.name for field in dataclasses.fields(ConnectionEnd))
 
 
 def end_from_json(values: dict[str, Any]) -> ConnectionEnd:

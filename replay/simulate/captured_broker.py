@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.protocol.api import ErrorCode
-from proxy.protocol.fetch_layout import FetchLayout, Rows
+from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import PartitionResponse, response_head
 from proxy.protocol.primitives import Buffer
@@ -105,7 +105,8 @@ class CapturedBroker:
         self._named = np.zeros(0, np.bool_)
         self._ranks = self._size = 0
         self.add(table.locate(listing))
-        for place, entry in sorted(self._included(response), key=_place):
+        self._note_empties(response)
+        for place, entry in sorted(self._others(response), key=_place):
             if place >= _LAST:
                 self._to_the_end(entry.row)
         return True
@@ -196,7 +197,16 @@ class CapturedBroker:
 
     def _included(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
         """Yield the entries of a full response that a session would send, with their place. Remember them."""
+        for key, entries, rows, changed in self._note_empties(response):
+            for at in changed.tolist():
+                row = int(rows[at])
+                yield int(self._rank[row]), IncludedEntry(row, key, [entries[at].tobytes()], 0)
+        yield from self._others(response)
+
+    def _note_empties(self, response: CapturedResponse) -> list[tuple[bytes, Entries, Rows, Rows]]:
+        """Remember the empty entries. Return each topic's key, entries and their rows, and which changed."""
         table, layout = self._session_table(), response.layout
+        found = []
         for key, entries in response.empty_entries():
             fields = entries.view(_bounds(layout.response_entry))
             rows = table.rows(key, fields["partition"])
@@ -208,9 +218,12 @@ class CapturedBroker:
                 continue
             known = rows[changes]
             self._high[known], self._start[known] = fields["high"][changes], fields["start"][changes]
-            for at in changes.nonzero()[0].tolist():
-                row = int(rows[at])
-                yield int(self._rank[row]), IncludedEntry(row, key, [entries[at].tobytes()], 0)
+            found.append((key, entries, rows, changes.nonzero()[0]))
+        return found
+
+    def _others(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
+        """Do as `_included` for the entries that are not empty."""
+        table = self._session_table()
         for entry in response.other_entries:
             row = table.row(entry.key, entry.partition)
             if row < 0:

@@ -209,6 +209,7 @@ class GatewayPolicy:
         were sent meanwhile.
         """
         settled = []
+        self._connection.drain_events()  # nobody asks for them here
         while self._open:
             if not self._is_asked(self._open[0].outcome):
                 settled.append(self._open.popleft().outcome)

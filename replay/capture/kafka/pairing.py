@@ -8,6 +8,7 @@ flight waits.
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from proxy.protocol import produce
@@ -372,17 +373,27 @@ def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
         version: that of the request.
         topics: the known names, to which this adds.
     """
-    if not _FIRST_WITH_IDS <= version <= _LAST:
-        return
+    if _FIRST_WITH_IDS <= version <= _LAST:
+        topics |= _topics_of(bytes(frame[RESPONSE_START_BYTES:]))
+
+
+@lru_cache(maxsize=8)
+def _topics_of(frame: bytes) -> dict[bytes, str]:
+    """Return topic id -> name, from a Metadata response behind its correlation id.
+
+    All clients of a cluster get the same one.
+    """
+    topics: dict[bytes, str] = {}
     try:
-        _, at = skip_tags(frame, RESPONSE_START_BYTES)
+        _, at = skip_tags(frame, 0)
         at = _skip_brokers(frame, at + 4)
         _, at = read_compact_string(frame, at)  # cluster_id
         count, at = read_compact_count(frame, at + 4)
         for _ in range(count or 0):
             at = _topic(frame, at, topics)
     except ProtocolError:
-        return  # names are only shown to people; without a name a topic is shown by its id
+        pass  # names are only shown to people; without a name a topic is shown by its id
+    return topics
 
 
 def _skip_brokers(frame: Buffer, at: int) -> int:

@@ -48,7 +48,11 @@ class RequestFraming(Framing):
 
     def resync(self, *, boundary: bool) -> None:
         """See `Framing`. The broker's direction has no requests."""
-        if self.conversation.client in {None, self}:
+        if self.conversation.client not in {None, self}:
+            return
+        if self.search is not None and self._begins(self.search):
+            self.start_at(0)
+        else:
             super().resync(boundary=boundary)
 
     def start_at(self, place: int) -> None:
@@ -81,8 +85,6 @@ class RequestFraming(Framing):
         is enough if it ends where the client waits. A header without a client id is too short to be
         recognised among other bytes.
         """
-        if at == 0 and self._begins(search):
-            return Plausibility.HERE
         size = _size(search, at)
         if size in {NO, MORE}:
             return Plausibility.NO if size == NO else Plausibility.WAIT

@@ -58,6 +58,20 @@ def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Pa
     assert taken[3:] == [True] * (truth.fetches - 3)
 
 
+def test_what_happens_on_a_connection_is_not_kept() -> None:
+    """Nobody asks for it, and it would grow with every session."""
+    policy = GatewayPolicy()
+    engine = Engine("gateway")
+    engine._policy = policy
+    for event in events("librdkafka-100p"):
+        if isinstance(event, Exchange):
+            engine.add(event)
+    policy.settle(None)
+
+    assert policy._connection.session_partitions
+    assert not policy._connection.events
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gateways_policy_saves_what_a_session_for_all_or_for_none_would(name: str) -> None:
     """Less 1 % of the bytes."""

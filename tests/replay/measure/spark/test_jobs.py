@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from replay.capture.files.sources import expand, plan
+from replay.capture.kafka.exchanges import payloads
+from replay.capture.packets import segments
 from replay.capture.packets.tcp import Filter
+from replay.measure.spark.jobs import _restored
+from replay.measure.strip_records import strip_records
 from replay.report.model import Report
 from tests.replay.capture.crafting import RAW, pcap
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
@@ -17,6 +22,7 @@ from tests.replay.capture.packets_of import packets
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.truths import assert_true, truth
+from tools.bench.captures import Shape, make
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +51,20 @@ def test_it_equals_the_truth(spark: SparkSession, name: str) -> None:
     assert_true(report, name)
     assert (found["files"], found["bytes"]) == (1, capture(name).stat().st_size)
     assert found["packets"] == truth(name)["capture"]["packets"]
+
+
+def test_records_are_put_back_for_one_connection_at_a_time(tmp_path: Path) -> None:
+    make(tmp_path / "made.pcap", 600_000, Shape(connections=3))
+    [share] = plan(expand([str(tmp_path / "made.pcap")]), 1 << 30)
+    found = list(segments.read(share))
+
+    restored = list(_restored(map(strip_records, found)))
+
+    assert sum(batch.num_rows for batch in restored) == sum(batch.num_rows for batch in found)
+    assert all(len(batch.column("connection").unique()) == 1 for batch in restored)
+    assert sum(len(payload) for batch in restored for payload in payloads(batch)) == sum(
+        len(payload) for batch in found for payload in payloads(batch)
+    )
 
 
 def test_one_connection_over_fifty_files_of_any_kind(spark: SparkSession, tmp_path: Path) -> None:
