@@ -5,6 +5,7 @@ The first capture only warms up Spark and its Python workers. For each other one
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -34,6 +35,10 @@ class Measured:
     """CPU seconds of Python workers and Java, on all cores."""
     worker_bytes: int
     """The most resident bytes of one Python worker so far."""
+    driver_bytes: int
+    """The same of the driver's Python."""
+    java_bytes: int
+    """The same of Java, which is driver and executor in one here."""
     actual: dict[str, int]
     """`fetch.actual` of the report."""
 
@@ -61,7 +66,9 @@ def _measured(spark: SparkSession, file: str) -> Measured:
         file=file,
         seconds=seconds,
         cpu=_cpu() - before,
-        worker_bytes=max(map(_peak, _workers())),
+        worker_bytes=max(map(peak, _children("python"))),
+        driver_bytes=peak(os.getpid()),
+        java_bytes=max(map(peak, _children("java"))),
         actual=made_report["fetch"]["actual"],
     )
 
@@ -70,19 +77,17 @@ def _cpu() -> float:
     return sum(sum(child.cpu_times()[:2]) for child in psutil.Process().children(recursive=True))
 
 
-def _workers() -> Iterator[psutil.Process]:
-    """Yield Spark's Python processes. They run as long as Spark does."""
+def _children(program: str) -> Iterator[int]:
+    """Yield the ids of Spark's processes that run a program. They run as long as Spark does."""
     for child in psutil.Process().children(recursive=True):
-        if child.name().startswith("python"):
-            yield child
+        if child.name().startswith(program):
+            yield child.pid
 
 
-def _peak(process: psutil.Process) -> int:
-    """Return the most resident bytes of a process so far (proc(5): VmHWM)."""
-    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return int(process.memory_info().rss)
+def peak(pid: int) -> int:
+    """Return the most resident bytes of a process so far (proc(5): VmHWM); 0 if it has ended."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":

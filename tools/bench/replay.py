@@ -25,8 +25,9 @@ _MB: Final = 1_000_000
 _GB: Final = 1_000 * _MB
 _CORES: Final = 2
 _SKEW: Final = 0.8
-_ROUNDS: Final = 3
+_ROUNDS: Final = 2
 _SMALL: Final = 3 * _MB
+_WARM: Final = 30 * _MB
 _FRAMING: Final = (
     *("-o", "tcp.reassemble_out_of_order:TRUE", "-d", "tcp.port==9092,kafka"),
     *("-Y", "kafka", "-T", "fields", "-e", "kafka.len"),
@@ -50,23 +51,21 @@ def _large(stage: Stage, folder: Path) -> Table:
     stage.report(f"replay: making captures of {size // _MB:,} MB ...")
     even, skewed, long = folder / "even.pcap", folder / "skewed.pcap", folder / "long.pcap"
     truths = {str(even): make(even, size, shape), str(skewed): make(skewed, size, Shape(skew=_SKEW))}
-    files = [even, even, skewed] + [even, skewed] * (0 if stage.quick else _ROUNDS - 1)
+    files = [even, skewed] * (1 if stage.quick else _ROUNDS)
     if stage.long:
         truths[str(long)] = make(long, 4 * size, shape)
         files.append(long)
-    measured = _measured(stage, files, truths)
+    measured = _measured(stage, folder, files, truths)
     best = {file: min(each["seconds"] for each in measured if each["file"] == file) for file in truths}
     rows = [*_measure_rows(measured, best, truths, even, skewed)]
     if stage.long:
         times = best[str(long)] / best[str(even)]
         rows.append(_row("four times as large", "times", times, limit=4.2))
     tshark, notes = _tshark(stage, even)
+    rows += _beside(tshark, "measure", rows[0].values[REPLAY], 2.5)
     inspect = size / _MB / _inspected(stage, even, rounds=_ROUNDS)
     rows.append(_row("inspect, one core", "MB/s", inspect, limit=250, least=True, tshark=tshark))
-    if tshark is not None:
-        measure = rows[0].values[REPLAY]
-        rows.append(_row("measure in tshark's", "times", measure / tshark, limit=2.5, least=True))
-        rows.append(_row("inspect in tshark's", "times", inspect / tshark, limit=4, least=True))
+    rows += _beside(tshark, "inspect", inspect, 4)
     title = f"Replay: captures of {size // _MB:,} MB, {_CORES} cores"
     notes = [
         *_mix(truths[str(even)], shape),
@@ -85,21 +84,19 @@ def _listing(stage: Stage, folder: Path) -> Table:
         str(folder / f"listing-{count}.pcap"): Shape(filled=0, connections=count) for count, _ in counts
     }
     truths = {file: make(Path(file), size, shape) for file, shape in shapes.items()}
-    first, *_ = files = [*truths]
-    measured = _measured(stage, [Path(file) for file in [first, *files * (1 if stage.quick else 2)]], truths)
+    files = [Path(file) for file in truths]
+    measured = _measured(stage, folder, files * (1 if stage.quick else _ROUNDS), truths)
     rows = []
-    for file, (count, limit) in zip(files, counts, strict=True):
+    for file, (count, limit) in zip(truths, counts, strict=True):
         of_file = [each for each in measured if each["file"] == file]
         speed = truths[file].bytes / _MB / min(each["seconds"] for each in of_file)
-        rows.append(_row(f"measure, {count:,} connections", "MB/s", speed, limit=limit, least=True))
+        tshark, notes = _tshark(stage, Path(file))
+        name = f"measure, {count:,} connections"
+        rows.append(_row(name, "MB/s", speed, limit=limit, least=True, tshark=tshark))
+        rows += _beside(tshark, "it", speed, 2.5)
         cpu = min(each["cpu"] for each in of_file) / truths[file].bytes * _GB
         rows.append(_row("CPU of it, all cores", "s/GB", cpu))
-    worker = max(each["worker_bytes"] for each in measured) / _MB
-    rows.append(_row("a worker's memory, peak", "MB", worker, limit=600))
-    tshark, notes = _tshark(stage, Path(first))
-    if tshark is not None:
-        ratio = rows[0].values[REPLAY] / tshark
-        rows.append(_row("measure in tshark's, 20 connections", "times", ratio, limit=2.5, least=True))
+    rows += _memory(measured)
     notes = ["100 partitions, nothing new in any; else as above.", *notes]
     title = f"Replay: captures of {size // _MB:,} MB without records, {_CORES} cores"
     return Table(part="replay", title=title, rows=rows, notes=notes)
@@ -110,13 +107,34 @@ def _measure_rows(
 ) -> Iterator[Row]:
     speed = {file: truths[file].bytes / _MB / seconds for file, seconds in best.items()}
     cpu = min(each["cpu"] / truths[each["file"]].bytes for each in measured) * _GB
-    worker = max(each["worker_bytes"] for each in measured) / _MB
     share = speed[str(skewed)] / speed[str(even)]
     yield _row("measure", "MB/s", speed[str(even)], limit=180, least=True)
     yield _row("measure, one connection with 80 %", "MB/s", speed[str(skewed)])
     yield _row("in that of 20 alike", "times", share, limit=0.9, least=True)
     yield _row("CPU of measure, all cores", "s/GB", cpu)
-    yield _row("a worker's memory, peak", "MB", worker, limit=600)
+    yield from _memory(measured)
+
+
+def _memory(measured: list[dict[str, Any]]) -> Iterator[Row]:
+    """The most memory of each kind of process, in MB."""
+    peaks = {name: max(each[name] for each in measured) / _MB for name in measured[0] if name in _PROCESSES}
+    for name, (process, limit) in _PROCESSES.items():
+        yield _row(f"{process}, peak memory", "MB", peaks[name], limit=limit)
+
+
+_PROCESSES: Final = {
+    "driver_bytes": ("the driver's Python", 512),
+    "worker_bytes": ("a worker's Python", 600),
+    "java_bytes": ("Java", None),
+}
+"""Figures of `tools.bench.measured` for the processes, and the most MB of each."""
+
+
+def _beside(tshark: float | None, name: str, speed: float, limit: float) -> list[Row]:
+    """Compare a speed with tshark's, if there is one."""
+    if tshark is None:
+        return []
+    return [_row(f"{name} in tshark's", "times", speed / tshark, limit=limit, least=True)]
 
 
 def _row(
@@ -145,16 +163,25 @@ def _mix(truth: Truth, shape: Shape) -> list[str]:
     ]
 
 
-def _measured(stage: Stage, files: Sequence[Path], truths: dict[str, Truth]) -> list[dict[str, Any]]:
-    """Measure files. The first one only warms up. The figures must be those of the generated captures.
+def _measured(
+    stage: Stage, folder: Path, files: Sequence[Path], truths: dict[str, Truth]
+) -> list[dict[str, Any]]:
+    """Measure files. The figures must be those of the generated captures.
 
     Raises:
-        RuntimeError: they are not.
+        RuntimeError: they are not, or a measurement has failed.
     """
-    stage.report("replay: measure ...")
-    command = [sys.executable, "-m", "tools.bench.measured", f"--cores={_CORES}", *map(str, files)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    results: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    warm = folder / "warm.pcap"
+    make(warm, _WARM, Shape())
+    stage.report("replay: measure, first a small one to warm up ...")
+    command = [sys.executable, "-m", "tools.bench.measured", f"--cores={_CORES}", str(warm), *map(str, files)]
+    results: list[dict[str, Any]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        for line in running.stdout or ():
+            results.append(each := json.loads(line))
+            stage.report(f"replay: {Path(each['file']).name} took {each['seconds']:.1f} s")
+    if running.returncode:
+        raise RuntimeError(f"measure ended with {running.returncode}")
     for each in results:
         truth, actual = truths[each["file"]], each["actual"]
         wanted = truth.fetches, truth.fetch_request_bytes, truth.fetch_response_bytes, truth.record_bytes

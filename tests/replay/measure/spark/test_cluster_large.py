@@ -1,0 +1,57 @@
+"""A gigabyte of 50,000 connections on a cluster that loses a worker: all is found, in a small driver."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.replay.measure.spark.cluster import cluster, environment
+from tests.replay.measure.spark.test_cluster import tasks
+from tools.bench.captures import Shape, make
+from tools.bench.measured import peak
+
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(3600)]
+
+BEFORE = 5
+"""Tasks that are done before a worker is killed. There are 16 that read the capture."""
+DRIVER = 512 * 1_000_000
+"""The driver's Python may take so many bytes."""
+
+
+@pytest.mark.parametrize(("size", "connections"), [(1_000_000_000, 50_000)])
+def test_a_large_capture_outlives_a_worker(tmp_path: Path, size: int, connections: int) -> None:
+    file, out = tmp_path / "large.pcap", tmp_path / "report.json"
+    truth = make(file, size, Shape(filled=0, connections=connections))
+    with cluster(tmp_path) as two_workers, out.open("wb") as output:
+        most = 0
+        command = two_workers.measure(str(file), conf=("spark.ui.enabled=true",))
+        with subprocess.Popen(
+            command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment(tmp_path)
+        ) as running:
+            assert running.stderr is not None
+            page = re.search(r"http://\S+", running.stderr.readline())
+            assert page is not None
+            while tasks(page[0]) < BEFORE:
+                assert running.poll() is None
+                time.sleep(0.1)
+            os.kill(two_workers.workers.pop().pid, signal.SIGKILL)
+            while running.poll() is None:
+                most = max(most, peak(running.pid))
+                time.sleep(1)
+            told = running.stderr.read()
+
+    assert running.returncode == 0, told
+    report = json.loads(out.read_text())
+    actual = report["fetch"]["actual"]
+    assert report["input"]["bytes"] == truth.bytes
+    assert report["input"]["packets"] == truth.packets
+    assert report["input"]["connections"] == connections
+    assert actual["requests"] == truth.fetches
+    assert actual["request_bytes"] == truth.fetch_request_bytes
+    assert actual["response_bytes"] == truth.fetch_response_bytes
+    assert 0 < most < DRIVER
