@@ -207,7 +207,7 @@ class CapturedBroker:
         """Remember the empty entries. Return each topic's key, entries and their rows, and which changed."""
         table, layout = self._session_table(), response.layout
         found = []
-        for key, entries in response.empty_entries():
+        for key, entries in response.empty_entries:
             fields = entries.view(_bounds(layout.response_entry))
             rows = table.rows(key, fields["partition"])
             if rows.min() < 0:  # the fetch did not list one of them

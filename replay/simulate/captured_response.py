@@ -80,8 +80,9 @@ class CapturedResponse:
         """The entries that say more than where a partition's log begins and ends: records, an error."""
         return [entry for entry in self.walk.entries if not entry.ends_empty or entry.error_code]
 
-    def empty_entries(self) -> Iterator[tuple[bytes, Entries]]:
-        """Yield the empty entries of each topic, with the topic's key."""
+    @cached_property
+    def empty_entries(self) -> list[tuple[bytes, Entries]]:
+        """The empty entries of each topic, with the topic's key."""
         found: dict[bytes, list[bytes]] = {}
         end = self.layout.empty_ends[1 if self.isolation_level else 0]
         for run in self.walk.runs:
@@ -89,8 +90,8 @@ class CapturedResponse:
         for entry in self.walk.entries:
             if entry.ends_empty and not entry.error_code:
                 found.setdefault(entry.key, []).append(entry.fixed + end)
-        for key, entries in found.items():
-            yield key, np.frombuffer(b"".join(entries), self.layout.response_item)
+        item = self.layout.response_item
+        return [(key, np.frombuffer(b"".join(entries), item)) for key, entries in found.items()]
 
     def with_session(self, session_id: int) -> list[Buffer]:
         """Return the frame with another session id (v7 and later)."""

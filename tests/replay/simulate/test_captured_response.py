@@ -23,7 +23,7 @@ def captured(version: int, isolation_level: int = 0) -> CapturedResponse:
 def test_entries_with_news_and_those_without_are_told_apart(version: int) -> None:
     response = captured(version)
     quiet = {
-        key: [int.from_bytes(item.tobytes()[:4]) for item in items] for key, items in response.empty_entries()
+        key: [int.from_bytes(item.tobytes()[:4]) for item in items] for key, items in response.empty_entries
     }
     t, u = (topic_id(name) if version >= 13 else name.encode() for name in "tu")
 
