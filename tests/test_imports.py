@@ -11,7 +11,7 @@ import replay
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     ("proxy.addresses", "proxy.logger", "proxy.reasons", "proxy.version", "proxy.protocol"),
-    ("proxy.config", "proxy.session", "proxy.fetch_manager", "proxy.capture"),
+    ("proxy.config", "proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.cooperative"),
     ("proxy.core",),
     ("proxy.net", "proxy.exits"),
     ("proxy.telemetry",),
@@ -28,7 +28,14 @@ FLOORS = (
     ("replay.cli",),
 )
 """From the ground up. Whatever stands on a floor imports from its own folder and from lower floors alone."""
-SANS_IO = ("proxy.addresses", "proxy.protocol", "proxy.session", "proxy.fetch_manager", "proxy.core")
+SANS_IO = (
+    "proxy.addresses",
+    "proxy.protocol",
+    "proxy.session",
+    "proxy.fetch_manager",
+    "proxy.core",
+    "proxy.cooperative",
+)
 """They open no socket and no file, and ask no clock; `replay` may import these alone."""
 WORLD = frozenset(
     {

@@ -1,0 +1,221 @@
+"""A record batch (magic 2, KIP-98) without the records of others, as Kafka's log cleaner leaves it behind.
+
+Base offset, last offset delta, both timestamps, attributes, producer and leader epoch stay, and the records
+that stay do so byte for byte: their deltas refer to the header. Count, length and CRC change.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from proxy.cooperative.codecs import CodecError, compress, decompress
+from proxy.cooperative.key_hash import offset_hash
+from proxy.cooperative.ranges import Split
+from proxy.protocol.primitives import Buffer
+
+HEADER_BYTES: Final = 61
+LENGTH_END: Final = 12
+"""base_offset and batch_length come first; the length counts what follows."""
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+"""base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
+base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of records."""
+_MAGIC: Final = 2
+_CRC_AT: Final = 17
+_CRC_END: Final = 21
+_COUNT_AT: Final = 57
+_CODEC: Final = 0x07
+_CONTROL: Final = 0x20
+
+
+class BatchError(ValueError):
+    """A batch that can't be split; the text is one line."""
+
+
+class Header(NamedTuple):
+    """What is read of a batch's header."""
+
+    base_offset: int
+    size: int
+    """Of the whole batch, in bytes."""
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    records: int
+
+
+def read_header(records: Buffer, at: int) -> Header:
+    """Read the header of the batch at an offset. At least `HEADER_BYTES` must follow.
+
+    Raises:
+        BatchError: its magic is not 2, or it is shorter than its header.
+    """
+    base, length, epoch, magic, crc, attributes, delta, first, last, _, _, _, count = _HEADER.unpack_from(
+        records, at
+    )
+    if magic != _MAGIC:
+        raise BatchError(f"magic {magic} is older than Kafka 0.11" if magic < _MAGIC else f"magic {magic}")
+    if length < HEADER_BYTES - LENGTH_END or delta < 0 or count < 0:
+        raise BatchError("its header contradicts itself")
+    return Header(base, LENGTH_END + length, epoch, crc, attributes, base + delta, first, last, count)
+
+
+def split_batch(
+    batch: bytes, header: Header, split: Split, least: Sequence[int], *, recompress: bool = True
+) -> list[tuple[bytes | None, int]]:
+    """Split a batch into those of the lanes.
+
+    Args:
+        batch: all of it.
+        header: its own.
+        split: the lanes.
+        least: for each step of the split, the lowest offset that passes.
+        recompress: with the batch's codec; else without any.
+
+    Returns:
+        For each lane its batch, and the offset of its last record. The batch is the very one that came where
+        all records pass, or where it has none or is a control batch; it is None, with -1, if none passes.
+
+    Raises:
+        BatchError: the bytes are damaged, or expand to too much.
+    """
+    lanes = len(split.lanes)
+    if header.attributes & _CONTROL or not header.records:
+        return [(batch, header.last_offset)] * lanes
+    if google_crc32c.value(batch[_CRC_END:]) != header.crc:
+        raise BatchError("its CRC is wrong")
+    codec = header.attributes & _CODEC
+    try:
+        body, at = (
+            (decompress(codec, memoryview(batch)[HEADER_BYTES:]), 0) if codec else (batch, HEADER_BYTES)
+        )
+        kept, last = _walk(body, at, header, split, least)
+    except CodecError as error:
+        raise BatchError(str(error)) from None
+    found: list[tuple[bytes | None, int]] = []
+    for records, offset in zip(kept, last, strict=True):
+        if not records:
+            found.append((None, -1))
+        elif len(records) == header.records:
+            found.append((batch, offset))
+        else:
+            found.append((_with_records(batch, header, records, codec if recompress else 0), offset))
+    return found
+
+
+def empty_batch(first: int, last: int, like: Header) -> bytes:
+    """Make a batch without records that tells a client that it has got as far as offset `last`.
+
+    Args:
+        first: the first offset without a record for this client.
+        last: the last one.
+        like: a batch there, whose timestamps and leader epoch it gets.
+    """
+    first = max(first, last - 0x7FFF_FFFF)
+    tail = Struct(">hiqqqhii").pack(0, last - first, like.base_timestamp, like.max_timestamp, -1, -1, -1, 0)
+    head = Struct(">qiib").pack(first, HEADER_BYTES - LENGTH_END, like.leader_epoch, _MAGIC)
+    return b"".join((head, google_crc32c.value(tail).to_bytes(4), tail))
+
+
+def _with_records(batch: bytes, header: Header, records: list[bytes], codec: int) -> bytes:
+    payload = b"".join(records)
+    if codec:
+        payload = compress(codec, payload)
+    attributes = (header.attributes & ~_CODEC | codec) & 0xFFFF
+    tail = b"".join(
+        (
+            attributes.to_bytes(2),
+            batch[_CRC_END + 2 : _COUNT_AT],
+            len(records).to_bytes(4),
+            payload,
+        )
+    )
+    length = HEADER_BYTES - LENGTH_END + len(payload)
+    crc = google_crc32c.value(tail).to_bytes(4)
+    return b"".join((batch[:8], length.to_bytes(4), batch[LENGTH_END:_CRC_AT], crc, tail))
+
+
+def _walk(
+    body: bytes, at: int, header: Header, split: Split, least: Sequence[int]
+) -> tuple[list[list[bytes]], list[int]]:
+    """Return the records of each lane, and the offset of the last one of each.
+
+    This runs for every record, so varints of one and two bytes are read in place.
+    """
+    base, owners, by_offset, steps = header.base_offset, split.owners, split.by_offset, split.steps
+    kept: list[list[bytes]] = [[] for _ in split.lanes]
+    last = [-1] * len(kept)
+    late = base < max(least)
+    size = len(body)
+    try:
+        for _ in range(header.records):
+            begin = at
+            length = body[at]
+            at += 1
+            if length & 0x80:
+                more = body[at]
+                at += 1
+                length = length & 0x7F | (more & 0x7F) << 7
+                if more & 0x80:
+                    length, at = _long(body, at, length, 14)
+            end = at + (length >> 1)
+            if length & 1 or end > size:
+                raise BatchError(_NOT_WHOLE)
+            at += 1  # attributes
+            while body[at] & 0x80:  # timestamp_delta
+                at += 1
+            delta = body[at + 1]
+            at += 2
+            if delta & 0x80:
+                more = body[at]
+                at += 1
+                delta = delta & 0x7F | (more & 0x7F) << 7
+                if more & 0x80:
+                    delta, at = _long(body, at, delta, 14)
+            offset = base + (delta >> 1)
+            key_size = body[at]
+            at += 1
+            if key_size & 0x80:
+                key_size, at = _long(body, at, key_size & 0x7F, 7)
+            if by_offset or key_size & 1:
+                if key_size & 1 and key_size != 1:
+                    raise BatchError(_NOT_WHOLE)
+                step = split.step_of(offset_hash(offset))
+            else:
+                key_end = at + (key_size >> 1)
+                if key_end > end:
+                    raise BatchError(_NOT_WHOLE)
+                key = body[at:key_end]
+                try:
+                    step = steps[key]
+                except KeyError:
+                    step = split.step_of_key(key)
+            owner = owners[step]
+            if owner >= 0 and not (late and offset < least[step]):
+                kept[owner].append(body[begin:end])
+                last[owner] = offset
+            at = end
+    except IndexError:
+        raise BatchError(_NOT_WHOLE) from None
+    if at != size:
+        raise BatchError(_NOT_WHOLE)
+    return kept, last
+
+
+def _long(body: bytes, at: int, value: int, shift: int) -> tuple[int, int]:
+    """Read the rest of a varint of up to 5 bytes."""
+    while shift < 35:
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, at
+        shift += 7
+    raise BatchError(_NOT_WHOLE)
+
+
+_NOT_WHOLE: Final = "its records are not what its header says"

@@ -1,0 +1,135 @@
+"""Compression of record batches (KIP-98, attributes bits 0 to 2), within bounds.
+
+The bytes come from producers: what a few of them expand to is bounded before it is in memory.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from proxy.protocol.primitives import Buffer
+
+MOST_BYTES: Final = 64 << 20
+"""Most bytes that a batch may expand to."""
+_MOST_TIMES: Final = 200
+_ALWAYS: Final = 1 << 20
+"""So many bytes are always possible: a small batch of equal records compresses well."""
+GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
+_XERIAL: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL + (1).to_bytes(4) + (1).to_bytes(4)
+"""The framing of Kafka's Java client: magic, version, lowest version that can read it; then chunks."""
+_XERIAL_CHUNK: Final = 1 << 15
+
+
+class CodecError(ValueError):
+    """Bytes that can't be decompressed, or not within the bounds."""
+
+
+def decompress(codec: int, payload: Buffer) -> bytes:
+    """Decompress the records of a batch.
+
+    Args:
+        codec: of the batch's attributes, from 1 to 4.
+        payload: the compressed bytes.
+
+    Raises:
+        CodecError: the codec is unknown, the bytes are damaged, or they expand to too much: more than 64 MiB,
+            or over 1 MiB and more than 200 times.
+    """
+    most = min(MOST_BYTES, max(_ALWAYS, _MOST_TIMES * len(payload)))
+    try:
+        return _DECOMPRESS[codec](bytes(payload), most)
+    except KeyError:
+        raise CodecError(f"codec {codec} is unknown") from None
+    except (zlib.error, RuntimeError, zstandard.ZstdError, cramjam.DecompressionError, EOFError) as error:
+        raise CodecError(f"{_NAMES[codec]} does not decompress: {error}") from None
+
+
+def compress(codec: int, payload: bytes) -> bytes:
+    """Compress records with a codec from 1 to 4."""
+    return _COMPRESS[codec](payload)
+
+
+def _gunzip(payload: bytes, most: int) -> bytes:
+    inflate = zlib.decompressobj(wbits=31)
+    out = inflate.decompress(payload, most + 1)
+    return _whole(out, most, ended=inflate.eof)
+
+
+def _gzip(payload: bytes) -> bytes:
+    deflate = zlib.compressobj(level=1, wbits=31)
+    return deflate.compress(payload) + deflate.flush()
+
+
+def _unlz4(payload: bytes, most: int) -> bytes:
+    frame = lz4.frame.LZ4FrameDecompressor()
+    out: bytes = frame.decompress(payload, max_length=most + 1)
+    return _whole(out, most, ended=frame.eof)
+
+
+def _lz4(payload: bytes) -> bytes:
+    # Java's client reads no frame whose blocks are linked (KafkaLZ4BlockInputStream).
+    frame: bytes = lz4.frame.compress(payload, block_linked=False, store_size=False)
+    return frame
+
+
+def _unzstd(payload: bytes, most: int) -> bytes:
+    # A frame that is cut off gives fewer bytes. Then the records are found not to be whole.
+    frame = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES).stream_reader(payload)
+    return _whole(frame.read(most + 1), most, ended=True)
+
+
+def _zstd(payload: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(payload)
+
+
+def _unsnappy(payload: bytes, most: int) -> bytes:
+    if not payload.startswith(_XERIAL):
+        return _unsnappy_raw(payload, most)
+    at, parts = len(_XERIAL_HEADER), []
+    while at < len(payload):
+        size = int.from_bytes(payload[at : at + 4])
+        at += 4
+        if at + size > len(payload):
+            raise EOFError("cut off")
+        part = _unsnappy_raw(payload[at : at + size], most)
+        at, most = at + size, most - len(part)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _unsnappy_raw(payload: bytes, most: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(payload) > most:
+        raise CodecError(_TOO_MUCH)
+    return bytes(cramjam.snappy.decompress_raw(payload))
+
+
+def _snappy(payload: bytes) -> bytes:
+    parts = [_XERIAL_HEADER]
+    for at in range(0, len(payload), _XERIAL_CHUNK):
+        chunk = bytes(cramjam.snappy.compress_raw(payload[at : at + _XERIAL_CHUNK]))
+        parts += [len(chunk).to_bytes(4), chunk]
+    return b"".join(parts)
+
+
+def _whole(out: bytes, most: int, *, ended: bool) -> bytes:
+    if len(out) > most:
+        raise CodecError(_TOO_MUCH)
+    if not ended:
+        raise EOFError("cut off")
+    return out
+
+
+_TOO_MUCH: Final = "it expands to too much"
+_NAMES: Final = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
+_DECOMPRESS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
+    GZIP: _gunzip,
+    SNAPPY: _unsnappy,
+    LZ4: _unlz4,
+    ZSTD: _unzstd,
+}
+_COMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {GZIP: _gzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd}

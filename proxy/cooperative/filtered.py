@@ -1,0 +1,83 @@
+"""The records of one partition in a Fetch response, for each lane of the partition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from proxy.cooperative.batches import HEADER_BYTES, BatchError, Header, read_header, split_batch
+from proxy.cooperative.ranges import Split
+from proxy.protocol.primitives import Buffer
+
+
+@dataclass(slots=True)
+class LaneRecords:
+    """What one lane gets."""
+
+    batches: list[bytes] = field(default_factory=list)
+    """Whole batches, in order."""
+    last_kept: int = -1
+    """The offset of its last record, -1 without one."""
+    dropped: Header | None = None
+    """The last batch that had no record for it, if all that it kept came before."""
+
+
+@dataclass(slots=True)
+class Filtered:
+    """The lanes' shares of a response."""
+
+    lanes: list[LaneRecords]
+    end: int = -1
+    """The offset after the last whole batch; -1 without one. All lanes are served up to it."""
+    leader_epoch: int = -1
+    """Of that batch."""
+    alone: bytes = b""
+    """The header of a batch that was cut and is alone. A client sees by it that its limit is too small."""
+
+
+def split_records(
+    records: Buffer, split: Split, least: Sequence[int], *, recompress: bool = True
+) -> Filtered:
+    """Split the records of a partition.
+
+    A batch that was cut at the end (KIP-74) goes to no lane: some clients read the records before the cut,
+    and whose these are can't be told. The next fetch brings it whole. If it is alone, only its header goes.
+
+    Args:
+        records: as in the response.
+        split: the lanes.
+        least: for each step of the split, the lowest offset that passes: what its lane fetches from, or what
+            was committed for its hashes.
+        recompress: thinned batches with the codec that they had; else without any.
+
+    Raises:
+        BatchError: a batch can't be split. Nothing of it may pass; the text has its offset.
+    """
+    found = Filtered([LaneRecords() for _ in split.lanes])
+    at, size = 0, len(records)
+    while at + HEADER_BYTES <= size:
+        header = _header(records, at)
+        if at + header.size > size:
+            break
+        batch = bytes(records[at : at + header.size])
+        try:
+            shares = split_batch(batch, header, split, least, recompress=recompress)
+        except BatchError as error:
+            raise BatchError(f"the batch at offset {header.base_offset}: {error}") from None
+        for lane, (share, last) in zip(found.lanes, shares, strict=True):
+            if share is None:
+                lane.dropped = header
+            else:
+                lane.batches.append(share)
+                lane.last_kept, lane.dropped = last, None
+        found.end, found.leader_epoch = header.last_offset + 1, header.leader_epoch
+        at += header.size
+    if found.end < 0 and size:
+        found.alone = bytes(records[:HEADER_BYTES])
+    return found
+
+
+def _header(records: Buffer, at: int) -> Header:
+    offset = int.from_bytes(records[at : at + 8], signed=True)
+    try:
+        return read_header(records, at)
+    except BatchError as error:
+        raise BatchError(f"the batch at offset {offset}: {error}") from None

@@ -1,0 +1,37 @@
+"""The hash that decides which lane a record belongs to: murmur2 of its key, as Kafka's partitioner has it."""
+
+from struct import unpack_from
+from typing import Final
+
+SPACE: Final = 1 << 32
+"""Hashes are from 0 to one less."""
+_MASK: Final = SPACE - 1
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_SPREAD: Final = 0x9E3779B1
+"""2^32 divided by the golden ratio: multiples of it spread any run of offsets evenly."""
+
+
+def murmur2(key: bytes) -> int:
+    """Return murmur2 of a key: all 32 bits, unsigned.
+
+    Kafka's default partitioner takes it modulo the number of partitions, so within one partition the low bits
+    are nearly the same for all keys. Ranges are of the whole number, where the high bits decide.
+
+    Source: org.apache.kafka.common.utils.Utils.murmur2.
+    """
+    size = len(key)
+    whole = size >> 2
+    hashed = _SEED ^ size
+    for word in unpack_from(f"<{whole}I", key):
+        mixed = word * _M & _MASK
+        hashed = (hashed * _M ^ (mixed ^ mixed >> 24) * _M) & _MASK
+    if rest := key[whole << 2 :]:
+        hashed = (hashed ^ int.from_bytes(rest, "little")) * _M & _MASK
+    hashed = (hashed ^ hashed >> 13) * _M & _MASK
+    return hashed ^ hashed >> 15
+
+
+def offset_hash(offset: int) -> int:
+    """Return the hash of a record without a key. It has no order to keep; each time one lane reads it."""
+    return offset * _SPREAD & _MASK

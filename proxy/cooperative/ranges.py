@@ -1,0 +1,94 @@
+"""Key ranges, and how a partition is split into lanes.
+
+A *key range* is an inclusive pair of hashes. A *lane* is what one member gets of a partition: a set of key
+ranges, or without any all records, in which case nothing is split.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from proxy.cooperative.key_hash import SPACE, murmur2
+
+KeyRange: TypeAlias = tuple[int, int]
+KeyRanges: TypeAlias = tuple[KeyRange, ...]
+"""Not empty here: no range means all records, which is no matter of a split."""
+NOBODY: Final = -1
+_CACHED_KEYS: Final = 1 << 16
+
+
+class RangeError(ValueError):
+    """Key ranges that can't be; the text is one line."""
+
+
+class Split:
+    """The lanes of a partition.
+
+    A *step* is a stretch of hashes with one owner. Steps cover the whole space, in order.
+
+    Args:
+        lanes: the key ranges of each lane.
+        by_offset: hash the offset of every record, also of those with keys (round robin).
+
+    Raises:
+        RangeError: a range is not within the space, or two overlap.
+    """
+
+    __slots__ = ("by_offset", "lanes", "owners", "starts", "steps")
+
+    def __init__(self, lanes: Sequence[KeyRanges], *, by_offset: bool = False) -> None:
+        self.by_offset = by_offset
+        self.lanes = tuple(lanes)
+        self.starts: list[int] = []
+        """The first hash of each step."""
+        self.owners: list[int] = []
+        """The lane of each step, `NOBODY` without one."""
+        self.steps: dict[bytes, int] = {}
+        """The steps of keys that were looked up lately: to hash a key takes longer than all else."""
+        for start, owner in _steps(lanes):
+            self.starts.append(start)
+            self.owners.append(owner)
+
+    def __repr__(self) -> str:
+        return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"
+
+    def step_of_key(self, key: bytes) -> int:
+        """Hash a key, remember its step and return it."""
+        if len(self.steps) >= _CACHED_KEYS:
+            self.steps.clear()
+        step = self.steps[key] = self.step_of(murmur2(key))
+        return step
+
+    def step_of(self, hashed: int) -> int:
+        """Return the step of a hash."""
+        return bisect_right(self.starts, hashed) - 1
+
+
+def check_ranges(ranges: KeyRanges) -> None:
+    """Check the key ranges of one lane.
+
+    Raises:
+        RangeError: one is not within the space, or two overlap.
+    """
+    for _ in _steps([ranges]):
+        pass
+
+
+def _steps(lanes: Sequence[KeyRanges]) -> Iterator[tuple[int, int]]:
+    """Yield the first hash and the owner of each step."""
+    owned = sorted((low, high, lane) for lane, ranges in enumerate(lanes) for low, high in ranges)
+    at, before = 0, None
+    for low, high, lane in owned:
+        if not 0 <= low <= high < SPACE:
+            raise RangeError(f"the range {low:x}-{high:x} is not within 0-{SPACE - 1:x}")
+        if low < at:
+            raise RangeError(f"the range {low:x}-{high:x} overlaps another one, which ends with {at - 1:x}")
+        if low > at:
+            if before != NOBODY:
+                yield at, NOBODY
+            before = NOBODY
+        if lane != before:
+            yield low, lane
+        at, before = high + 1, lane
+    if at < SPACE:
+        yield at, NOBODY

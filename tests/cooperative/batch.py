@@ -1,0 +1,76 @@
+"""Record batches as a producer makes them, and what a client reads of them; both by aiokafka."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aiokafka.record.default_records import (  # type: ignore[import-untyped]  # it has no types
+    DefaultRecordBatchBuilder,
+)
+from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]  # as above
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One record."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None = b"v"
+    headers: Headers = ()
+    timestamp: int = 1_700_000_000_000
+
+
+def batch(
+    records: Sequence[Record],
+    codec: int = 0,
+    *,
+    transactional: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    leader_epoch: int = 7,
+    last: int | None = None,
+) -> bytes:
+    """Write a batch; its base offset is that of the first record.
+
+    Args:
+        records: in order, gaps allowed.
+        codec: 0 to 4.
+        transactional: 1 if it is.
+        producer: id, epoch and base sequence.
+        leader_epoch: of the partition's leader.
+        last: the batch's last offset, if records at its end were removed.
+    """
+    builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 30)
+    base = records[0].offset
+    for record in records:
+        at = record.offset - base
+        builder.append(at, record.timestamp, record.key, record.value, list(record.headers))
+    found = bytearray(builder.build())
+    found[:8] = base.to_bytes(8)
+    found[12:16] = leader_epoch.to_bytes(4)
+    if last is not None:
+        found[23:27] = (last - base).to_bytes(4)
+        found[17:21] = crc(bytes(found))
+    return bytes(found)
+
+
+def crc(data: bytes) -> bytes:
+    """Return the CRC of a batch, by another library."""
+    from crc32c import crc32c  # noqa: PLC0415 - only tests that change a batch need it
+
+    return crc32c(data[21:]).to_bytes(4)
+
+
+def read(records: bytes) -> list[Record]:
+    """Read the records as a client does, with its check of the CRC."""
+    found = []
+    batches = MemoryRecords(records)
+    while batches.has_next():
+        one = batches.next_batch()
+        assert one is not None
+        assert one.validate_crc()
+        found += [
+            Record(record.offset, record.key, record.value, tuple(record.headers), record.timestamp)
+            for record in one
+        ]
+    return found

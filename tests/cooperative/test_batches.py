@@ -1,0 +1,264 @@
+"""Record batches without the records of others: the vectors, and what clients read of them."""
+
+import zlib
+from contextlib import suppress
+
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.cooperative.batches import BatchError, empty_batch, read_header, split_batch
+from proxy.cooperative.codecs import GZIP, LZ4, SNAPPY, ZSTD, CodecError, compress, decompress
+from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
+from proxy.cooperative.ranges import KeyRanges, Split
+from tests.cooperative.batch import Record, batch, crc, read
+
+TOP = SPACE - 1
+HALF = SPACE // 2
+CODECS = [0, GZIP, SNAPPY, LZ4, ZSTD]
+VECTOR = bytes.fromhex(
+    "00000000000003e80000005a00000007029770d0440000000000030000018bcfe568000000018bcfe56803ffffffffffffffffff"
+    "ffffffffff00000004120000000432310261001a0002020c666f6f6261720262000c00040401010012000606043231026300"
+)
+OF_21 = bytes.fromhex(
+    "00000000000003e800000045000000070283078f6b0000000000030000018bcfe568000000018bcfe56803ffffffffffffffffff"
+    "ffffffffff000000021200000004323102610012000606043231026300"
+)
+OF_21_FROM_1002 = bytes.fromhex(
+    "00000000000003e80000003b0000000702fc54a9950000000000030000018bcfe568000000018bcfe56803ffffffffffffffffff"
+    "ffffffffff0000000112000606043231026300"
+)
+WITHOUT_KEY = bytes.fromhex(
+    "00000000000003e800000038000000070238287b6c0000000000030000018bcfe568000000018bcfe56803ffffffffffffffffff"
+    "ffffffffff000000010c000404010100"
+)
+PLACEHOLDER = bytes.fromhex(
+    "00000000000003e8000000310000000702df7602290000000000030000018bcfe568000000018bcfe56803ffffffffffffffffff"
+    "ffffffffff00000000"
+)
+TALKATIVE = [
+    Record(100, b"a", b"x" * 300),
+    Record(101, None, b"no key"),
+    Record(102, b"", b"an empty key"),
+    Record(103, b"b", None, tuple((f"h{place}", b"value") for place in range(200))),
+    Record(104, b"k" * 300, b"", (("null", None),), 1_600_000_000_000),
+    Record(40_000, b"late", b"y" * 20_000),
+]
+
+
+def only(hashed: int) -> KeyRanges:
+    return ((hashed, hashed),)
+
+
+def split(data: bytes, *lanes: KeyRanges, least: int = 0, recompress: bool = True) -> list[bytes | None]:
+    lane = Split(lanes)
+    least_of = [least] * len(lane.starts)
+    found = split_batch(data, read_header(data, 0), lane, least_of, recompress=recompress)
+    return [share for share, _ in found]
+
+
+def hash_of(record: Record) -> int:
+    return offset_hash(record.offset) if record.key is None else murmur2(record.key)
+
+
+@pytest.mark.parametrize(
+    ("hashed", "least", "expected"),
+    [
+        (murmur2(b"21"), 0, OF_21),
+        (murmur2(b"21"), 1002, OF_21_FROM_1002),
+        (0x45224ECA, 0, WITHOUT_KEY),
+    ],
+)
+def test_vectors(hashed: int, least: int, expected: bytes) -> None:
+    """Case 2: appendix A of the specification."""
+    assert split(VECTOR, only(hashed), least=least) == [expected]
+
+
+def test_the_vector_of_a_batch_without_records() -> None:
+    """Case 2."""
+    assert empty_batch(1000, 1003, read_header(VECTOR, 0)) == PLACEHOLDER
+
+
+def test_an_empty_batch_reaches_as_far_as_its_field() -> None:
+    header = read_header(empty_batch(0, 1 << 40, read_header(VECTOR, 0)), 0)
+    assert (header.base_offset, header.last_offset) == ((1 << 40) - (1 << 31) + 1, 1 << 40)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(
+    keys=st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=30),
+    gaps=st.lists(st.integers(1, 100), min_size=30, max_size=30),
+    bounds=st.lists(st.integers(1, TOP), max_size=5, unique=True),
+)
+def test_lanes_are_together_what_came(
+    codec: int, keys: list[bytes | None], gaps: list[int], bounds: list[int]
+) -> None:
+    """Case 3."""
+    offset, records = 500, []
+    for key, gap in zip(keys, gaps, strict=False):
+        records.append(Record(offset, key, b"%d" % offset))
+        offset += gap
+    starts = [0, *sorted(bounds)]
+    ends = [start - 1 for start in starts[1:]] + [TOP]
+    lanes = [(pair,) for pair in zip(starts, ends, strict=True)]
+    data = batch(records, codec)
+    shares = split(data, *lanes)
+    for ((low, high),), share in zip(lanes, shares, strict=True):
+        expected = [record for record in records if low <= hash_of(record) <= high]
+        assert (read(share) if share is not None else []) == expected
+        assert share is None or read_header(share, 0)[5:8] == read_header(data, 0)[5:8]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_all_pass_and_none_pass(codec: int) -> None:
+    """Cases 4 and 5."""
+    data = batch(TALKATIVE, codec)
+    (whole,) = split(data, ((0, TOP),))
+    assert whole is data
+    assert split(data, only(hash_of(TALKATIVE[0]) + 1)) == [None]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("record", TALKATIVE, ids=lambda record: str(record.offset))
+def test_one_record_alone(codec: int, record: Record) -> None:
+    """Cases 6 and 7."""
+    data = batch(TALKATIVE, codec, producer=(9, 8, 7), transactional=1)
+    (share,) = split(data, only(hash_of(record)))
+    assert share is not None
+    assert read(share) == [record]
+    before, after = read_header(data, 0), read_header(share, 0)
+    assert after[0] == before[0] == 100
+    assert after.last_offset == before.last_offset == 40_000
+    assert share[12:17] == data[12:17]  # leader epoch, magic
+    assert share[21:57] == data[21:57]  # attributes to base sequence: case 10
+    assert after.records == 1
+
+
+def test_a_batch_may_go_without_compression() -> None:
+    data = batch(TALKATIVE, LZ4)
+    (share,) = split(data, only(hash_of(TALKATIVE[0])), recompress=False)
+    assert share is not None
+    assert read_header(share, 0).attributes & 7 == 0
+    assert read(share) == TALKATIVE[:1]
+
+
+def test_offsets_count_for_each_step() -> None:
+    low, high = ((0, HALF - 1),), ((HALF, TOP),)
+    lane = Split([low, high])
+    records = [Record(offset, b"%d" % (offset % 7)) for offset in range(100)]
+    data = batch(records)
+    for (_, (low_hash, high_hash)), (share, last), least in zip(
+        enumerate((low[0], high[0])),
+        split_batch(data, read_header(data, 0), lane, [90, 50]),
+        (90, 50),
+        strict=True,
+    ):
+        expected = [one for one in records if low_hash <= hash_of(one) <= high_hash and one.offset >= least]
+        assert share is not None
+        assert read(share) == expected
+        assert last == expected[-1].offset
+
+
+def test_round_robin_hashes_every_offset() -> None:
+    lane = Split([((0, HALF - 1),), ((HALF, TOP),)], by_offset=True)
+    records = [Record(offset, b"same") for offset in range(100)]
+    data = batch(records)
+    shares = [share for share, _ in split_batch(data, read_header(data, 0), lane, [0, 0])]
+    assert [len(read(share or b"")) for share in shares] == [51, 49]
+
+
+@pytest.mark.parametrize("changed", [{"attributes": 0x20}, {"count": 0}])
+def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> None:
+    """Case 8. Not even their CRC is looked at."""
+    data = bytearray(VECTOR)
+    if "attributes" in changed:
+        data[22] |= changed["attributes"]
+    else:
+        data[57:61] = bytes(4)
+    whole = bytes(data)
+    (share,) = split(whole, only(1))
+    assert share is whole
+
+
+def test_lz4_blocks_are_independent() -> None:
+    """Case 11: the Java client reads no others."""
+    (share,) = split(batch(TALKATIVE, LZ4), only(hash_of(TALKATIVE[0])))
+    assert share is not None
+    assert share[61 + 4] & 0x20
+    assert lz4.frame.get_frame_info(share[61:])["block_linked"] is False
+
+
+def test_a_wrong_crc_is_refused() -> None:
+    """Case 13."""
+    data = bytearray(VECTOR)
+    data[-2] ^= 1
+    with pytest.raises(BatchError, match="its CRC is wrong"):
+        split(bytes(data), only(1))
+
+
+@pytest.mark.parametrize(
+    ("codec", "payload"),
+    [
+        (ZSTD, zstandard.ZstdCompressor().compress(bytes(1 << 28))),
+        (GZIP, zlib.compress(bytes(1 << 28), wbits=31)),
+        (LZ4, lz4.frame.compress(bytes(1 << 28))),
+        (SNAPPY, b"\x80\x80\x80\x80\x01" + bytes(100)),
+        (SNAPPY, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + (105).to_bytes(4) + b"\x80\x80\x80\x80\x01" + bytes(100)),
+    ],
+)
+def test_what_expands_to_too_much_is_refused(codec: int, payload: bytes) -> None:
+    """Case 14: 256 MiB of few bytes."""
+    with pytest.raises(CodecError, match="it expands to too much"):
+        decompress(codec, payload)
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+@given(data=st.binary(max_size=300))
+def test_damaged_bytes_are_refused_and_nothing_else(codec: int, data: bytes) -> None:
+    with suppress(CodecError):
+        decompress(codec, data)
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+@given(data=st.binary(max_size=1000), times=st.integers(1, 500))
+def test_what_is_compressed_comes_back(codec: int, data: bytes, times: int) -> None:
+    assert decompress(codec, compress(codec, data * times)) == data * times
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_refused(codec: int) -> None:
+    data = bytearray(VECTOR)
+    data[22] = codec
+    data[17:21] = crc(bytes(data))
+    with pytest.raises(BatchError, match=f"^codec {codec} is unknown$"):
+        split(bytes(data), only(1))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_set_is_refused(magic: int) -> None:
+    """Case 15."""
+    data = bytearray(VECTOR)
+    data[16] = magic
+    with pytest.raises(BatchError, match=f"^magic {magic} is older than Kafka 0.11$"):
+        split(bytes(data), only(1))
+
+
+@given(place=st.integers(61, len(VECTOR) - 1), value=st.integers(0, 255), count=st.integers(1, 6))
+def test_records_that_are_not_whole_are_refused_and_nothing_else(place: int, value: int, count: int) -> None:
+    data = bytearray(VECTOR)
+    data[place] = value
+    data[57:61] = count.to_bytes(4)
+    data[17:21] = crc(bytes(data))
+    with suppress(BatchError):
+        split(bytes(data), ((0, HALF),), ((HALF + 1, TOP),))
+
+
+@pytest.mark.parametrize("end", range(61, len(VECTOR)))
+def test_a_batch_whose_records_are_cut_is_refused(end: int) -> None:
+    data = bytearray(VECTOR[:end])
+    data[8:12] = (end - 12).to_bytes(4)
+    data[17:21] = crc(bytes(data))
+    with pytest.raises(BatchError, match="its records are not what its header says"):
+        split(bytes(data), only(1))

@@ -1,0 +1,32 @@
+"""The hash of keys and offsets, against Kafka's values and another implementation of it."""
+
+import pytest
+from aiokafka.partitioner import murmur2 as theirs  # type: ignore[import-untyped]  # it has no types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
+
+
+@pytest.mark.parametrize(("key", "hashed"), [(b"", 0x106E08D9), (b"21", 0xC5F2F8EC), (b"foobar", 0xD0E47BBE)])
+def test_vectors(key: bytes, hashed: int) -> None:
+    """Case 1."""
+    assert murmur2(key) == hashed
+
+
+@given(st.binary(max_size=70))
+def test_it_is_kafkas(key: bytes) -> None:
+    assert murmur2(key) == theirs(key) % SPACE
+
+
+@pytest.mark.parametrize(("offset", "hashed"), [(0, 0), (1, 0x9E3779B1), (2, 0x3C6EF362)])
+def test_vectors_of_records_without_a_key(offset: int, hashed: int) -> None:
+    """Case 1."""
+    assert offset_hash(offset) == hashed
+
+
+def test_any_run_of_offsets_is_spread_evenly() -> None:
+    quarters = [0] * 4
+    for offset in range(123_456_789, 123_456_789 + 4000):
+        quarters[offset_hash(offset) >> 30] += 1
+    assert all(990 <= count <= 1010 for count in quarters)
