@@ -4,6 +4,7 @@
 - `ranges`: key ranges, and the split of a partition into the lanes of its members.
 - `codecs`: the compression of a batch, within bounds.
 - `batches`: a record batch without the records of others.
+- `declared`: ranges and lanes in a client.id.
 - `filtered`: the records of a partition in a Fetch response, for each lane.
 - `positions`: how far each hash is done, and how that is committed.
 - `scan`: what is known to hold nothing for a lane, so that it is not fetched again.

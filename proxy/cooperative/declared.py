@@ -1,0 +1,64 @@
+"""Key ranges that a client declares in its client.id, the one field that every library sends in each request.
+
+    billing.kr-00000000-3fffffff                      the first quarter, on every partition that it fetches
+    billing.kr-0-3fffffff-80000000-bfffffff           two ranges
+    billing.lane-blue                                 a lane with a name, which the gateway was told of
+
+The broker gets the client's own id, without the suffix: quotas and logs go by it.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from proxy.cooperative.ranges import KeyRanges, RangeError, check_ranges
+
+_SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
+_RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")
+_NAME: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+
+
+class Declared(NamedTuple):
+    """What a client.id declares."""
+
+    own_id: bytes
+    """Without the suffix."""
+    ranges: KeyRanges = ()
+    lane: str = ""
+    """The name of a lane, if it is declared by name."""
+
+
+def declared(client_id: bytes) -> Declared | None:
+    """Read what a client.id declares; None if it declares nothing.
+
+    Raises:
+        RangeError: it has such a suffix, and no ranges or name can be read from it. The client must not get
+            records as if it had none.
+    """
+    found = _SUFFIX.search(client_id)
+    if found is None:
+        return None
+    own_id, text = client_id[: found.start()], found[2]
+    if found[1] == b"lane":
+        if not _NAME.fullmatch(text):
+            raise RangeError(
+                f"{_shown(client_id)}: the name of a lane has 1 to 64 characters A-Z a-z 0-9 _ -"
+            )
+        return Declared(own_id, lane=text.decode())
+    if not _RANGES.fullmatch(text):
+        raise RangeError(f"{_shown(client_id)}: ranges are .kr-LOW-HIGH, hexadecimal digits in lower case")
+    bounds = [int(bound, 16) for bound in text.split(b"-")]
+    ranges = tuple(sorted(zip(bounds[::2], bounds[1::2], strict=True)))
+    try:
+        check_ranges(ranges)
+    except RangeError as error:
+        raise RangeError(f"{_shown(client_id)}: {error}") from None
+    return Declared(own_id, ranges)
+
+
+def suffix(ranges: KeyRanges) -> str:
+    """Return the suffix that declares ranges."""
+    return ".kr-" + "-".join(f"{bound:08x}" for pair in ranges for bound in pair)
+
+
+def _shown(client_id: bytes) -> str:
+    return f"client.id {client_id.decode(errors='replace')}"

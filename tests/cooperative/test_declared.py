@@ -1,0 +1,58 @@
+"""Key ranges in a client.id."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.cooperative.declared import Declared, declared, suffix
+from proxy.cooperative.key_hash import SPACE
+from proxy.cooperative.ranges import RangeError
+
+
+@pytest.mark.parametrize(
+    ("client_id", "expected"),
+    [
+        (b"billing", None),
+        (b"", None),
+        (b"kr-0-1", None),
+        (b"billing.kr-00000000-3fffffff", Declared(b"billing", ((0, 0x3FFFFFFF),))),
+        (b"b.kr-80000000-bfffffff-0-3fffffff", Declared(b"b", ((0, 0x3FFFFFFF), (0x80000000, 0xBFFFFFFF)))),
+        (b".kr-0-ffffffff", Declared(b"", ((0, SPACE - 1),))),
+        (b"billing.lane-blue_2", Declared(b"billing", lane="blue_2")),
+    ],
+)
+def test_what_is_declared(client_id: bytes, expected: Declared | None) -> None:
+    assert declared(client_id) == expected
+
+
+@pytest.mark.parametrize(
+    ("client_id", "told"),
+    [
+        (b"my.kr-0-1.other", "ranges are .kr-LOW-HIGH"),  # a library added to it
+        (b"b.kr-0-1.lane-blue", "ranges are .kr-LOW-HIGH"),
+        (b"b.kr-", "ranges are .kr-LOW-HIGH, hexadecimal digits in lower case"),
+        (b"b.kr-0", "ranges are .kr-LOW-HIGH"),
+        (b"b.kr-0-1-2", "ranges are .kr-LOW-HIGH"),
+        (b"b.kr-0-3FFFFFFF", "ranges are .kr-LOW-HIGH"),
+        (b"b.kr-0-1ffffffff", "ranges are .kr-LOW-HIGH"),
+        (b"b.kr-5-4", "the range 5-4 is not within 0-ffffffff"),
+        (b"b.kr-0-10-10-20", "the range 10-20 overlaps another one, which ends with 10"),
+        (b"b.lane-", "the name of a lane has 1 to 64 characters"),
+        (b"b.lane-a.b", "the name of a lane has 1 to 64 characters"),
+        (b"b.lane-" + b"a" * 65, "the name of a lane has 1 to 64 characters"),
+    ],
+)
+def test_what_can_not_be_read_is_refused(client_id: bytes, told: str) -> None:
+    with pytest.raises(RangeError) as raised:
+        declared(client_id)
+    assert told in str(raised.value)
+    assert str(raised.value).startswith(f"client.id {client_id.decode()}: ")
+
+
+@given(
+    st.sets(st.integers(0, SPACE - 1), min_size=2, max_size=6), st.from_regex("[a-z]{0,9}", fullmatch=True)
+)
+def test_what_is_written_is_read(bounds: set[int], own_id: str) -> None:
+    ends = sorted(bounds)
+    ranges = tuple(zip(ends[::2], ends[1::2], strict=False))
+    assert declared((own_id + suffix(ranges)).encode()) == Declared(own_id.encode(), ranges)
