@@ -17,6 +17,7 @@ from tools.bench import (
     drain,
     floor,
     idle,
+    key_ranges,
     latency,
     law6,
     many,
@@ -53,6 +54,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "moves": moves.run,
     "transparent": transparent.run,
     "workers": workers.run,
+    "filter": key_ranges.run,
     "replay": replay.run,
 }
 SECONDS: Final = 20.0

@@ -1,0 +1,92 @@
+"""The filter of cooperative consuming: records a second of one processor, with batches as producers make them.
+
+1,000 records of 200 bytes with 5,000 keys; a quarter of the hashes is kept. "8 lanes" splits the same batches
+for eight members at once.
+"""
+
+import random
+import time
+from typing import Final
+
+from aiokafka.record.default_records import (  # type: ignore[import-untyped]  # it has no types
+    DefaultRecordBatchBuilder,
+)
+
+from proxy.cooperative.filtered import split_records
+from proxy.cooperative.key_hash import SPACE
+from proxy.cooperative.ranges import Split
+from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.stage import Stage
+
+_CODECS: Final = {
+    "none": (0, 1.2),
+    "gzip": (1, None),
+    "snappy": (2, None),
+    "lz4": (3, 0.9),
+    "zstd": (4, 0.75),
+}
+"""Number in a batch's attributes, and least million records a second."""
+_RECORDS: Final = 1_000
+_KEYS: Final = 5_000
+_VALUE: Final = 180
+_EIGHT_LANES: Final = 1.3
+"""Most times of one lane."""
+_QUARTER: Final = SPACE // 4
+_EIGHTH: Final = SPACE // 8
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure all codecs."""
+    stage.report("filter: records of a quarter of the hashes ...")
+    batches = 10 if stage.quick else 50
+    quarter = Split([((0, _QUARTER - 1),)])
+    eight = Split([((lane * _EIGHTH, (lane + 1) * _EIGHTH - 1),) for lane in range(8)])
+    rows = []
+    for name, (codec, least) in _CODECS.items():
+        records = _batches(codec, batches)
+        once, split = _took(records, quarter), _took(records, eight)
+        count = batches * _RECORDS
+        rate = Row(
+            name=f"{name}, a quarter is kept",
+            unit="million records/s",
+            values={GATEWAY: count / once / 1e6},
+            limit=least,
+            least=True,
+        )
+        times = Row(name=f"{name}, 8 lanes", unit="times one", values={GATEWAY: split / once})
+        rows += [rate, times if codec else _limited(times)]
+    notes = [
+        "One processor; CPU time, the best of five runs. 1,000 records of 200 bytes a batch, 5,000 keys."
+    ]
+    return [Table(part="filter", title="Filtering records by the hash of their keys", rows=rows, notes=notes)]
+
+
+def _limited(row: Row) -> Row:
+    return Row(name=row.name, unit=row.unit, values=row.values, limit=_EIGHT_LANES)
+
+
+def _batches(codec: int, count: int) -> bytes:
+    """Make the records of a response. Half of each value repeats, as in texts."""
+    chance = random.Random(codec)  # noqa: S311 - the same records each time
+    keys = [b"key-%d" % number for number in range(_KEYS)]
+    found = []
+    for number in range(count):
+        builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 30)
+        for place in range(_RECORDS):
+            value = chance.randbytes(_VALUE // 2) * 2
+            builder.append(place, 1_700_000_000_000 + place, chance.choice(keys), value, [])
+        batch = bytearray(builder.build())
+        batch[:8] = (number * _RECORDS).to_bytes(8)
+        found.append(bytes(batch))
+    return b"".join(found)
+
+
+def _took(records: bytes, split: Split) -> float:
+    """Return seconds of CPU, the least of five runs."""
+    least = [0] * len(split.starts)
+    times = []
+    for _ in range(5):
+        began = time.process_time()
+        split_records(records, split, least)
+        times.append(time.process_time() - began)
+    return min(times)
