@@ -1,4 +1,4 @@
-"""The filter of cooperative consuming: records a second of one processor, with batches as producers make them.
+"""Filtering in cooperative consuming: records a second of one processor, in batches as producers make them.
 
 1,000 records of 200 bytes with 5,000 keys; a quarter of the hashes is kept. "8 lanes" splits the same batches
 for eight members at once.
