@@ -25,27 +25,21 @@ DRIVER = 512 * 1_000_000
 
 @pytest.mark.parametrize(("size", "connections"), [(1_000_000_000, 50_000)])
 def test_a_large_capture_outlives_a_worker(tmp_path: Path, size: int, connections: int) -> None:
-    file, out = tmp_path / "large.pcap", tmp_path / "report.json"
+    file, out, log = tmp_path / "large.pcap", tmp_path / "report.json", tmp_path / "log"
     truth = make(file, size, Shape(filled=0, connections=connections))
-    with cluster(tmp_path) as two_workers, out.open("wb") as output:
+    with cluster(tmp_path) as two_workers, out.open("wb") as output, log.open("wb") as errors:
         most = 0
         command = two_workers.measure(str(file), conf=("spark.ui.enabled=true",))
-        with subprocess.Popen(
-            command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment(tmp_path)
-        ) as running:
-            assert running.stderr is not None
-            page = re.search(r"http://\S+", running.stderr.readline())
-            assert page is not None
-            while tasks(page[0]) < BEFORE:
-                assert running.poll() is None
+        with subprocess.Popen(command, stdout=output, stderr=errors, env=environment(tmp_path)) as running:
+            while not (page := re.search(r"http://\S+", log.read_text())) or tasks(page[0]) < BEFORE:
+                assert running.poll() is None, log.read_text()
                 time.sleep(0.1)
             os.kill(two_workers.workers.pop().pid, signal.SIGKILL)
             while running.poll() is None:
                 most = max(most, peak(running.pid))
                 time.sleep(1)
-            told = running.stderr.read()
 
-    assert running.returncode == 0, told
+    assert running.returncode == 0, log.read_text()
     report = json.loads(out.read_text())
     actual = report["fetch"]["actual"]
     assert report["input"]["bytes"] == truth.bytes
