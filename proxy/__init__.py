@@ -7,6 +7,8 @@ clock: bytes, time and ids come in as arguments, bytes and events go out.
   decoded.
 - **session** (sans-IO): KIP-227. The *handler* owns a session: its state, id and epoch, and the *table*,
   which keeps what the session holds in columns, a row a partition. A *decision* says what becomes of a fetch.
+- **cooperative** (sans-IO): records by the hash of their keys, for members that share a partition. The
+  gateway does not use it yet.
 - **core** (sans-IO): one client and its broker. A *connection* tells frames apart; its *fetches* are decided,
   carried out and completed. It reports *events*, which are rare, and a *tally*, to which every fetch adds.
 - **capture**: both sides as pcap, with or without the contents of records.
