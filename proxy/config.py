@@ -8,10 +8,12 @@ a flag counts before the environment, the environment before the file, the file 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
 
 import difflib
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,6 +26,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 _Value = TypeVar("_Value")
+_READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
+"""What proxy.cooperative imports, of the extra `cooperative`."""
 _ALMOST = 0.9
 """How similar a variable must be to an option's to be taken for a misspelling (`difflib`'s ratio)."""
 
@@ -115,6 +119,13 @@ def _path(text: str) -> Path | None:
 
 def _list(text: str) -> list[str]:
     return [item for item in (part.strip() for part in text.split(",")) if item]
+
+
+def _groups(text: str) -> frozenset[str]:
+    groups = frozenset(_list(text))
+    if any(set(group) & set("*?[") for group in groups):
+        raise ValueError(f"{text!r} has a pattern; name each group: its applications must be fit for it")
+    return groups
 
 
 def _by_client(text: str) -> dict[str, int]:
@@ -355,6 +366,15 @@ class Config:
         "idempotent: also produce requests of idempotent producers without a transaction; off: "
         "the client gets the error and finds the new leader by itself; not with --transparent",
     )
+    cooperative: frozenset[str] = option(
+        metavar="GROUP[,GROUP]",
+        parse=_groups,
+        default="",
+        help="consumer groups whose members may share a partition, each with the records of its key ranges, "
+        "and commit for these (docs/cooperative.md); a client declares its ranges in its client.id, as in "
+        "billing.kr-00000000-7fffffff; needs the packages of fetchgate[cooperative]",
+    )
+    """Empty: a client.id means nothing to the gateway."""
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),
@@ -534,6 +554,13 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
     if config.workers > 1 and config.capture is not None:
         raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")
+    if config.workers > 1 and config.cooperative:
+        raise ConfigError("--cooperative works with one process only; leave out --workers, or set it to 1")
+    if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
+        raise ConfigError(
+            f"--cooperative needs {', '.join(missing)}, not installed; in fetchgate's source folder: "
+            f"{sys.executable} -m pip install '.[cooperative]'"
+        )
     _check_needs(config)
     return config
 

@@ -109,7 +109,6 @@ class Wire:
     busy: bool = False
     wire: bool = False
     has_ended: bool = False
-    following: None = None
     fault: Fault | None = None
     steady: Steady = field(
         default_factory=lambda: Steady(
@@ -126,6 +125,9 @@ class Wire:
     to_client: list[bytes | memoryview] = field(default_factory=list)
     to_broker: list[bytes | memoryview] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+
+    def attach(self, _wake: object, _alarm: object) -> None:
+        """Nothing is due but what comes."""
 
     def receive_client(self, data: bytes, _now: float) -> None:
         self.tally.client.bytes_in += len(data)

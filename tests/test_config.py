@@ -43,6 +43,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         max_incremental_fetch_session_cache_slots=1000,
         min_incremental_fetch_session_eviction_ms=120_000,
         follow_leader="off",
+        cooperative=frozenset(),
         max_connections=5000,
         workers=1,
         idle_timeout=600.0,

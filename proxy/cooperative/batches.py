@@ -64,6 +64,11 @@ def read_header(records: Buffer, at: int) -> Header:
     return Header(base, LENGTH_END + length, epoch, crc, attributes, base + delta, first, last, count)
 
 
+def records_of(batch: bytes) -> int:
+    """Return how many records a batch has."""
+    return int.from_bytes(batch[_COUNT_AT:HEADER_BYTES])
+
+
 def split_batch(
     batch: bytes, header: Header, split: Split, least: Sequence[int], *, recompress: bool = True
 ) -> list[tuple[bytes | None, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from proxy.cooperative.batches import HEADER_BYTES, BatchError, Header, read_header, split_batch
+from proxy.cooperative.batches import HEADER_BYTES, BatchError, Header, read_header, records_of, split_batch
 from proxy.cooperative.ranges import Split
 from proxy.protocol.primitives import Buffer
 
@@ -16,6 +16,9 @@ class LaneRecords:
     """Whole batches, in order."""
     last_kept: int = -1
     """The offset of its last record, -1 without one."""
+    records: int = 0
+    untouched: int = 0
+    """How many of `batches` are as they came."""
     dropped: Header | None = None
     """The last batch that had no record for it, if all that it kept came before."""
 
@@ -29,6 +32,9 @@ class Filtered:
     """The offset after the last whole batch; -1 without one. All lanes are served up to it."""
     leader_epoch: int = -1
     """Of that batch."""
+    batches: int = 0
+    records: int = 0
+    """Of all whole batches."""
     alone: bytes = b""
     """The header of a batch that was cut and is alone. A client sees by it that its limit is too small."""
 
@@ -68,7 +74,11 @@ def split_records(
             else:
                 lane.batches.append(share)
                 lane.last_kept, lane.dropped = last, None
+                lane.records += records_of(share)
+                lane.untouched += share is batch
         found.end, found.leader_epoch = header.last_offset + 1, header.leader_epoch
+        found.batches += 1
+        found.records += header.records
         at += header.size
     if found.end < 0 and size:
         found.alone = bytes(records[:HEADER_BYTES])

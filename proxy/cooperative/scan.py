@@ -6,7 +6,7 @@ the gateway asks the broker for what comes after.
 
 from dataclasses import dataclass
 
-from proxy.cooperative.batches import empty_batch
+from proxy.cooperative.batches import Header, empty_batch
 from proxy.cooperative.filtered import Filtered, LaneRecords
 
 
@@ -19,6 +19,8 @@ class Scan:
     leader_epoch: int = -1
     """Of the last batch there. With `high` as fetch offset it is last_fetched_epoch (KIP-595): the client's
     own would be that of an earlier batch, which the broker takes for a divergence."""
+    dropped: Header | None = None
+    """The last batch there without a record for the lane."""
 
     def after(self, offset: int) -> int:
         """Return the offset to ask the broker for when a client asks for one."""
@@ -36,22 +38,21 @@ class Scan:
         if found.end <= low:
             return
         if not self.low <= low <= self.high:
-            self.low = low
-        self.high, self.leader_epoch = (
-            max(found.end, self.high if low <= self.high else 0),
-            found.leader_epoch,
-        )
+            self.low, self.high, self.dropped = low, low, None
+        self.dropped = lane.dropped or self.dropped
+        if found.end > self.high:
+            self.high, self.leader_epoch = found.end, found.leader_epoch
 
     def forget(self) -> None:
         """Forget it: the log or the lane is not the same any more (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
         self.low = self.high = self.leader_epoch = -1
+        self.dropped = None
 
+    def placeholder(self, offset: int) -> bytes:
+        """Return a batch without records that moves a client from an offset to `high`; b"" where none is due.
 
-def placeholder(offset: int, found: Filtered, lane: LaneRecords) -> bytes:
-    """Return a batch without records that moves a client behind what its lane did not get; b"" if it got all.
-
-    Clients of Fetch v12 and later take it. So their lag and the end of the partition are right.
-    """
-    if lane.dropped is None:
-        return b""
-    return empty_batch(max(offset, lane.last_kept + 1), found.end - 1, lane.dropped)
+        Clients of Fetch v12 and later take it. So their lag and the end of the partition are right.
+        """
+        if self.dropped is None or not self.low <= offset < self.high:
+            return b""
+        return empty_batch(offset, self.high - 1, self.dropped)

@@ -6,7 +6,7 @@ why the connection has to end.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from proxy.core.broker_side import BrokerSide
 from proxy.core.broker_versions import BrokerVersions
@@ -33,6 +33,12 @@ from proxy.protocol.produce import READ_WITHIN
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
 
+if TYPE_CHECKING:  # it reads records, for which a gateway without cooperative groups has no libraries
+    from proxy.core.member_side import MemberSide
+
+MakeMemberSide: TypeAlias = Callable[
+    [str, Callable[[bytes, float], None], Callable[[str, str], None], int], "MemberSide"
+]
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
 MAX_IN_FLIGHT: Final = 1024
@@ -68,6 +74,8 @@ class Connection:
             leaders are not followed.
         host: the client's.
         node_id: the broker's; None: it is not known.
+        member_side: makes the side of a client that may have a lane of a cooperative group, of the client's
+            host and what `MemberSide` takes after it; None: nobody has.
     """
 
     __slots__ = (
@@ -75,7 +83,10 @@ class Connection:
         "_client_sessions",
         "_client_side",
         "_fetches",
+        "_member_side",
         "_responses",
+        "_rewriting",
+        "_sharing",
         "_state",
         "_versions",
         "events",
@@ -103,6 +114,7 @@ class Connection:
         peers: Peers | None = None,
         host: str = "",
         node_id: int | None = None,
+        member_side: MakeMemberSide | None = None,
     ) -> None:
         measured = measured or Measured()
         self.steady = Steady(sessions, measured, max_request_bytes=max_request_bytes, on=steady)
@@ -117,7 +129,7 @@ class Connection:
         self._fetches = fetches = Fetches(state, sessions, self._versions)
         self._client_sessions = served = ClientSessions(state, manager, fetches.eligibility, broker)
         leaders = leaders or Leaders()
-        rewriting = Rewriting(
+        self._rewriting = rewriting = Rewriting(
             resolve,
             opening,
             fetches.eligibility,
@@ -137,6 +149,12 @@ class Connection:
         self._client_side = ClientSide(
             state, fetches, rewriting, served, self.following, max_request_bytes=max_request_bytes
         )
+        self._member_side: MemberSide | None = None
+        """None: the client has no lane. It has to be asked until its first request has come."""
+        if member_side is not None:
+            self._member_side = member_side(host, self._forward, state.fail, max_request_bytes)
+        self._sharing = False
+        """The member's side is at work; it must not be called again meanwhile."""
         responses = FetchResponses(state, fetches, sessions, resolve, leaders)
         self._broker_side = BrokerSide(state, responses, rewriting, served, self.following)
 
@@ -182,6 +200,8 @@ class Connection:
         # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
         if state.request_part.held:
             return False
+        if self._member_side is not None and not self._member_side.reads:
+            return False
         return state.forwarding_left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
 
     @property
@@ -219,6 +239,8 @@ class Connection:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
         if self._state.forwarding_left:
             return len(self._responses.expected) > (self._state.forwarding is not None)
+        if self._member_side is not None and self._member_side.busy:
+            return True
         return bool(self._responses.owed or self.steady.in_flight)
 
     @property
@@ -230,7 +252,8 @@ class Connection:
     @property
     def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
-        return self._responses.buffered
+        kept = self._responses.buffered
+        return kept if self._member_side is None else kept + self._member_side.buffered
 
     @property
     def completes_soon(self) -> bool:
@@ -303,11 +326,39 @@ class Connection:
 
     # What the shell tells
 
+    def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
+        """Have a shell see to this connection.
+
+        Args:
+            wake: is called when something is due that did not come with the connection's own bytes. It must
+                be written at once: what passes by the steady path next comes behind it.
+            alarm: is given a time, in seconds, at which `tick` is to be called.
+        """
+        if self.following is not None:
+            self.following.attach(wake, alarm)
+        if self._member_side is not None:
+            self._member_side.attach(alarm)
+
+    def tick(self, now: float) -> None:
+        """Do what is due at a time that `attach`'s alarm was given."""
+        if self.following is not None:
+            self.following.tick(now)
+        if self._member_side is not None:
+            self._catch_up()
+            self._state.now = now
+            self._sharing = True
+            self._member_side.tick(now)
+            self._sharing = False
+            self._settle()
+
     def receive_client(self, data: bytes, now: float) -> None:
         """Take bytes from the client that did not pass by the steady path."""
         self._catch_up()
         self._state.take_over()
-        self._client_side.receive(data, now)
+        if self._member_side is None:
+            self._client_side.receive(data, now)
+        else:
+            self._receive_member(self._member_side, data, now)
         self._settle()
 
     def receive_broker(self, data: bytes, now: float) -> None:
@@ -325,6 +376,8 @@ class Connection:
         state.take_over()
         if self.following is not None:
             self.following.release()
+        if self._member_side is not None:
+            self._member_side.close()
         if state.stage is not Stage.CLOSING:
             state.stage = Stage.CLOSING
             # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
@@ -336,6 +389,9 @@ class Connection:
 
         If only a part of a request has come, it was no Kafka request: forward it, if that is allowed.
         """
+        side = self._member_side
+        if side is not None and side.is_member is None:
+            self._client_side.receive(side.drain(), self._state.now)
         if self._state.foreign and self._state.request_part.data:
             self._state.be_wire()
 
@@ -370,7 +426,41 @@ class Connection:
         self._fetches.end()
         self._client_sessions.end()
         self._versions.ended(self._fetches.eligibility)
+        self._member_side = None
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
+
+    # A client with a lane
+
+    def _receive_member(self, side: "MemberSide", data: bytes, now: float) -> None:
+        """Take bytes from a client that has a lane, or may have one."""
+        self._state.now = now
+        self._sharing = True
+        side.receive(data, now)
+        self._sharing = False
+        if side.is_member is False:
+            self._member_side = None
+            self._client_side.receive(side.drain(), now)
+            return
+        self._state.tally.client.bytes_in += len(data)
+        if side.is_member and not self._rewriting.member:
+            self._rewriting.member = True
+            self.steady.stop()
+            self.to_client = side.to_client
+
+    def _forward(self, data: bytes, now: float) -> None:
+        """Take bytes as those of a client without a lane; what the client itself sent was counted."""
+        self._client_side.receive(data, now)
+        self._state.tally.client.bytes_in -= len(data)
+
+    def _share(self, side: "MemberSide") -> None:
+        """Let the client have its share of what is due to it."""
+        due, now = self._state.to_client, self._state.now
+        self._sharing = True
+        while due:
+            pieces = due.copy()
+            due.clear()
+            side.respond(pieces, now)
+        self._sharing = False
 
     # The steady path
 
@@ -402,6 +492,8 @@ class Connection:
 
     def _settle(self) -> None:
         """Tell the steady path what may pass there from now on."""
+        if self._member_side is not None and self._rewriting.member and not self._sharing:
+            self._share(self._member_side)
         state, responses, left = self._state, self._responses, self._state.forwarding_left
         faultless = state.fault is None
         framed = faultless and state.stream is _FRAMES and state.stage is _OPEN and not state.foreign

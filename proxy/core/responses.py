@@ -60,6 +60,7 @@ class Rewriting:
         "_resolve",
         "_sessions",
         "_steady",
+        "member",
     )
 
     def __init__(
@@ -81,6 +82,8 @@ class Rewriting:
         self._eligibility = eligibility
         self._events = events
         self._refuse = refuse
+        self.member = False
+        """The client has a lane of a cooperative group."""
 
     def refuses(self, api_key: int, version: int) -> bool:
         """Whether a request is refused, as its response could have addresses that can't be rewritten.
@@ -127,7 +130,11 @@ class Rewriting:
             frame = b"".join(request.chunks)
             request.drop_chunks()
             pieces, features = clamped(
-                frame, request.version, rewrites=self._resolve is not None, serves=self._sessions.on
+                frame,
+                request.version,
+                rewrites=self._resolve is not None,
+                serves=self._sessions.on,
+                member=self.member,
             )
             self._eligibility.know(features)
             self._sessions.offered()
@@ -183,7 +190,7 @@ def _name(request: InFlightRequest) -> str:
 
 
 def clamped(
-    frame: bytes, version: int, *, rewrites: bool = True, serves: bool = False
+    frame: bytes, version: int, *, rewrites: bool = True, serves: bool = False, member: bool = False
 ) -> tuple[list[Buffer], api_versions.Features | None]:
     """Return an ApiVersions response with the gateway's limits, and what it tells of the broker.
 
@@ -192,10 +199,11 @@ def clamped(
         version: that of the request.
         rewrites: whether addresses are rewritten in responses to the same client.
         serves: whether that client may have sessions with the gateway.
+        member: whether it has a lane of a cooperative group.
     """
     try:
         body, features = api_versions.clamp(
-            frame[RESPONSE_START_BYTES:], version, rewrites=rewrites, serves=serves
+            frame[RESPONSE_START_BYTES:], version, rewrites=rewrites, serves=serves, member=member
         )
     except ProtocolError:
         return [frame], None

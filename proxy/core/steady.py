@@ -429,6 +429,10 @@ class Steady:
         self.session = None
         self._fetch = None
 
+    def stop(self) -> None:
+        """Let the core see all bytes from now on."""
+        self._on = False
+
     def forget(self) -> None:
         """Let the core see the next request, whatever it is."""
         self.forget_fetch()

@@ -25,9 +25,9 @@ class OrderedWalk(FetchResponseWalk):
         self.run_places: list[int] = []
         """The place in the response of the first entry of each run."""
 
-    def _run(self, buffer: bytes, at: int) -> int:
+    def _run(self, buffer: bytes, at: int, base: int) -> int:
         place = self.partitions
-        end = super()._run(buffer, at)
+        end = super()._run(buffer, at, base)
         if end:
             self.run_places.append(place)
         return end

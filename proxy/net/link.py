@@ -217,8 +217,7 @@ class Link:
         own = _host_of(transport.get_extra_info("sockname"))
         self.core = self._host.opened(self, transport.get_extra_info("socket"), own)
         self._steady = self.core.steady
-        if (following := self.core.following) is not None:
-            following.attach(self._wake, self._alarm)
+        self.core.attach(self._wake, self._alarm)
         self._host.spawn(self._connect())
 
     def _pause_until_connected(self) -> None:
@@ -401,8 +400,8 @@ class Link:
 
     def _tick(self, at: float) -> None:
         """Have the core do what is due at a time; timers may be early by a fraction of a millisecond."""
-        if self.core.following is not None and self.phase < Phase.FINISHED:
-            self._run_core(partial(self.core.following.tick, max(at, monotonic())))
+        if self.phase < Phase.FINISHED:
+            self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
         """Call the core with something else than bytes, and act on the result."""

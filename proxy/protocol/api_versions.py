@@ -36,6 +36,13 @@ sessions. All other keys are forwarded unread, at any version. A version that ca
 on (fetch-semantics, trap 5)."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
 """The same where addresses are rewritten: these must be found, too."""
+FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = {
+    int(ApiKey.FETCH): (4, 12),
+    int(ApiKey.OFFSET_COMMIT): (2, 9),
+    int(ApiKey.OFFSET_FETCH): (1, 9),
+}
+"""The same for a client with a lane of a cooperative group, whose fetches and commits are read as well: later
+versions name topics by id (KIP-516, KIP-848)."""
 _RAISED_FROM: Final = 5
 _FIRST_THROTTLED: Final = 1
 _FIRST_FLEXIBLE: Final = 3
@@ -121,7 +128,7 @@ class _Response:
 
 @lru_cache(maxsize=16)  # all responses of one broker are the same
 def clamp(
-    body: bytes, version: int, *, rewrites: bool = True, serves: bool = False
+    body: bytes, version: int, *, rewrites: bool = True, serves: bool = False, member: bool = False
 ) -> tuple[bytes, Features | None]:
     """Cut the versions that a broker offers to those that are `REWRITABLE`, or else `UNDERSTOOD`.
 
@@ -134,6 +141,7 @@ def clamp(
         rewrites: whether addresses are rewritten in responses to the same client.
         serves: whether that client may have sessions with the gateway: Fetch v7 is offered also where the
             broker stops at v5 or v6, the one place where a maximum is raised.
+        member: whether that client has a lane: `FOR_MEMBERS` counts as well.
 
     Returns:
         The new body (`body` itself if nothing changes), and the broker's features; None if the response is
@@ -145,7 +153,10 @@ def clamp(
     response = _read_response(body, version)
     features = _features(response) if response.error_code == ErrorCode.NONE else None
     raises = serves and features is not None and features.is_raised
-    return _rebuild(body, response, REWRITABLE if rewrites else UNDERSTOOD, raises=raises), features
+    limits = REWRITABLE if rewrites else UNDERSTOOD
+    if member:
+        limits = limits | FOR_MEMBERS
+    return _rebuild(body, response, limits, raises=raises and not member), features
 
 
 def _read_response(body: bytes, version: int) -> _Response:

@@ -99,6 +99,8 @@ class EmptyRun:
     key: bytes
     entries: Entries
     """Items of ``layout.response_item``, copied out of the frame."""
+    start: int = -1
+    """Offset of the first one in the frame; -1: they stand in none."""
 
 
 class FetchResponseWalk:
@@ -378,7 +380,7 @@ class FetchResponseWalk:
         return at
 
     def _entry(self, buffer: bytes, at: int, base: int) -> int:
-        if self._left >= _RUN_WORTH and (end := self._run(buffer, at)):
+        if self._left >= _RUN_WORTH and (end := self._run(buffer, at, base)):
             return end
         layout = self.layout
         start = at
@@ -435,7 +437,7 @@ class FetchResponseWalk:
             self._at = _ENTRY_TAGS
         return end
 
-    def _run(self, buffer: bytes, at: int) -> int:
+    def _run(self, buffer: bytes, at: int, base: int) -> int:
         """Walk the next entries without changes; return where they end, 0 if there are only a few."""
         layout, left = self.layout, self._left
         found = layout.empty_runs[self._isolation].match(buffer, at)
@@ -446,7 +448,7 @@ class FetchResponseWalk:
             count += self._long_run(buffer, at + count * layout.response_entry, left - count)
         if self._keep:
             items = np.frombuffer(buffer, layout.response_item, count, at)
-            self.runs.append(EmptyRun(self._key, items.copy()))
+            self.runs.append(EmptyRun(self._key, items.copy(), base + at))
         self._left = left - count
         self.partitions += count
         if not self._left:

@@ -21,7 +21,7 @@ from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config, with_live
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
-from proxy.core.connection import Connection
+from proxy.core.connection import Connection, MakeMemberSide
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, Tally
 from proxy.core.leaders import Leaders
@@ -109,6 +109,7 @@ class Server(Service):
         self._peers = (
             None if config.follow_leader == "off" else Peers(produces=config.follow_leader == "idempotent")
         )
+        self._member_side = _member_side(config)
         self._descriptors = Descriptors(log, self.note)
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
@@ -325,6 +326,7 @@ class Server(Service):
             peers=self._peers,
             host=_host_and_port(link.client_address)[0],
             node_id=link.node_id,
+            member_side=self._member_side,
         )
 
     def _is_opening(self, node_id: int) -> bool:
@@ -556,6 +558,17 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def _own_host(sock: Any) -> str:
     return str(sock.getsockname()[0])
+
+
+def _member_side(config: Config) -> MakeMemberSide | None:
+    """Return what makes the sides of clients that may have lanes of cooperative groups, None if none has."""
+    if not config.cooperative:
+        return None
+    # They read records; a gateway without cooperative groups may lack the libraries for that.
+    from proxy.cooperative.member import Members  # noqa: PLC0415
+    from proxy.core.member_side import MemberSide  # noqa: PLC0415
+
+    return partial(MemberSide, Members())
 
 
 def _manager(config: Config) -> FetchManager | None:

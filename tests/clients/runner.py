@@ -102,6 +102,7 @@ class Run:
         subscribe: Topics to read as a member of ``group``.
         group: The consumer group.
         isolation: ``read_uncommitted`` or ``read_committed``.
+        suffix: Of the client.id: what declares a lane (docs/cooperative.md).
     """
 
     def __init__(
@@ -113,8 +114,11 @@ class Run:
         subscribe: Sequence[str] = (),
         group: str | None = None,
         isolation: str = "read_uncommitted",
+        suffix: str = "",
     ) -> None:
         arguments = ["--bootstrap", bootstrap, "--isolation", isolation]
+        if suffix:
+            arguments += ["--suffix", suffix]
         if assign:
             arguments += ["--assign", ",".join(f"{topic}:{number}" for topic, number in assign.items())]
         if subscribe:

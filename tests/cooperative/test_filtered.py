@@ -8,7 +8,7 @@ from proxy.cooperative.batches import BatchError, read_header
 from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.ranges import Split
-from proxy.cooperative.scan import Scan, placeholder
+from proxy.cooperative.scan import Scan
 from tests.cooperative.batch import Record, batch, read
 
 TOP = SPACE - 1
@@ -74,7 +74,9 @@ def test_a_placeholder_stands_for_what_was_dropped_last(
     batches: list[bytes], first: int | None, last: int | None
 ) -> None:
     lane, found = shares(b"".join(batches))
-    made = placeholder(10, found, lane)
+    scan = Scan()
+    scan.learn(10, found, lane)
+    made = scan.placeholder(max(10, lane.last_kept + 1))
     if first is None:
         assert made == b""
     else:

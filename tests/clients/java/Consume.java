@@ -42,7 +42,7 @@ public final class Consume {
     private static Map<String, Object> settings(Map<String, String> given) {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", given.get("bootstrap"));
-        settings.put("client.id", "java");
+        settings.put("client.id", "java" + given.getOrDefault("suffix", ""));
         settings.put("isolation.level", given.get("isolation"));
         settings.put("fetch.max.wait.ms", FETCH_MAX_WAIT_MS);
         settings.put("key.deserializer", ByteArrayDeserializer.class);

@@ -17,6 +17,7 @@ const { values: given } = parseArgs({
     bootstrap: { type: 'string' },
     assign: { type: 'string' },
     isolation: { type: 'string', default: 'read_uncommitted' },
+    suffix: { type: 'string', default: '' },
   },
 })
 
@@ -45,7 +46,7 @@ const emitRecord = (topic, partition, message) =>
 emit('start', { client: 'KafkaJS', version: require('kafkajs/package.json').version })
 
 const kafka = new Kafka({
-  clientId: 'kafkajs',
+  clientId: `kafkajs${given.suffix}`,
   brokers: given.bootstrap.split(','),
   logLevel: logLevel.ERROR,
 })

@@ -49,7 +49,7 @@ class Aiokafka:
     async def _start(self, given: Options) -> None:
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=given.bootstrap,
-            client_id="aiokafka",
+            client_id=f"aiokafka{given.suffix}",
             group_id=given.group,
             enable_auto_commit=given.group is not None,
             auto_commit_interval_ms=COMMIT_INTERVAL_MS,

@@ -25,7 +25,7 @@ class Librdkafka:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": given.bootstrap,
-                "client.id": "librdkafka",
+                "client.id": f"librdkafka{given.suffix}",
                 "group.id": given.group or "unused",
                 "enable.auto.commit": given.group is not None,
                 "auto.commit.interval.ms": COMMIT_INTERVAL_MS,

@@ -62,7 +62,7 @@ class KafkaPython:
         settings: dict[str, Any] = {"isolation_level": given.isolation} if SINCE_3 else {}
         self._consumer = KafkaConsumer(
             bootstrap_servers=given.bootstrap.split(","),
-            client_id=f"kafka-python-{kafka.__version__.split('.')[0]}",
+            client_id=f"kafka-python-{kafka.__version__.split('.')[0]}{given.suffix}",
             group_id=given.group,
             enable_auto_commit=given.group is not None,
             auto_commit_interval_ms=COMMIT_INTERVAL_MS,

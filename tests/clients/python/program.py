@@ -30,6 +30,8 @@ class Options:
     subscribe: list[str]
     group: str | None
     isolation: str
+    suffix: str
+    """Of the client.id: what declares a lane."""
 
 
 class Consumer(Protocol):
@@ -68,6 +70,7 @@ def options() -> Options:
     parser.add_argument("--subscribe", default="")
     parser.add_argument("--group")
     parser.add_argument("--isolation", default="read_uncommitted")
+    parser.add_argument("--suffix", default="")
     given = parser.parse_args()
     counts = [item.rsplit(":", 1) for item in given.assign.split(",") if item]
     return Options(
@@ -76,6 +79,7 @@ def options() -> Options:
         subscribe=[topic for topic in given.subscribe.split(",") if topic],
         group=given.group,
         isolation=given.isolation,
+        suffix=given.suffix,
     )
 
 

@@ -24,7 +24,7 @@ func main() {
 	}
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(options.Bootstrap...),
-		kgo.ClientID("franz-go"),
+		kgo.ClientID("franz-go" + options.Suffix),
 		kgo.ConsumePartitions(offsets),
 		kgo.FetchIsolationLevel(isolation),
 		kgo.FetchMaxWait(program.FetchMaxWait),

@@ -26,7 +26,7 @@ func main() {
 			MaxBytes:       10_000_000,
 			MaxWait:        program.FetchMaxWait,
 			IsolationLevel: isolation,
-			Dialer:         &kafka.Dialer{ClientID: "kafka-go"},
+			Dialer:         &kafka.Dialer{ClientID: "kafka-go" + options.Suffix},
 		})
 		go read(context, reader, records, errors)
 	}

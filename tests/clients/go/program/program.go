@@ -27,6 +27,8 @@ type Options struct {
 	Bootstrap []string
 	Assign    []Place
 	Committed bool
+	// Suffix ends the client id: it declares a lane.
+	Suffix string
 }
 
 // Place is a partition of a topic.
@@ -57,10 +59,12 @@ func Parse() Options {
 	bootstrap := flag.String("bootstrap", "", "HOST:PORT[,...]")
 	assign := flag.String("assign", "", "TOPIC:PARTITIONS[,...]")
 	isolation := flag.String("isolation", "read_uncommitted", "read_uncommitted or read_committed")
+	suffix := flag.String("suffix", "", "of the client id")
 	flag.Parse()
 	options := Options{
 		Bootstrap: strings.Split(*bootstrap, ","),
 		Committed: *isolation == "read_committed",
+		Suffix:    *suffix,
 	}
 	for _, item := range strings.Split(*assign, ",") {
 		topic, number, _ := strings.Cut(item, ":")

@@ -10,7 +10,7 @@ import (
 func main() {
 	options := program.Parse()
 	config := sarama.NewConfig()
-	config.ClientID = "sarama"
+	config.ClientID = "sarama" + options.Suffix
 	config.Version = sarama.MaxVersion
 	config.Consumer.MaxWaitTime = program.FetchMaxWait
 	config.Consumer.Return.Errors = true

@@ -1,0 +1,293 @@
+"""A member's fetch: what the broker is asked, and what the member gets of the response. Sans-IO.
+
+Fetch v4 to v12. Later versions name topics by id; they are not offered to a client with a lane.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from proxy.cooperative.batches import BatchError
+from proxy.cooperative.filtered import split_records
+from proxy.cooperative.member import Member
+from proxy.cooperative.scan import Scan
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode
+from proxy.protocol.fetch_layout import ERROR_CODE, SESSION_VERSION
+from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Topics, parse_fetch_request
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, response_head
+from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint
+
+MAX_VERSION: Final = 12
+"""KIP-516: from v13 on topics are named by id."""
+_PLACEHOLDERS_SINCE: Final = 12
+"""Clients that speak an older version take no batch without records, or were not seen to (cooperative.md)."""
+_SCANNED_LIMITS: Final = 8
+"""So many times max_bytes are scanned for a lane without a record, then the member gets an empty response."""
+_LOG_STARTS_SINCE: Final = 5
+_UNSPLIT: Final = 44
+"""POLICY_VIOLATION: a batch can't be split, and must not pass."""
+
+
+_Edit: TypeAlias = tuple[int, int, list[Buffer]]
+"""Where bytes of a frame begin and end, and what takes their place."""
+
+
+class Verdict(Enum):
+    """What becomes of a response to a member's fetch."""
+
+    SEND = "send"
+    """The member gets it now."""
+    GO_ON = "go on"
+    """It has nothing for the member: ask for what comes after."""
+    WAIT = "wait"
+    """It has nothing but an error of the gateway's own. The member gets it when it has waited as long as it
+    would for records: some clients ask again at once, hundreds of times a second."""
+
+
+class LaneFetch:
+    """One fetch of a member, until the member has its response.
+
+    Args:
+        frame: as the broker would get it, of v4 to v12, whole.
+        version: its version.
+        body: offset of the body.
+        member: whose it is.
+        now: in seconds.
+
+    Raises:
+        ProtocolError: it is no fetch of this version.
+        Malformed: it is no consumer's.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_began",
+        "_fetch",
+        "_kept",
+        "_member",
+        "_offsets",
+        "_refused",
+        "_scanned",
+        "wait_until",
+    )
+
+    def __init__(self, frame: bytes, version: int, body: int, member: Member, now: float) -> None:
+        self._fetch = fetch = parse_fetch_request(frame, version, body)
+        if fetch.not_plain:
+            raise Malformed(f"a fetch that is not a plain consumer's: {fetch.not_plain}")
+        self._member = member
+        self._began = now
+        self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
+        """When the member is to have a response at the latest, in seconds."""
+        self._scanned = 0
+        """Bytes of records that came for this fetch."""
+        self._offsets: dict[bytes, dict[int, int]] = {}
+        """What the member asks for, by topic and partition."""
+        for topic, entries in _elements(fetch.topics, fetch.frame):
+            numbers = zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
+            self._offsets.setdefault(topic, {}).update(numbers)
+        self._asked: set[tuple[bytes, int]] = set()
+        """The partitions of which the broker is asked for another offset than the member's."""
+        self._kept = self._refused = False
+        """Of the last response: it has something for the member, or a batch that can't be split."""
+
+    @property
+    def in_session(self) -> bool:
+        """Whether the client names a session of its own. It was given none here."""
+        return self._fetch.session_id != 0
+
+    def request(self, now: float) -> bytes:
+        """Return the fetch for the broker: without a session, behind what is known to hold nothing."""
+        fetch = self._fetch
+        frame = bytearray(fetch.frame)
+        layout = fetch.layout
+        if layout.version >= SESSION_VERSION:
+            at = fetch.body + layout.request_session
+            frame[at : at + 8] = bytes(4) + SESSIONLESS_EPOCH.to_bytes(4, signed=True)
+        wait = max(round((self.wait_until - now) * 1e3), 0) if now > self._began else fetch.max_wait_ms
+        at = fetch.body + layout.request_limits
+        frame[at : at + 4] = wait.to_bytes(4, signed=True)
+        self._asked.clear()
+        for topic, entries in _elements(fetch.topics, frame):
+            if scans := self._member.scans.get(topic):
+                for place, (partition, offset) in enumerate(
+                    zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
+                ):
+                    scan = scans.get(partition)
+                    if scan is not None and (after := scan.after(offset)) != offset:
+                        entries["offset"][place] = after
+                        if layout.flexible:
+                            entries["last_epoch"][place] = scan.leader_epoch
+                        self._asked.add((topic, partition))
+                        self._member.tally.skipped_offsets += after - offset
+        return bytes(frame)
+
+    def response(self, frame: bytes, now: float, *, last: bool = False) -> tuple[Verdict, list[Buffer]]:
+        """Return what becomes of a whole response, and what the member gets of it.
+
+        Args:
+            frame: the response.
+            now: in seconds.
+            last: the member gets it in any case: its connection ends.
+
+        Raises:
+            ProtocolError: it is no response of this version, or has what was not asked for.
+        """
+        fetch, tally = self._fetch, self._member.tally
+        walk = FetchResponseWalk(fetch.layout, fetch.isolation_level, keep=True, spans=True)
+        walk.feed(frame)
+        if not walk.done:
+            raise Malformed("a fetch response that goes on after its end")
+        if self._forget_failed(walk.entries):
+            return (Verdict.SEND if last else Verdict.GO_ON), []
+        self._scanned += walk.record_bytes
+        tally.upstream_bytes += walk.record_bytes
+        self._kept, self._refused = last, False
+        edits = [*self._filtered(frame, walk), *self._placeholders(walk)]
+        edits.sort(key=itemgetter(0))
+        view, at = memoryview(frame), LENGTH_BYTES
+        pieces: list[Buffer] = []
+        for start, end, new in edits:
+            pieces += [view[at:start], *new]
+            at = end
+        pieces.append(view[at:])
+        return self._verdict(walk, now), [sum(map(len, pieces)).to_bytes(4), *pieces]
+
+    def _filtered(self, frame: bytes, walk: FetchResponseWalk) -> Iterator[_Edit]:
+        """Yield what changes in entries that have records, or an error."""
+        member, view = self._member, memoryview(frame)
+        spans = iter(walk.record_spans or ())
+        for entry in walk.entries:
+            self._kept = self._kept or bool(entry.error_code) or entry.redirects
+            if not entry.records:
+                continue
+            start, end = next(spans)
+            begin = start - len(self._length(end - start))
+            offset = self._offset(entry)
+            try:
+                found = split_records(view[start:end], member.split, [offset] * len(member.split.starts))
+            except BatchError:
+                self._refused = True
+                member.tally.refused[_UNSPLIT] += 1
+                at = entry.start + ERROR_CODE.start
+                yield at, at + 2, [_UNSPLIT.to_bytes(2)]
+                yield begin, end, [self._length(0)]
+                continue
+            lane = found.lanes[0]
+            scan = member.scan(entry.key, entry.partition)
+            scan.learn(offset, found, lane)
+            member.tally.count(found, lane)
+            batches = [*lane.batches, found.alone] if found.alone else lane.batches
+            self._kept = self._kept or bool(batches)
+            if empty := self._placeholder(scan, max(offset, lane.last_kept + 1)):
+                batches = [*batches, empty]
+            yield begin, end, [self._length(sum(map(len, batches))), *batches]
+
+    def _placeholders(self, walk: FetchResponseWalk) -> Iterator[_Edit]:
+        """Yield the placeholders of entries without records whose scan is ahead of the member."""
+        if self._fetch.layout.version < _PLACEHOLDERS_SINCE or not self._asked:
+            return
+        layout = self._fetch.layout
+        ends = {(entry.key, entry.partition): entry.end for entry in walk.entries if entry.ends_empty}
+        for run in walk.runs:
+            numbers = run.entries.view(layout.response_fields)["partition"].tolist()
+            for place, number in enumerate(numbers, 1):
+                ends[run.key, number] = run.start + place * layout.response_entry
+        for key, partition in self._asked:
+            end = ends.get((key, partition))
+            if end is None:
+                continue
+            offset = self._offsets[key][partition]
+            if empty := self._placeholder(self._member.scan(key, partition), offset):
+                # The entry ends with its empty records and its tags, a byte each.
+                yield end - 2, end - 1, [self._length(len(empty)), empty]
+
+    def _placeholder(self, scan: Scan, offset: int) -> bytes:
+        if self._fetch.layout.version < _PLACEHOLDERS_SINCE:
+            return b""
+        empty = scan.placeholder(offset)
+        self._member.tally.batches["placeholder"] += bool(empty)
+        return empty
+
+    def _verdict(self, walk: FetchResponseWalk, now: float) -> Verdict:
+        if self._kept or now >= self.wait_until or walk.throttle_time_ms or walk.error_code:
+            return Verdict.SEND
+        if self._refused:
+            return Verdict.WAIT
+        if self._scanned >= _SCANNED_LIMITS * max(self._fetch.max_bytes, 1):
+            return Verdict.SEND
+        return Verdict.GO_ON if walk.record_bytes else Verdict.SEND
+
+    def no_session(self) -> bytes:
+        """Return the response that tells the client that its session does not exist."""
+        layout = self._fetch.layout
+        head = response_head(layout, self._fetch.frame[REQUEST_CORRELATION_ID], 0)
+        error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND.to_bytes(2) + bytes(4)
+        body = b"".join((head[: -len(error)], error, layout.count(0), NO_TAGS if layout.flexible else b""))
+        return len(body).to_bytes(4) + body
+
+    def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
+        """Forget what was scanned of partitions that have an error or name another broker.
+
+        Returns:
+            Whether that may be due to an offset asked for in place of the member's own. The member would
+            take such an error for one of its own: the same is asked again with its offset.
+        """
+        due = False
+        for entry in entries:
+            if entry.error_code or entry.redirects:
+                self._member.forget(entry.key, entry.partition)
+                due = due or (entry.key, entry.partition) in self._asked
+        return due
+
+    def _offset(self, entry: PartitionResponse) -> int:
+        """Return the offset that the member asks for."""
+        try:
+            return self._offsets[entry.key][entry.partition]
+        except KeyError:
+            raise Malformed("a fetch response with a partition that was not asked for") from None
+
+    def _length(self, size: int) -> bytes:
+        return encode_uvarint(size + 1) if self._fetch.layout.flexible else size.to_bytes(4)
+
+
+def refusal(fetch: FetchRequest, code: int) -> bytes:
+    """Return the response that has an error for each partition that a fetch asks for."""
+    layout = fetch.layout
+    nowhere = (-1).to_bytes(8, signed=True)
+    fixed = code.to_bytes(2) + nowhere * (3 if layout.version >= _LOG_STARTS_SINCE else 2)
+    fixed += layout.empty_ends[0]
+    end = NO_TAGS if layout.flexible else b""
+    elements = list(_elements(fetch.topics, fetch.frame))
+    content = [response_head(layout, fetch.frame[REQUEST_CORRELATION_ID], 0), layout.count(len(elements))]
+    for key, entries in elements:
+        content.append(layout.prefix(key, len(entries)))
+        content += [number.to_bytes(4) + fixed for number in entries["partition"].tolist()]
+        content.append(end)
+    content.append(end)
+    body = b"".join(content)
+    return len(body).to_bytes(4) + body
+
+
+def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
+    """Yield the topic and the entries of each element of a fetch, as columns over the frame itself.
+
+    Neighbours of one topic share an element in `Topics.keys`; here each has its own.
+    """
+    fields = topics.layout.request_fields
+    if topics.element:
+        at, count = topics.blocks[0]
+        for number, key in enumerate(topics.keys):
+            yield key, np.frombuffer(frame, fields, count, at + number * topics.element)
+        return
+    blocks = iter(topics.blocks)
+    for key, count in zip(topics.keys, topics.counts, strict=True):
+        left = count
+        while left:
+            at, some = next(blocks)
+            yield key, np.frombuffer(frame, fields, some, at)
+            left -= some

@@ -1,0 +1,377 @@
+"""The side of a client that has a lane of a cooperative group (docs/cooperative.md). Sans-IO.
+
+It stands between the client and the rest of the core, which sees the client as if it had no lane: its own
+client.id, full fetches of whole partitions. So these go through a session like those of any client. Of the
+responses the client gets the records of its lane.
+
+A client that declares no lane is none of its business: `MemberSide.is_member` says so with the first request.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from proxy.cooperative.lane_fetch import LaneFetch, Verdict, refusal
+from proxy.cooperative.member import Member, Members
+from proxy.cooperative.offsets import read_commit
+from proxy.cooperative.ranges import RangeError
+from proxy.core.requests import describe_length
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    ApiKey,
+    request_header,
+)
+from proxy.protocol.api_versions import FOR_MEMBERS
+from proxy.protocol.fetch_request import parse_fetch_request
+from proxy.protocol.primitives import Buffer, ProtocolError, encode_string
+from proxy.protocol.produce import READ_WITHIN, wants_response
+
+MAX_READ: Final = 1 << 20
+"""A larger fetch or commit of a client with a lane is not read, and can't pass unread."""
+MAX_HELD: Final = 1 << 16
+"""With so many bytes that wait for the response to a fetch, no more is read from the client."""
+_NAME_BYTES: Final = 2
+"""The length of a client.id, which stands behind the correlation id."""
+_INVALID_RANGES: Final = 42
+"""INVALID_REQUEST: the ranges can't be read, or there is no such lane."""
+_NOT_ALLOWED: Final = 35
+"""UNSUPPORTED_VERSION: commits for key ranges are off for the group (allow.individual.commit)."""
+_READ: Final = frozenset({int(ApiKey.FETCH), int(ApiKey.OFFSET_COMMIT), int(ApiKey.TXN_OFFSET_COMMIT)})
+
+
+class _Own:
+    """A response of the gateway's own: its bytes, and when it is due, in seconds."""
+
+    __slots__ = ("due_at", "pieces")
+
+    def __init__(self, pieces: list[Buffer], due_at: float = 0.0) -> None:
+        self.pieces, self.due_at = pieces, due_at
+
+
+def _nothing(_: object) -> None:
+    """Do nothing: no shell is attached."""
+
+
+class MemberSide:
+    """Processes what comes from a client with a lane, and what is due to it.
+
+    Args:
+        members: those of the process.
+        host: the client's.
+        forward: takes bytes as those of a client without a lane.
+        fail: ends the connection with a fault of one side, for a reason in words.
+        max_request_bytes: the longest frame taken from the client.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_client_id",
+        "_closing",
+        "_data",
+        "_expected",
+        "_fail",
+        "_forward",
+        "_frame",
+        "_host",
+        "_left",
+        "_max_request_bytes",
+        "_member",
+        "_members",
+        "_own_id",
+        "_passing",
+        "_refused",
+        "is_member",
+        "to_client",
+    )
+
+    def __init__(
+        self,
+        members: Members,
+        host: str,
+        forward: Callable[[bytes, float], None],
+        fail: Callable[[str, str], None],
+        max_request_bytes: int,
+    ) -> None:
+        self._members = members
+        self._host = host
+        self._forward = forward
+        self._fail = fail
+        self._max_request_bytes = max_request_bytes
+        self.is_member: bool | None = None
+        """Whether the client has a lane, or wants one that it can't have; None: it has not said yet."""
+        self.to_client: list[Buffer] = []
+        """Bytes that are due to the client."""
+        self._data = bytearray()
+        """What came from the client and was not processed."""
+        self._client_id = self._own_id = b""
+        """As the client sends it, and without the suffix."""
+        self._member: Member | None = None
+        """None: what the client declares can't be."""
+        self._refused = ""
+        """Why, in words."""
+        self._passing = 0
+        """Bytes to come of a request that passes as it comes."""
+        self._expected: deque[LaneFetch | _Own | None] = deque()
+        """What becomes of each response that the client waits for, in its order; None: it passes. Behind a
+        fetch, or a response of the gateway's own, there is nothing: what the client sends then waits. A
+        broker handles one request of a connection at a time as well (fetch-semantics, trap 16)."""
+        self._frame = bytearray()
+        """The beginning of a response, or all of it if it is read."""
+        self._left = 0
+        """Bytes to come of a response that passes."""
+        self._closing = False
+        self._alarm: Callable[[float], None] = _nothing
+
+    def attach(self, alarm: Callable[[float], None]) -> None:
+        """Have a shell call `tick` at the times, in seconds, that `alarm` is given."""
+        self._alarm = alarm
+
+    def __repr__(self) -> str:
+        return f"<MemberSide {self._client_id!r} expected={len(self._expected)}>"
+
+    @property
+    def reads(self) -> bool:
+        """Whether more is wanted from the client."""
+        return not (self._waits and len(self._data) >= MAX_HELD)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the client waits for a response."""
+        return bool(self._expected)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that are kept."""
+        kept = len(self._data) + len(self._frame)
+        if self._expected and isinstance(own := self._expected[-1], _Own):
+            kept += sum(map(len, own.pieces))
+        return kept
+
+    @property
+    def refused(self) -> str:
+        """Why the client gets no records, in words; empty if it does."""
+        return self._refused
+
+    # Requests
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take bytes from the client."""
+        self._data += data
+        self._read(now)
+
+    def drain(self) -> bytes:
+        """Hand over what came of a client that has no lane."""
+        data = bytes(self._data)
+        self._data.clear()
+        return data
+
+    def close(self) -> None:
+        """Take no more requests; what is in flight is finished."""
+        self._closing = True
+        self._data.clear()
+        self._send_own(inf)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self._send_own(now)
+        self._read(now)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether what the client sends has to wait."""
+        return bool(self._expected) and self._expected[-1] is not None
+
+    def _read(self, now: float) -> None:
+        while self._data and not self._waits and not self._closing:
+            used = self._pass_on(now) if self._passing else self._request(now)
+            if not used:
+                return
+            del self._data[:used]
+
+    def _pass_on(self, now: float) -> int:
+        size = min(self._passing, len(self._data))
+        self._passing -= size
+        self._forward(bytes(self._data[:size]), now)
+        return size
+
+    def _request(self, now: float) -> int:
+        """Process the request that begins; return how many bytes were used, 0 if more are needed."""
+        data = self._data
+        if len(data) < LENGTH_BYTES:
+            return 0
+        length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
+        name_end = REQUEST_START_BYTES + _NAME_BYTES
+        if len(data) >= name_end:
+            name_end += max(int.from_bytes(data[REQUEST_START_BYTES:name_end], signed=True), 0)
+        if not name_end <= LENGTH_BYTES + length <= LENGTH_BYTES + self._max_request_bytes:
+            if self.is_member is None:
+                self.is_member = False  # the rest of the core says what is wrong with it
+                return 0
+            self._fail("client", describe_length(bytes(data[:16]), length, self._max_request_bytes))
+            return len(data)
+        if len(data) < name_end:
+            return 0
+        client_id = bytes(data[REQUEST_START_BYTES + _NAME_BYTES : name_end])
+        if self.is_member is None:
+            self.is_member = self._declares(client_id)
+        if not self.is_member:
+            return 0
+        if client_id != self._client_id:
+            self._fail("client", "another client.id than before, on a connection with a lane")
+            return len(data)
+        _, api_key, version, _ = REQUEST_START.unpack_from(data)
+        return self._member_request(LENGTH_BYTES + length, name_end, api_key, version, now)
+
+    def _declares(self, client_id: bytes) -> bool:
+        """Say whether a client declares a lane, and note which."""
+        try:
+            found = self._members.declared(self._host, client_id)
+        except RangeError as error:
+            self._client_id = self._own_id = client_id
+            self._refused = str(error)
+        else:
+            if found is None:
+                return False
+            self._client_id, (what, self._member) = client_id, found
+            self._own_id = what.own_id
+        return True
+
+    def _member_request(self, size: int, name_end: int, api_key: int, version: int, now: float) -> int:
+        """Process a request of a member; return how many bytes were used, 0 if more are needed."""
+        data = self._data
+        if api_key in FOR_MEMBERS and not FOR_MEMBERS[api_key][0] <= version <= FOR_MEMBERS[api_key][1]:
+            self._fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered to a lane")
+            return len(data)
+        if api_key == ApiKey.SASL_HANDSHAKE and version == 0:
+            self._fail("client", "SASL without Kafka's framing, by a client with a lane")
+            return len(data)
+        if api_key in _READ:
+            if size > MAX_READ:
+                self._fail("client", f"{ApiKey(api_key).name} of {size} bytes, by a client with a lane")
+                return len(data)
+            if len(data) < size:
+                return 0
+            try:
+                self._read_request(self._renamed(bytes(data[:size]), name_end, size), api_key, version, now)
+            except ProtocolError as error:
+                self._fail("client", f"{ApiKey(api_key).name} v{version} that is not understood: {error}")
+                return len(data)
+            return size
+        answered = True
+        if api_key == ApiKey.PRODUCE:
+            wants = wants_response(bytes(data[:READ_WITHIN]), size)
+            if wants is None and len(data) < min(size, READ_WITHIN):
+                return 0
+            answered = bool(wants)
+        if answered:
+            self._expected.append(None)
+        self._passing = size - name_end
+        self._forward(self._renamed(bytes(data[:name_end]), name_end, size), now)
+        return name_end
+
+    def _renamed(self, data: bytes, name_end: int, size: int) -> bytes:
+        """Return a request, or its beginning, with the client's own id."""
+        less = name_end - REQUEST_START_BYTES - _NAME_BYTES - len(self._own_id)
+        head = (size - LENGTH_BYTES - less).to_bytes(LENGTH_BYTES)
+        name = encode_string(self._own_id)
+        return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], name, data[name_end:]))
+
+    def _read_request(self, frame: bytes, api_key: int, version: int, now: float) -> None:
+        """Process a whole fetch or commit.
+
+        Raises:
+            ProtocolError: it can't be read.
+        """
+        if api_key != ApiKey.FETCH:
+            commit = read_commit(frame)
+            code = _NOT_ALLOWED if self._member is not None else _INVALID_RANGES
+            self._members.tally.refused[code] += len(commit.entries)
+            self._answer([commit.response([code] * len(commit.entries))], now)
+            return
+        body = request_header(frame, LENGTH_BYTES)[4]
+        if self._member is None:
+            fetch = parse_fetch_request(frame, version, body)
+            self._members.tally.refused[_INVALID_RANGES] += fetch.partitions
+            # franz-go and aiokafka ask again at once, hundreds of times a second (cooperative.md).
+            self._answer([refusal(fetch, _INVALID_RANGES)], now, now + max(fetch.max_wait_ms, 0) / 1e3)
+            return
+        lane = LaneFetch(frame, version, body, self._member, now)
+        if lane.in_session:
+            self._answer([lane.no_session()], now)
+        else:
+            self._ask(lane, now)
+
+    def _ask(self, fetch: LaneFetch, now: float) -> None:
+        self._expected.append(fetch)
+        self._forward(fetch.request(now), now)
+
+    def _answer(self, pieces: list[Buffer], now: float, due_at: float = 0.0) -> None:
+        """Send a response of the gateway's own, behind those that are to come, and not before a time."""
+        self._expected.append(_Own(pieces, due_at))
+        self._send_own(inf if self._closing else now)
+        if due_at > now:
+            self._alarm(due_at)
+
+    def _send_own(self, now: float) -> None:
+        """Send the response of the gateway's own whose turn it is, if it is due."""
+        if self._expected and isinstance(own := self._expected[0], _Own) and own.due_at <= now:
+            self._expected.popleft()
+            self.to_client += own.pieces
+
+    # Responses
+
+    def respond(self, due: list[Buffer], now: float) -> None:
+        """Take what would be due to the client if it had no lane."""
+        for piece in due:
+            view, at = memoryview(piece), 0
+            while at < len(view):
+                at += self._response(view[at:], now)
+
+    def _response(self, data: memoryview, now: float) -> int:
+        """Take the next bytes of a response; return how many were used."""
+        if self._left:
+            used = min(self._left, len(data))
+            self.to_client.append(data[:used])
+            self._left -= used
+            if not self._left:
+                self._passed(now)
+            return used
+        begun = len(self._frame)
+        size = LENGTH_BYTES
+        if begun >= LENGTH_BYTES:
+            size += int.from_bytes(self._frame[:LENGTH_BYTES])
+        used = min(size - begun, len(data))
+        self._frame += data[:used]
+        if len(self._frame) == LENGTH_BYTES and self._expected and self._expected[0] is None:
+            self._left = int.from_bytes(self._frame)
+            self.to_client.append(bytes(self._frame))
+            self._frame.clear()
+        elif len(self._frame) == size > LENGTH_BYTES:
+            self._fetched(now)
+        return used
+
+    def _passed(self, now: float) -> None:
+        """Note that a response has passed."""
+        self._expected.popleft()
+        self._send_own(now)
+        self._read(now)
+
+    def _fetched(self, now: float) -> None:
+        """Process the response to the member's fetch, which is whole."""
+        fetch, frame = self._expected.popleft(), bytes(self._frame)
+        self._frame.clear()
+        if not isinstance(fetch, LaneFetch):
+            raise RuntimeError("a response that nothing asked for")  # noqa: TRY004 - a state, not a type
+        try:
+            verdict, pieces = fetch.response(frame, now, last=self._closing)
+        except ProtocolError as error:
+            self._fail("broker", f"a response to the fetch of a lane that is not understood: {error}")
+            return
+        if verdict is Verdict.GO_ON:
+            self._ask(fetch, now)
+            return
+        self._answer(pieces, now, fetch.wait_until if verdict is Verdict.WAIT else 0.0)
+        self._read(now)

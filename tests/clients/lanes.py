@@ -1,0 +1,50 @@
+"""Lanes of a client beside what it reads without the gateway."""
+
+from proxy.cooperative.declared import suffix
+from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
+from proxy.cooperative.ranges import KeyRange
+from tests.clients.comparing import count_of
+from tests.clients.dataset import PARTITIONS, Expected
+from tests.clients.runner import Line, Place, Program, Run, Ways
+
+QUARTER = SPACE // 4
+LANES = [(number * QUARTER, (number + 1) * QUARTER - 1) for number in range(4)]
+MARKERS = ("00000000", "00000001")
+"""Keys of the ends of transactions. Each member has them, and some clients take them for records."""
+
+
+def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: str) -> None:
+    """Each quarter of the keys gets its records, in their order, and no other one.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    with Run(program, ways.direct, assign=PARTITIONS, isolation=isolation) as whole:
+        whole.wait_records(count_of(program, expected, isolation))
+    for lane in LANES:
+        mine = _owned(whole, lane)
+        with Run(
+            program, ways.gateway, assign=PARTITIONS, isolation=isolation, suffix=suffix((lane,))
+        ) as run:
+            run.wait_records(sum(map(len, mine.values())))
+            run.stop()
+            assert run.records() == mine
+            assert run.errors() == []
+
+
+def _owned(run: Run, lane: KeyRange) -> dict[Place, list[Line]]:
+    """What the owner of a lane is to see, of what a client without one saw."""
+    low, high = lane
+    places = {
+        place: [line for line in lines if low <= _hash(line) <= high or _is_marker(run.program, line)]
+        for place, lines in run.records().items()
+    }
+    return {place: lines for place, lines in places.items() if lines}
+
+
+def _hash(line: Line) -> int:
+    return offset_hash(line["offset"]) if line["key"] is None else murmur2(bytes.fromhex(line["key"]))
+
+
+def _is_marker(program: Program, line: Line) -> bool:
+    return not program.transactions and line["key"] in MARKERS
