@@ -82,15 +82,15 @@ def split_batch(
         recompress: with the batch's codec; else without any.
 
     Returns:
-        For each lane its batch, and the offset of its last record. The batch is the very one that came where
-        all records pass, or where it has none or is a control batch; it is None, with -1, if none passes.
+        For each lane its batch, and the offset of its last record, -1 without one. The batch is the very one
+        that came where all records pass, or where it has none or is a control batch; None if none passes.
 
     Raises:
         BatchError: the bytes are damaged, or expand to too much.
     """
     lanes = len(split.lanes)
     if header.attributes & _CONTROL or not header.records:
-        return [(batch, header.last_offset)] * lanes
+        return [(batch, -1)] * lanes
     if google_crc32c.value(batch[_CRC_END:]) != header.crc:
         raise BatchError("its CRC is wrong")
     codec = header.attributes & _CODEC

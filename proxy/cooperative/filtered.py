@@ -73,7 +73,7 @@ def split_records(
                 lane.dropped = header
             else:
                 lane.batches.append(share)
-                lane.last_kept, lane.dropped = last, None
+                lane.last_kept, lane.dropped = max(last, lane.last_kept), None
                 lane.records += records_of(share)
                 lane.untouched += share is batch
         found.end, found.leader_epoch = header.last_offset + 1, header.leader_epoch

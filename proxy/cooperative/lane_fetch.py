@@ -88,8 +88,12 @@ class LaneFetch:
         self._offsets: dict[bytes, dict[int, int]] = {}
         """What the member asks for, by topic and partition."""
         for topic, entries in _elements(fetch.topics, fetch.frame):
-            numbers = zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
-            self._offsets.setdefault(topic, {}).update(numbers)
+            offsets = self._offsets.setdefault(topic, {})
+            for partition, offset in zip(
+                entries["partition"].tolist(), entries["offset"].tolist(), strict=True
+            ):
+                offsets[partition] = offset
+                member.fetches((topic, partition), offset)
         self._asked: set[tuple[bytes, int]] = set()
         """The partitions of which the broker is asked for another offset than the member's."""
         self._kept = self._refused = False
@@ -169,7 +173,7 @@ class LaneFetch:
             begin = start - len(self._length(end - start))
             offset = self._offset(entry)
             try:
-                found = split_records(view[start:end], member.split, [offset] * len(member.split.starts))
+                found = split_records(view[start:end], *member.lane((entry.key, entry.partition), offset))
             except BatchError:
                 self._refused = True
                 member.tally.refused[_UNSPLIT] += 1
@@ -181,6 +185,8 @@ class LaneFetch:
             scan = member.scan(entry.key, entry.partition)
             scan.learn(offset, found, lane)
             member.tally.count(found, lane)
+            if lane.last_kept >= 0:
+                member.delivered[entry.key, entry.partition] = lane.last_kept
             batches = [*lane.batches, found.alone] if found.alone else lane.batches
             self._kept = self._kept or bool(batches)
             if empty := self._placeholder(scan, max(offset, lane.last_kept + 1)):

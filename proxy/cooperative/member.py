@@ -1,21 +1,14 @@
-"""What the process knows of the members of cooperative groups: the lane of each, and how far it was scanned.
+"""What is known of a member of a cooperative group: its lane, how far it was scanned, and what it got."""
 
-A member is known by the host of its client and by its client.id, on whatever connections it comes
-(`Members`).
-"""
-
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
 
-from proxy.cooperative.declared import Declared, declared
 from proxy.cooperative.filtered import Filtered, LaneRecords
-from proxy.cooperative.ranges import KeyRanges, RangeError, Split
+from proxy.cooperative.positions import Place, Positions
+from proxy.cooperative.ranges import KeyRanges, Split
 from proxy.cooperative.scan import Scan
-
-MAX_MEMBERS: Final = 4096
-"""Members that are known. With more, what was scanned for the one that was not seen for longest is forgotten:
-that costs reading it again."""
+from proxy.protocol.fetch_request import MAX_PARTITIONS
+from proxy.protocol.primitives import TooMany
 
 
 @dataclass(slots=True)
@@ -53,13 +46,22 @@ class Member:
         tally: that of the process.
     """
 
-    __slots__ = ("ranges", "scans", "split", "tally")
+    __slots__ = ("_splits", "delivered", "first", "ranges", "scans", "split", "started", "tally")
 
     def __init__(self, ranges: KeyRanges, tally: FilterTally) -> None:
         self.ranges = ranges
         self.split = Split([ranges])
         self.scans: dict[bytes, dict[int, Scan]] = {}
         """By topic and partition. A topic is named as in the fetch."""
+        self.first: dict[Place, int] = {}
+        """The lowest offset that was fetched of each partition."""
+        self.delivered: dict[Place, int] = {}
+        """The offset of the last record that went to the member."""
+        self.started: dict[Place, Positions] = {}
+        """How far each hash was done when the member was told its offset. What lies before was another
+        member's, which may have got further than this one begins."""
+        self._splits: dict[Place, Split] = {}
+        """Split at the steps of these as well."""
         self.tally = tally
 
     def __repr__(self) -> str:
@@ -69,47 +71,42 @@ class Member:
         """Return what was scanned of a partition; it is kept from now on."""
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
+    def fetches(self, place: Place, offset: int) -> None:
+        """Note from which offset the member fetches a partition.
+
+        Raises:
+            TooMany: it has fetched more partitions than are known of a member.
+        """
+        if offset < self.first.get(place, offset + 1):
+            self.first[place] = offset
+            if len(self.first) > MAX_PARTITIONS:
+                raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")
+        started = self.started.get(place)
+        if started is not None and offset < started.lowest(self.ranges):
+            self.start(place, None)  # the application reads again what was done
+
+    def start(self, place: Place, positions: Positions | None) -> None:
+        """Note how far each hash of a partition is done; None: all from the member's offset on may come."""
+        self._splits.pop(place, None)
+        self.started.pop(place, None)
+        if positions is not None and positions.lowest(self.ranges) != positions.highest(self.ranges):
+            self.started[place] = positions
+            self._splits[place] = Split([self.ranges], cuts=positions.starts)
+
+    def lane(self, place: Place, offset: int) -> tuple[Split, list[int]]:
+        """Return how a partition is split for the member, and for each step the lowest offset that passes."""
+        started = self.started.get(place)
+        if started is None:
+            return self.split, [offset] * len(self.split.starts)
+        split = self._splits[place]
+        return split, [max(offset, started.at(start)) for start in split.starts]
+
+    def skips(self, place: Place, offset: int) -> int:
+        """Return the offset up to which nothing is for the member, from an offset on."""
+        scan = self.scans.get(place[0], {}).get(place[1])
+        return offset if scan is None else scan.after(offset)
+
     def forget(self, topic: bytes, partition: int) -> None:
         """Forget what was scanned of a partition: its log may not be the same any more."""
         if (scans := self.scans.get(topic)) is not None:
             scans.pop(partition, None)
-
-
-class Members:
-    """The members that clients of this process are."""
-
-    __slots__ = ("_members", "tally")
-
-    def __init__(self) -> None:
-        self._members: OrderedDict[tuple[str, bytes], Member] = OrderedDict()
-        self.tally = FilterTally()
-
-    def __repr__(self) -> str:
-        return f"<Members {len(self._members)}>"
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def declared(self, host: str, client_id: bytes) -> tuple[Declared, Member] | None:
-        """Return what a client.id declares, and the member that it names; None if it declares nothing.
-
-        Args:
-            host: the client's.
-            client_id: as the client sends it.
-
-        Raises:
-            RangeError: it declares what can't be read, or a lane that nobody has named.
-        """
-        found = declared(client_id)
-        if found is None:
-            return None
-        if found.lane:
-            raise RangeError(f"no lane has the name {found.lane}")
-        key = host, client_id
-        member = self._members.get(key)
-        if member is None:
-            member = self._members[key] = Member(found.ranges, self.tally)
-            if len(self._members) > MAX_MEMBERS:
-                self._members.popitem(last=False)
-        self._members.move_to_end(key)
-        return found, member

@@ -64,6 +64,11 @@ class Commit:
     topics_at: int
     """Offset of ``topics`` in the frame; all before it stays as it is."""
 
+    @property
+    def flexible(self) -> bool:
+        """Whether it has compact lengths and tags."""
+        return bool(is_flexible(self.api_key, self.version))
+
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
         """Return the request with other entries."""
         writer = _Writer(self.api_key, self.version)
@@ -127,6 +132,28 @@ def read_commit(frame: bytes) -> Commit:
     return Commit(frame, api_key, version, group, generation, member_id, tuple(entries), topics_at)
 
 
+def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
+    """Read the response to an OffsetCommit: the error code of each partition.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    _, body = response_header(frame, LENGTH_BYTES, commit.api_key, commit.version)
+    reader = _Reader(frame, body, commit.api_key, commit.version)
+    if commit.version >= _THROTTLED_SINCE:
+        reader.skip(4)
+    found: list[Entry] = []
+    for _ in range(reader.count() or 0):
+        topic = reader.string()
+        for _ in range(reader.count() or 0):
+            found.append(Entry(topic, reader.int32(), error_code=reader.int16()))
+            reader.tags()
+        reader.tags()
+    reader.tags()
+    reader.end()
+    return found
+
+
 def _committed(writer: "_Writer", entry: Entry) -> None:
     writer.content += entry.partition.to_bytes(4) + entry.offset.to_bytes(8, signed=True)
     if writer.version >= (6 if writer.api_key == ApiKey.OFFSET_COMMIT else 2):
@@ -158,7 +185,7 @@ class OffsetFetch:
     groups: list[FetchedGroup] = field(default_factory=list)
 
 
-_GROUPS_SINCE: Final = 8
+GROUPS_SINCE: Final = 8
 """KIP-709: several groups in one OffsetFetch."""
 _EPOCHS_SINCE: Final = 5
 """leader_epoch in OffsetFetch responses."""
@@ -173,7 +200,7 @@ def read_offset_fetch(frame: bytes) -> OffsetFetch:
     api_key, version, _, _, body = request_header(frame, LENGTH_BYTES)
     reader = _Reader(frame, body, api_key, version)
     found = OffsetFetch(frame, version)
-    for _ in range((reader.count() or 0) if version >= _GROUPS_SINCE else 1):
+    for _ in range((reader.count() or 0) if version >= GROUPS_SINCE else 1):
         group = reader.string()
         if version >= 9:  # KIP-848: member_id and member_epoch
             reader.nullable()
@@ -184,7 +211,7 @@ def read_offset_fetch(frame: bytes) -> OffsetFetch:
             topic = reader.string()
             entries += [Entry(topic, reader.int32()) for _ in range(reader.count() or 0)]
             reader.tags()
-        if version >= _GROUPS_SINCE:
+        if version >= GROUPS_SINCE:
             reader.tags()
         found.groups.append(FetchedGroup(group, tuple(entries), everything=topics is None))
     if version >= 7:  # KIP-447: require_stable
@@ -209,15 +236,15 @@ class FetchedOffsets:
         """Return the response with other entries."""
         writer = _Writer(int(ApiKey.OFFSET_FETCH), self.version)
         said = list(groups)
-        if self.version >= _GROUPS_SINCE:
+        if self.version >= GROUPS_SINCE:
             writer.count(len(said))
         for group in said:
-            if self.version >= _GROUPS_SINCE:
+            if self.version >= GROUPS_SINCE:
                 writer.string(group.group)
             writer.entries(group.entries, _fetched)
             if self.version >= 2:
                 writer.content += group.error_code.to_bytes(2, signed=True)
-            if self.version >= _GROUPS_SINCE:
+            if self.version >= GROUPS_SINCE:
                 writer.tags()
         writer.tags()
         return _framed(self.frame[LENGTH_BYTES : self.groups_at] + writer.content)
@@ -235,8 +262,8 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
         reader.skip(4)
     groups_at = reader.at
     groups: list[FetchedGroup] = []
-    for _ in range((reader.count() or 0) if version >= _GROUPS_SINCE else 1):
-        group = reader.string() if version >= _GROUPS_SINCE else b""
+    for _ in range((reader.count() or 0) if version >= GROUPS_SINCE else 1):
+        group = reader.string() if version >= GROUPS_SINCE else b""
         entries: list[Entry] = []
         for _ in range(reader.count() or 0):
             topic = reader.string()
@@ -248,7 +275,7 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
                 reader.tags()
             reader.tags()
         error = reader.int16() if version >= 2 else 0
-        if version >= _GROUPS_SINCE:
+        if version >= GROUPS_SINCE:
             reader.tags()
         groups.append(FetchedGroup(group, tuple(entries), error))
     reader.tags()
@@ -264,13 +291,15 @@ def _fetched(writer: "_Writer", entry: Entry) -> None:
     writer.content += entry.error_code.to_bytes(2, signed=True)
 
 
-def offset_fetch(commit: Commit, correlation_id: bytes) -> bytes:
-    """Return an OffsetFetch request for what a commit's entries have stored: v1, or v6 for a flexible one.
+ASKS: Final = 2
+FLEXIBLE_ASKS: Final = 6
+"""The versions of `offset_fetch`. Every broker that takes the commit, flexible or not, takes these."""
 
-    Every broker that takes such a commit takes these versions.
-    """
-    flexible = bool(is_flexible(commit.api_key, commit.version))
-    writer = _Writer(int(ApiKey.OFFSET_FETCH), 6 if flexible else 1)
+
+def offset_fetch(commit: Commit, correlation_id: bytes) -> bytes:
+    """Return an OffsetFetch request for what is stored of a commit's partitions."""
+    flexible = commit.flexible
+    writer = _Writer(int(ApiKey.OFFSET_FETCH), FLEXIBLE_ASKS if flexible else ASKS)
     _, _, _, client_id, _ = request_header(commit.frame, LENGTH_BYTES)
     writer.content += writer.api_key.to_bytes(2) + writer.version.to_bytes(2)
     writer.content += correlation_id + encode_string(client_id) + (NO_TAGS if flexible else b"")

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.ranges import KeyRanges
@@ -22,6 +22,10 @@ _PREFIX: Final = "fg1:"
 _FORMAT: Final = 1
 _OWN: Final = ";"
 """Before the application's own metadata."""
+
+
+Place: TypeAlias = tuple[bytes, int]
+"""A topic and a partition."""
 
 
 class Positions:
@@ -71,6 +75,24 @@ class Positions:
     def lowest(self, ranges: KeyRanges) -> int:
         """Return the lowest offset within ranges: where their owner begins to fetch."""
         return min(offset for low, high in ranges for offset in self._within(low, high))
+
+    def highest(self, ranges: KeyRanges) -> int:
+        """Return the highest offset within ranges."""
+        return max(offset for low, high in ranges for offset in self._within(low, high))
+
+    def at_least(self, other: "Positions", ranges: KeyRanges) -> "Positions":
+        """Return the map that is as high as another one within ranges, or higher."""
+        bounds = {0, *self.starts, *other.starts}
+        for low, high in ranges:
+            bounds |= {low, high + 1} - {SPACE}
+        starts = sorted(bounds)
+        offsets = [
+            max(self.at(start), other.at(start))
+            if any(low <= start <= high for low, high in ranges)
+            else self.at(start)
+            for start in starts
+        ]
+        return Positions(starts, offsets, self.kind)
 
     def moved(self, ranges: KeyRanges, offset: int) -> "Positions":
         """Return the map after the owner of these ranges committed an offset, lower ones as well."""
@@ -151,10 +173,11 @@ def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed
         metadata: what is beside it.
         kind: the hash of the group.
     """
-    text, own = metadata.rstrip("\0"), metadata
-    if text.startswith(_PREFIX):
-        encoded, _, own = text.partition(_OWN)
-        positions = _decoded(encoded.removeprefix(_PREFIX), kind)
+    own = metadata
+    if metadata.startswith(_PREFIX):
+        encoded, _, own = metadata.partition(_OWN)
+        # confluent-kafka ends what it commits with a NUL, and needs it back.
+        positions = _decoded(encoded.removeprefix(_PREFIX).rstrip("\0"), kind)
         if positions is not None and positions.base == offset:
             return Committed(positions, own)
     return Committed(Positions.all_at(offset, kind), own)

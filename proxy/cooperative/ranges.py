@@ -5,7 +5,7 @@ ranges, or without any all records, in which case nothing is split.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from proxy.cooperative.key_hash import SPACE, murmur2
@@ -29,6 +29,7 @@ class Split:
     Args:
         lanes: the key ranges of each lane.
         by_offset: hash the offset of every record, also of those with keys (round robin).
+        cuts: hashes with which a step begins in any case.
 
     Raises:
         RangeError: a range is not within the space, or two overlap.
@@ -36,7 +37,9 @@ class Split:
 
     __slots__ = ("by_offset", "lanes", "owners", "starts", "steps")
 
-    def __init__(self, lanes: Sequence[KeyRanges], *, by_offset: bool = False) -> None:
+    def __init__(
+        self, lanes: Sequence[KeyRanges], *, by_offset: bool = False, cuts: Iterable[int] = ()
+    ) -> None:
         self.by_offset = by_offset
         self.lanes = tuple(lanes)
         self.starts: list[int] = []
@@ -45,9 +48,10 @@ class Split:
         """The lane of each step, `NOBODY` without one."""
         self.steps: dict[bytes, int] = {}
         """The steps of keys that were looked up lately: to hash a key takes longer than all else."""
-        for start, owner in _steps(lanes):
+        owned = dict(_steps(lanes))
+        for start in sorted(owned.keys() | set(cuts)):
             self.starts.append(start)
-            self.owners.append(owner)
+            self.owners.append(owned[start] if start in owned else self.owners[-1])
 
     def __repr__(self) -> str:
         return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"

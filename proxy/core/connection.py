@@ -6,6 +6,7 @@ why the connection has to end.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from proxy.core.broker_side import BrokerSide
@@ -337,7 +338,7 @@ class Connection:
         if self.following is not None:
             self.following.attach(wake, alarm)
         if self._member_side is not None:
-            self._member_side.attach(alarm)
+            self._member_side.attach(partial(self._wake_member, wake), alarm)
 
     def tick(self, now: float) -> None:
         """Do what is due at a time that `attach`'s alarm was given."""
@@ -377,7 +378,7 @@ class Connection:
         if self.following is not None:
             self.following.release()
         if self._member_side is not None:
-            self._member_side.close()
+            self._member_side.close(now)
         if state.stage is not Stage.CLOSING:
             state.stage = Stage.CLOSING
             # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
@@ -426,7 +427,9 @@ class Connection:
         self._fetches.end()
         self._client_sessions.end()
         self._versions.ended(self._fetches.eligibility)
-        self._member_side = None
+        if self._member_side is not None:
+            side, self._member_side = self._member_side, None
+            side.end(self._state.now)
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
     # A client with a lane
@@ -446,6 +449,12 @@ class Connection:
             self._rewriting.member = True
             self.steady.stop()
             self.to_client = side.to_client
+
+    def _wake_member(self, wake: Callable[[], None], now: float) -> None:
+        """Let the client go on that has waited for another member of its group."""
+        if self._member_side is not None:
+            self.tick(now)
+            wake()
 
     def _forward(self, data: bytes, now: float) -> None:
         """Take bytes as those of a client without a lane; what the client itself sent was counted."""

@@ -9,16 +9,32 @@ A client that declares no lane is none of its business: `MemberSide.is_member` s
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Final
 
+from proxy.cooperative.group import Group, own_offset, with_positions
 from proxy.cooperative.lane_fetch import LaneFetch, Verdict, refusal
-from proxy.cooperative.member import Member, Members
-from proxy.cooperative.offsets import read_commit
+from proxy.cooperative.member import Member
+from proxy.cooperative.members import Members
+from proxy.cooperative.offsets import (
+    ASKS,
+    FLEXIBLE_ASKS,
+    GROUPS_SINCE,
+    Commit,
+    FetchedGroup,
+    offset_fetch,
+    read_answered,
+    read_commit,
+    read_fetched_offsets,
+    read_offset_fetch,
+)
+from proxy.cooperative.positions import Place, Positions
 from proxy.cooperative.ranges import RangeError
 from proxy.core.requests import describe_length
 from proxy.protocol.api import (
     LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
     REQUEST_START,
     REQUEST_START_BYTES,
     ApiKey,
@@ -39,7 +55,18 @@ _INVALID_RANGES: Final = 42
 """INVALID_REQUEST: the ranges can't be read, or there is no such lane."""
 _NOT_ALLOWED: Final = 35
 """UNSUPPORTED_VERSION: commits for key ranges are off for the group (allow.individual.commit)."""
-_READ: Final = frozenset({int(ApiKey.FETCH), int(ApiKey.OFFSET_COMMIT), int(ApiKey.TXN_OFFSET_COMMIT)})
+_SHARED: Final = 44
+"""POLICY_VIOLATION: transactions commit for all keys of a partition."""
+_TOO_LARGE: Final = 12
+"""OFFSET_METADATA_TOO_LARGE."""
+_READ: Final = frozenset(
+    {
+        int(ApiKey.FETCH),
+        int(ApiKey.OFFSET_COMMIT),
+        int(ApiKey.OFFSET_FETCH),
+        int(ApiKey.TXN_OFFSET_COMMIT),
+    }
+)
 
 
 class _Own:
@@ -51,7 +78,31 @@ class _Own:
         self.pieces, self.due_at = pieces, due_at
 
 
-def _nothing(_: object) -> None:
+class _Committing:
+    """A commit of the member that waits for the broker."""
+
+    __slots__ = ("asks", "commit", "group", "maps", "moved")
+
+    def __init__(self, commit: Commit, group: Group) -> None:
+        self.commit, self.group = commit, group
+        self.asks = False
+        """The broker is asked first what it has."""
+        self.moved: dict[Place, Positions] = {}
+        """What it has once it has taken the commit."""
+        self.maps = True
+        """It is sent maps."""
+
+
+class _Offsets:
+    """The member asks for committed offsets."""
+
+    __slots__ = ("groups", "version")
+
+    def __init__(self, version: int, groups: list[bytes]) -> None:
+        self.version, self.groups = version, groups
+
+
+def _nothing(*_: object) -> None:
     """Do nothing: no shell is attached."""
 
 
@@ -82,7 +133,10 @@ class MemberSide:
         "_members",
         "_own_id",
         "_passing",
+        "_queues",
         "_refused",
+        "_turn",
+        "_wake",
         "is_member",
         "to_client",
     )
@@ -114,7 +168,7 @@ class MemberSide:
         """Why, in words."""
         self._passing = 0
         """Bytes to come of a request that passes as it comes."""
-        self._expected: deque[LaneFetch | _Own | None] = deque()
+        self._expected: deque[LaneFetch | _Committing | _Offsets | _Own | None] = deque()
         """What becomes of each response that the client waits for, in its order; None: it passes. Behind a
         fetch, or a response of the gateway's own, there is nothing: what the client sends then waits. A
         broker handles one request of a connection at a time as well (fetch-semantics, trap 16)."""
@@ -123,11 +177,22 @@ class MemberSide:
         self._left = 0
         """Bytes to come of a response that passes."""
         self._closing = False
+        self._turn: Group | None = None
+        """The group whose next commit is this member's, or that it waits for."""
+        self._queues = False
+        """It waits."""
         self._alarm: Callable[[float], None] = _nothing
+        self._wake: Callable[[float], None] = _nothing
 
-    def attach(self, alarm: Callable[[float], None]) -> None:
-        """Have a shell call `tick` at the times, in seconds, that `alarm` is given."""
-        self._alarm = alarm
+    def attach(self, wake: Callable[[float], None], alarm: Callable[[float], None]) -> None:
+        """Have a shell see to this connection.
+
+        Args:
+            wake: is called when the member can go on that has waited for another one's commit; takes the
+                time in seconds. `tick` is to be called then.
+            alarm: is given a time, in seconds, at which `tick` is to be called.
+        """
+        self._wake, self._alarm = wake, alarm
 
     def __repr__(self) -> str:
         return f"<MemberSide {self._client_id!r} expected={len(self._expected)}>"
@@ -140,7 +205,7 @@ class MemberSide:
     @property
     def busy(self) -> bool:
         """Whether the client waits for a response."""
-        return bool(self._expected)
+        return bool(self._expected) or self._queues
 
     @property
     def buffered(self) -> int:
@@ -168,11 +233,27 @@ class MemberSide:
         self._data.clear()
         return data
 
-    def close(self) -> None:
+    def close(self, now: float) -> None:
         """Take no more requests; what is in flight is finished."""
         self._closing = True
         self._data.clear()
         self._send_own(inf)
+        if self._queues:
+            self._leave(now)
+
+    def end(self, now: float) -> None:
+        """Note that the connection has ended: others need not wait for it."""
+        self._wake = self._alarm = _nothing
+        for each in self._expected:
+            if isinstance(each, _Committing):
+                each.group.forget(each.commit)
+        self._leave(now)
+
+    def _leave(self, now: float) -> None:
+        """Let the next member of the group commit."""
+        turn, self._turn, self._queues = self._turn, None, False
+        if turn is not None:
+            turn.release(self, now)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -182,7 +263,7 @@ class MemberSide:
     @property
     def _waits(self) -> bool:
         """Whether what the client sends has to wait."""
-        return bool(self._expected) and self._expected[-1] is not None
+        return self._queues or (bool(self._expected) and self._expected[-1] is not None)
 
     def _read(self, now: float) -> None:
         while self._data and not self._waits and not self._closing:
@@ -255,7 +336,9 @@ class MemberSide:
             if len(data) < size:
                 return 0
             try:
-                self._read_request(self._renamed(bytes(data[:size]), name_end, size), api_key, version, now)
+                frame = self._renamed(bytes(data[:size]), name_end, size)
+                if not self._read_request(frame, api_key, version, now):
+                    return 0
             except ProtocolError as error:
                 self._fail("client", f"{ApiKey(api_key).name} v{version} that is not understood: {error}")
                 return len(data)
@@ -279,18 +362,23 @@ class MemberSide:
         name = encode_string(self._own_id)
         return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], name, data[name_end:]))
 
-    def _read_request(self, frame: bytes, api_key: int, version: int, now: float) -> None:
-        """Process a whole fetch or commit.
+    def _read_request(self, frame: bytes, api_key: int, version: int, now: float) -> bool:
+        """Process a whole fetch, or what is committed; return False if it has to wait for its turn.
 
         Raises:
             ProtocolError: it can't be read.
         """
-        if api_key != ApiKey.FETCH:
-            commit = read_commit(frame)
-            code = _NOT_ALLOWED if self._member is not None else _INVALID_RANGES
-            self._members.tally.refused[code] += len(commit.entries)
-            self._answer([commit.response([code] * len(commit.entries))], now)
-            return
+        if api_key == ApiKey.FETCH:
+            self._fetch(frame, version, now)
+        elif api_key == ApiKey.OFFSET_FETCH:
+            asked = read_offset_fetch(frame)
+            self._expected.append(_Offsets(version, [each.group for each in asked.groups]))
+            self._forward(frame, now)
+        else:
+            return self._commit(read_commit(frame), now)
+        return True
+
+    def _fetch(self, frame: bytes, version: int, now: float) -> None:
         body = request_header(frame, LENGTH_BYTES)[4]
         if self._member is None:
             fetch = parse_fetch_request(frame, version, body)
@@ -303,6 +391,48 @@ class MemberSide:
             self._answer([lane.no_session()], now)
         else:
             self._ask(lane, now)
+
+    def _commit(self, commit: Commit, now: float) -> bool:
+        """Process a commit; return False if it has to wait for another member's."""
+        group = self._members.group(commit.group)
+        if self._member is None:
+            self._refuse(commit, _INVALID_RANGES, now)
+        elif group is None:
+            self._refuse(commit, _NOT_ALLOWED, now)
+        elif commit.api_key == ApiKey.TXN_OFFSET_COMMIT:
+            self._refuse(commit, _SHARED, now)
+        elif not commit.entries:
+            self._expected.append(None)
+            self._forward(commit.frame, now)
+        elif not group.takes(self, self._go):
+            self._turn, self._queues = group, True
+            return False
+        else:
+            self._turn = group
+            group.joined(self._member)
+            committing = _Committing(commit, group)
+            if group.unknown(commit):
+                committing.asks = True
+                self._expected.append(committing)
+                self._forward(offset_fetch(commit, commit.frame[REQUEST_CORRELATION_ID]), now)
+            else:
+                self._send_commit(committing, self._member, now)
+        return True
+
+    def _refuse(self, commit: Commit, code: int, now: float) -> None:
+        self._members.tally.refused[code] += len(commit.entries)
+        self._answer([commit.response([code] * len(commit.entries))], now)
+
+    def _go(self, now: float) -> None:
+        """Go on: it is this member's turn to commit."""
+        self._queues = False
+        self._wake(now)
+
+    def _send_commit(self, committing: _Committing, member: Member, now: float) -> None:
+        committing.asks = False
+        committing.moved = committing.group.moved(member, committing.commit)
+        self._expected.append(committing)
+        self._forward(with_positions(committing.commit, committing.moved, maps=committing.maps), now)
 
     def _ask(self, fetch: LaneFetch, now: float) -> None:
         self._expected.append(fetch)
@@ -350,7 +480,7 @@ class MemberSide:
             self.to_client.append(bytes(self._frame))
             self._frame.clear()
         elif len(self._frame) == size > LENGTH_BYTES:
-            self._fetched(now)
+            self._whole(now)
         return used
 
     def _passed(self, now: float) -> None:
@@ -359,19 +489,71 @@ class MemberSide:
         self._send_own(now)
         self._read(now)
 
-    def _fetched(self, now: float) -> None:
-        """Process the response to the member's fetch, which is whole."""
-        fetch, frame = self._expected.popleft(), bytes(self._frame)
+    def _whole(self, now: float) -> None:
+        """Process a whole response to what was read."""
+        what, frame = self._expected.popleft(), bytes(self._frame)
         self._frame.clear()
-        if not isinstance(fetch, LaneFetch):
-            raise RuntimeError("a response that nothing asked for")  # noqa: TRY004 - a state, not a type
         try:
-            verdict, pieces = fetch.response(frame, now, last=self._closing)
+            if isinstance(what, LaneFetch):
+                self._fetched(what, frame, now)
+            elif isinstance(what, _Committing):
+                self._committed(what, frame, now)
+            elif isinstance(what, _Offsets):
+                self._answer([self._own_offsets(what, frame)], now)
         except ProtocolError as error:
-            self._fail("broker", f"a response to the fetch of a lane that is not understood: {error}")
+            self._fail("broker", f"a response to a client with a lane that is not understood: {error}")
             return
+        self._read(now)
+
+    def _fetched(self, fetch: LaneFetch, frame: bytes, now: float) -> None:
+        verdict, pieces = fetch.response(frame, now, last=self._closing)
         if verdict is Verdict.GO_ON:
             self._ask(fetch, now)
-            return
-        self._answer(pieces, now, fetch.wait_until if verdict is Verdict.WAIT else 0.0)
-        self._read(now)
+        else:
+            self._answer(pieces, now, fetch.wait_until if verdict is Verdict.WAIT else 0.0)
+
+    def _committed(self, committing: _Committing, frame: bytes, now: float) -> None:
+        """Process what the broker says to a commit, or before it of what it has."""
+        commit, group, member = committing.commit, committing.group, self._member
+        if member is None:
+            raise RuntimeError("only a member commits")
+        if committing.asks:
+            said = read_fetched_offsets(frame, FLEXIBLE_ASKS if commit.flexible else ASKS)
+            error = next((each.error_code for each in said.groups if each.error_code), 0)
+            error = error or group.learn(entry for each in said.groups for entry in each.entries)
+            if not error and not group.unknown(commit):
+                self._send_commit(committing, member, now)
+                return
+            self._answer([commit.response([error or -1] * len(commit.entries))], now)
+        else:
+            errors = {
+                (entry.topic, entry.partition): entry.error_code for entry in read_answered(frame, commit)
+            }
+            if committing.maps and _TOO_LARGE in errors.values():
+                committing.maps = False
+                self._send_commit(committing, member, now)
+                return
+            group.positions.update(
+                (place, positions) for place, positions in committing.moved.items() if errors.get(place) == 0
+            )
+            self._answer([frame], now)
+        self._leave(now)
+
+    def _own_offsets(self, asked: _Offsets, frame: bytes) -> bytes:
+        """Return what a member is told of committed offsets."""
+        said = read_fetched_offsets(frame, asked.version)
+        if self._member is None:
+            return frame
+        names = asked.groups if said.version < GROUPS_SINCE else [each.group for each in said.groups]
+        groups: list[FetchedGroup] = []
+        for name, each in zip(names, said.groups, strict=True):
+            group = self._members.group(name)
+            if group is None:
+                groups.append(each)
+                continue
+            group.joined(self._member)
+            if not group.busy:
+                group.learn(entry for entry in each.entries if entry.offset >= 0)
+            entries = tuple(own_offset(self._member, entry) for entry in each.entries)
+            groups.append(replace(each, entries=entries))
+        return said.with_groups(groups)

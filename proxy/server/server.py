@@ -565,10 +565,10 @@ def _member_side(config: Config) -> MakeMemberSide | None:
     if not config.cooperative:
         return None
     # They read records; a gateway without cooperative groups may lack the libraries for that.
-    from proxy.cooperative.member import Members  # noqa: PLC0415
+    from proxy.cooperative.members import Members  # noqa: PLC0415
     from proxy.core.member_side import MemberSide  # noqa: PLC0415
 
-    return partial(MemberSide, Members())
+    return partial(MemberSide, Members(config.cooperative))
 
 
 def _manager(config: Config) -> FetchManager | None:

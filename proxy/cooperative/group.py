@@ -1,0 +1,173 @@
+"""What the process knows of a cooperative group: how far each hash of its partitions is done.
+
+Kafka keeps it (`proxy.cooperative.positions`). This is a copy, so that not each commit has to ask first. It
+changes only when the broker has taken a commit. One member commits at a time, since each commit writes all
+that is known.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from proxy.cooperative.member import Member
+from proxy.cooperative.offsets import NO_EPOCH, NO_OFFSET, Commit, Entry
+from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed
+from proxy.protocol.fetch_request import MAX_PARTITIONS
+
+Goes: TypeAlias = Callable[[float], None]
+"""Lets a member go on that has waited for its turn; takes the time in seconds."""
+_TEXT: Final = "utf-8"
+
+
+class Group:
+    """A cooperative group.
+
+    Args:
+        name: its group.id.
+    """
+
+    __slots__ = ("_holder", "_waiting", "members", "name", "positions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.positions: dict[Place, Positions] = {}
+        """What Kafka has of each partition, as far as it is known here."""
+        self.members: list[Member] = []
+        """Those that have asked for the group's offsets, or committed some."""
+        self._holder: object = None
+        """Whose commit is under way."""
+        self._waiting: deque[tuple[object, Goes]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name!r} members={len(self.members)} partitions={len(self.positions)}>"
+
+    # Whose turn it is
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is under way."""
+        return self._holder is not None
+
+    def takes(self, who: object, go: Goes) -> bool:
+        """Give a member its turn to commit; otherwise `go` is called when it comes."""
+        if self._holder in {None, who}:
+            self._holder = who
+            return True
+        self._waiting.append((who, go))
+        return False
+
+    def release(self, who: object, now: float) -> None:
+        """End a member's turn, or its waiting for one; the next one goes on."""
+        self._waiting = deque(each for each in self._waiting if each[0] is not who)
+        if self._holder is not who:
+            return
+        self._holder = None
+        if self._waiting:
+            self._holder, go = self._waiting.popleft()
+            go(now)
+
+    # What is known
+
+    def joined(self, member: Member) -> None:
+        """Note that a member has to do with the group."""
+        if member not in self.members:
+            self.members.append(member)
+
+    def unknown(self, commit: Commit) -> bool:
+        """Whether Kafka has to be asked before a commit, for what it has of some partition."""
+        return any((entry.topic, entry.partition) not in self.positions for entry in commit.entries)
+
+    def learn(self, entries: Iterable[Entry]) -> int:
+        """Note what Kafka has of partitions; return the first error among them, 0 if there is none."""
+        if len(self.positions) > MAX_PARTITIONS:
+            self.positions.clear()  # Kafka has them all
+        for entry in entries:
+            if entry.error_code:
+                return entry.error_code
+            place = entry.topic, entry.partition
+            if entry.offset == NO_OFFSET:
+                self.positions[place] = Positions.all_at(self._lowest(place))
+            else:
+                self.positions[place] = read_committed(entry.offset, _text(entry.metadata)).positions
+        return 0
+
+    def _lowest(self, place: Place) -> int:
+        """Return the lowest offset that any member has fetched from: nobody has committed anything.
+
+        That of the committing member alone would lose records of a member that has not committed yet.
+        """
+        first = [member.first[place] for member in self.members if place in member.first]
+        return min(first, default=0)
+
+    # Commits
+
+    def moved(self, member: Member, commit: Commit) -> dict[Place, Positions]:
+        """Return what Kafka is to have once a member's commit is taken."""
+        found: dict[Place, Positions] = {}
+        for entry in commit.entries:
+            place = entry.topic, entry.partition
+            before = found.get(place) or self.positions[place]
+            after = before.moved(member.ranges, member.skips(place, entry.offset))
+            started = member.started.get(place)
+            if started is not None and entry.offset >= started.lowest(member.ranges):
+                after = after.at_least(started, member.ranges)
+            for other in self.members:
+                if other is not member:
+                    after = _idle(other, place, after)
+            found[place] = after
+        return found
+
+    def forget(self, commit: Commit) -> None:
+        """Ask Kafka again next time: it is not known what became of a commit."""
+        for entry in commit.entries:
+            self.positions.pop((entry.topic, entry.partition), None)
+
+
+def with_positions(commit: Commit, moved: dict[Place, Positions], *, maps: bool = True) -> bytes:
+    """Return the commit that the broker is sent: the lowest offset of each partition, and the map beside it.
+
+    Args:
+        commit: the member's.
+        moved: the maps.
+        maps: without them, if the broker has no room for one (error 12): records are read again then, and
+            none is lost.
+    """
+    entries = []
+    for entry in commit.entries:
+        positions, own = moved[entry.topic, entry.partition], _text(entry.metadata)
+        base = positions.base
+        metadata = committed_metadata(positions, own) if maps else own
+        epoch = entry.leader_epoch if base == entry.offset else NO_EPOCH
+        said = entry.metadata if metadata == own else metadata.encode(_TEXT, "surrogateescape")
+        entries.append(Entry(entry.topic, entry.partition, base, epoch, said))
+    return commit.with_entries(entries)
+
+
+def own_offset(member: Member, entry: Entry) -> Entry:
+    """Return what a member is told of a committed offset: its own, and the application's own metadata.
+
+    What others have done beyond that is noted: such records don't come to the member (`Member.started`).
+    """
+    place = entry.topic, entry.partition
+    member.start(place, None)
+    if entry.error_code or entry.offset == NO_OFFSET:
+        return entry
+    committed = read_committed(entry.offset, _text(entry.metadata))
+    member.start(place, committed.positions)
+    offset = committed.positions.lowest(member.ranges)
+    epoch = entry.leader_epoch if offset == entry.offset else NO_EPOCH
+    metadata = None if entry.metadata is None else committed.metadata.encode(_TEXT, "surrogateescape")
+    return Entry(entry.topic, entry.partition, offset, epoch, metadata)
+
+
+def _idle(member: Member, place: Place, positions: Positions) -> Positions:
+    """Move a member that has done all it got behind what holds nothing for it, or it would hold the base."""
+    at = positions.lowest(member.ranges)
+    if at <= member.delivered.get(place, NO_OFFSET) or positions.highest(member.ranges) != at:
+        return positions
+    after = member.skips(place, at)
+    return positions if after == at else positions.moved(member.ranges, after)
+
+
+def _text(metadata: bytes | None) -> str:
+    return (metadata or b"").decode(_TEXT, "surrogateescape")
