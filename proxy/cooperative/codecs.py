@@ -42,7 +42,7 @@ def decompress(codec: int, payload: Buffer) -> bytes:
     """
     most = min(MOST_BYTES, max(_ALWAYS, _MOST_TIMES * len(payload)))
     try:
-        return _DECOMPRESS[codec](bytes(payload), most)
+        return _DECOMPRESS[codec](payload, most)
     except KeyError:
         raise CodecError(f"codec {codec} is unknown") from None
     except (zlib.error, RuntimeError, zstandard.ZstdError, cramjam.DecompressionError, EOFError) as error:
@@ -54,7 +54,7 @@ def compress(codec: int, payload: bytes) -> bytes:
     return _COMPRESS[codec](payload)
 
 
-def _gunzip(payload: bytes, most: int) -> bytes:
+def _gunzip(payload: Buffer, most: int) -> bytes:
     inflate = zlib.decompressobj(wbits=31)
     out = inflate.decompress(payload, most + 1)
     return _whole(out, most, ended=inflate.eof)
@@ -65,7 +65,7 @@ def _gzip(payload: bytes) -> bytes:
     return deflate.compress(payload) + deflate.flush()
 
 
-def _unlz4(payload: bytes, most: int) -> bytes:
+def _unlz4(payload: Buffer, most: int) -> bytes:
     frame = lz4.frame.LZ4FrameDecompressor()
     out: bytes = frame.decompress(payload, max_length=most + 1)
     return _whole(out, most, ended=frame.eof)
@@ -77,7 +77,7 @@ def _lz4(payload: bytes) -> bytes:
     return frame
 
 
-def _unzstd(payload: bytes, most: int) -> bytes:
+def _unzstd(payload: Buffer, most: int) -> bytes:
     # A frame that is cut off gives fewer bytes. Then the records are found not to be whole.
     frame = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES).stream_reader(payload)
     return _whole(frame.read(most + 1), most, ended=True)
@@ -87,8 +87,8 @@ def _zstd(payload: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=1).compress(payload)
 
 
-def _unsnappy(payload: bytes, most: int) -> bytes:
-    if not payload.startswith(_XERIAL):
+def _unsnappy(payload: Buffer, most: int) -> bytes:
+    if payload[: len(_XERIAL)] != _XERIAL:
         return _unsnappy_raw(payload, most)
     at, parts = len(_XERIAL_HEADER), []
     while at < len(payload):
@@ -102,7 +102,7 @@ def _unsnappy(payload: bytes, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy_raw(payload: bytes, most: int) -> bytes:
+def _unsnappy_raw(payload: Buffer, most: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(payload) > most:
         raise CodecError(_TOO_MUCH)
     return bytes(cramjam.snappy.decompress_raw(payload))
@@ -126,7 +126,7 @@ def _whole(out: bytes, most: int, *, ended: bool) -> bytes:
 
 _TOO_MUCH: Final = "it expands to too much"
 _NAMES: Final = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
-_DECOMPRESS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
+_DECOMPRESS: Final[dict[int, Callable[[Buffer, int], bytes]]] = {
     GZIP: _gunzip,
     SNAPPY: _unsnappy,
     LZ4: _unlz4,

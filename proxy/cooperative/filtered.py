@@ -58,14 +58,14 @@ def split_records(
         BatchError: a batch can't be split. Nothing of it may pass; the text has its offset.
     """
     found = Filtered([LaneRecords() for _ in split.lanes])
+    records = memoryview(records)
     at, size = 0, len(records)
     while at + HEADER_BYTES <= size:
         header = _header(records, at)
         if at + header.size > size:
             break
-        batch = bytes(records[at : at + header.size])
         try:
-            shares = split_batch(batch, header, split, least, recompress=recompress)
+            shares = split_batch(records[at : at + header.size], header, split, least, recompress=recompress)
         except BatchError as error:
             raise BatchError(f"the batch at offset {header.base_offset}: {error}") from None
         for lane, (share, last) in zip(found.lanes, shares, strict=True):
@@ -75,7 +75,7 @@ def split_records(
                 lane.batches.append(share)
                 lane.last_kept, lane.dropped = max(last, lane.last_kept), None
                 lane.records += records_of(share)
-                lane.untouched += share is batch
+                lane.untouched += records_of(share) == header.records
         found.end, found.leader_epoch = header.last_offset + 1, header.leader_epoch
         found.batches += 1
         found.records += header.records
