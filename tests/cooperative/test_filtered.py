@@ -100,6 +100,27 @@ def test_what_holds_nothing_is_skipped() -> None:
     assert scan.after(15) == 15
 
 
+def test_what_holds_nothing_before_a_record_does_not_reach_behind_it() -> None:
+    """A client that goes back: what was learned behind offset 3 says nothing about offset 3 itself."""
+    scan = Scan()
+    lane, found = shares(of(MINE, base=3) + of(OTHER, base=4))
+    scan.learn(3, found, lane)
+    lane, found = shares(of(MINE, base=1) + of(OTHER, base=2))
+    scan.learn(1, found, lane)
+    assert [scan.after(offset) for offset in (2, 3)] == [3, 3]
+
+
+def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
+    scan = Scan()
+    early = batch([Record(1, OTHER)], leader_epoch=5)
+    late = batch([Record(2, OTHER)], leader_epoch=6)
+    lane, found = shares(early + late)
+    scan.learn(1, found, lane)
+    lane, found = shares(early)
+    scan.learn(1, found, lane)
+    assert (scan.after(1), scan.leader_epoch) == (3, 6)
+
+
 @given(
     keys=st.lists(st.sampled_from([MINE, OTHER]), min_size=1, max_size=40),
     sizes=st.lists(st.integers(1, 5), min_size=40, max_size=40),
