@@ -4,6 +4,7 @@ Base offset, last offset delta, both timestamps, attributes, producer and leader
 that stay do so byte for byte: their deltas refer to the header. Count, length and CRC change.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
@@ -99,19 +100,28 @@ def split_batch(
     try:
         if codec:
             body, at = decompress(codec, memoryview(checked)[at:]), 0
-        kept, last = _walk(body, at, header, split, least)
+        keys, ends = _walk(body, at, header, split)
     except CodecError as error:
         raise BatchError(str(error)) from None
     except IndexError:
         raise BatchError(_NOT_WHOLE) from None
+    owners, late = split.owners, header.base_offset < max(least)
+    kept: list[list[bytes]] = [[] for _ in split.lanes]
+    for step, end in zip(split.steps_of(keys), ends, strict=True):
+        owner = owners[step]
+        if owner >= 0 and not (late and _offset(body, at, header) < least[step]):
+            kept[owner].append(body[at:end])
+        at = end
     found: list[tuple[bytes | None, int]] = []
-    for records, offset in zip(kept, last, strict=True):
+    for records in kept:
         if not records:
             found.append((None, -1))
-        elif len(records) == header.records:
-            found.append((bytes(batch), offset))
+            continue
+        if len(records) == header.records:
+            share = bytes(batch)
         else:
-            found.append((_with_records(batch, header, records, codec if recompress else 0), offset))
+            share = _with_records(batch, header, records, codec if recompress else 0)
+        found.append((share, _offset(records[-1], 0, header)))
     return found
 
 
@@ -140,10 +150,8 @@ def _with_records(batch: Buffer, header: Header, records: list[bytes], codec: in
     return b"".join((batch[:8], length, batch[LENGTH_END:_CRC_AT], crc, fields, payload))
 
 
-def _walk(
-    body: bytes, at: int, header: Header, split: Split, least: Sequence[int]
-) -> tuple[list[list[bytes]], list[int]]:
-    """Return the records of each lane, and the offset of the last one of each.
+def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[bytes | int], list[int]]:
+    """Return the key of each record, or the step of one that goes by its offset, and where each ends.
 
     This runs for every record, so varints of one and two bytes are read in place, by comparisons, sums and
     products: CPython has faster instructions for these than for operations on bits.
@@ -151,12 +159,10 @@ def _walk(
     Raises:
         BatchError, IndexError: the records are not whole.
     """
-    base, owners, by_offset, steps = header.base_offset, split.owners, split.by_offset, split.steps
-    kept: list[list[bytes]] = [[] for _ in split.lanes]
-    last = [-1] * len(kept)
-    late = base < max(least)
+    base, by_offset, starts = header.base_offset, split.by_offset, split.starts
+    keys: list[bytes | int] = []
+    ends: list[int] = []
     for _ in range(header.records):
-        begin = at
         length = body[at]
         if length < 0x80:
             at += 1
@@ -170,14 +176,10 @@ def _walk(
         while body[at] >= 0x80:  # timestamp_delta
             at += 1
         at += 1
-        delta = body[at]
-        if delta < 0x80:
+        delta_at = at
+        while body[at] >= 0x80:  # offset_delta
             at += 1
-        elif (more := body[at + 1]) < 0x80:
-            delta += (more - 1) * 0x80
-            at += 2
-        else:
-            delta, at = _varint(body, at)
+        at += 1
         key_size = body[at]
         if key_size < 0x80:
             at += 1
@@ -186,35 +188,43 @@ def _walk(
         if (length | key_size) & 1 or by_offset:
             if length & 1 or (key_size & 1 and key_size != 1) or at > end:
                 raise BatchError(_NOT_WHOLE)
-            step = split.step_of(offset_hash(base + (delta >> 1)))
+            delta, _ = _varint(body, delta_at)
+            keys.append(bisect_right(starts, offset_hash(base + (delta >> 1))) - 1)
         else:
             key_end = at + (key_size >> 1)
             if key_end > end:
                 raise BatchError(_NOT_WHOLE)
-            key = body[at:key_end]
-            try:
-                step = steps[key]
-            except KeyError:
-                step = split.step_of_key(key)
-        owner = owners[step]
-        if owner >= 0 and not (late and base + (delta >> 1) < least[step]):
-            kept[owner].append(body[begin:end])
-            last[owner] = delta
+            keys.append(body[at:key_end])
+        ends.append(end)
         at = end
     if at != len(body):
         raise BatchError(_NOT_WHOLE)
-    return kept, [base + (delta >> 1) for delta in last]
+    return keys, ends
+
+
+def _offset(body: bytes, at: int, header: Header) -> int:
+    """Return the offset of the record at a place."""
+    _, at = _varint(body, at)
+    at += 1  # attributes
+    while body[at] >= 0x80:  # timestamp_delta
+        at += 1
+    delta, _ = _varint(body, at + 1)
+    return header.base_offset + (delta >> 1)
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
     """Read a varint of up to 5 bytes, still in zigzag, and return what follows it."""
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = body[at]
+    value = body[at]
+    if value < 0x80:
+        return value, at + 1
+    if (more := body[at + 1]) < 0x80:  # as the loop has it, in half the time
+        return value + (more - 1) * 0x80, at + 2
+    for shift in range(7, 35, 7):
         at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
+        more = body[at]
+        value += (more - 1) << shift
+        if more < 0x80:
+            return value, at + 1
     raise BatchError(_NOT_WHOLE)
 
 

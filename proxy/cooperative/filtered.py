@@ -61,13 +61,14 @@ def split_records(
     records = memoryview(records)
     at, size = 0, len(records)
     while at + HEADER_BYTES <= size:
-        header = _header(records, at)
-        if at + header.size > size:
-            break
         try:
+            header = read_header(records, at)
+            if at + header.size > size:
+                break
             shares = split_batch(records[at : at + header.size], header, split, least, recompress=recompress)
         except BatchError as error:
-            raise BatchError(f"the batch at offset {header.base_offset}: {error}") from None
+            offset = int.from_bytes(records[at : at + 8], signed=True)
+            raise BatchError(f"the batch at offset {offset}: {error}") from None
         for lane, (share, last) in zip(found.lanes, shares, strict=True):
             if share is None:
                 lane.dropped = header
@@ -83,11 +84,3 @@ def split_records(
     if found.end < 0 and size:
         found.alone = bytes(records[:HEADER_BYTES])
     return found
-
-
-def _header(records: Buffer, at: int) -> Header:
-    offset = int.from_bytes(records[at : at + 8], signed=True)
-    try:
-        return read_header(records, at)
-    except BatchError as error:
-        raise BatchError(f"the batch at offset {offset}: {error}") from None

@@ -8,13 +8,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from proxy.cooperative.key_hash import SPACE, murmur2
+from proxy.cooperative.key_hash import SPACE, murmur2_of
 
 KeyRange: TypeAlias = tuple[int, int]
 KeyRanges: TypeAlias = tuple[KeyRange, ...]
 """Not empty here: no range means all records, which is no matter of a split."""
 NOBODY: Final = -1
-_CACHED_KEYS: Final = 1 << 16
+_CACHED_BYTES: Final = 8 << 20
+_KEY_BYTES: Final = 128
+"""What a key takes in memory beside its bytes."""
 
 
 class RangeError(ValueError):
@@ -35,7 +37,7 @@ class Split:
         RangeError: a range is not within the space, or two overlap.
     """
 
-    __slots__ = ("by_offset", "lanes", "owners", "starts", "steps")
+    __slots__ = ("_room", "_steps", "by_offset", "lanes", "owners", "starts")
 
     def __init__(
         self, lanes: Sequence[KeyRanges], *, by_offset: bool = False, cuts: Iterable[int] = ()
@@ -46,26 +48,43 @@ class Split:
         """The first hash of each step."""
         self.owners: list[int] = []
         """The lane of each step, `NOBODY` without one."""
-        self.steps: dict[bytes, int] = {}
-        """The steps of keys that were looked up lately: to hash a key takes longer than all else."""
-        owned = dict(_steps(lanes))
-        for start in sorted(owned.keys() | set(cuts)):
+        for start, owner in _steps(lanes):
             self.starts.append(start)
-            self.owners.append(owned[start] if start in owned else self.owners[-1])
+            self.owners.append(owner)
+        self._steps: dict[bytes | int, int]
+        """The steps of keys that were looked up lately: to hash a key takes long. And each step itself."""
+        self._room: int
+        """Bytes that may be remembered beside these. Below 0 all are forgotten before the next new key."""
+        self._forget()
 
     def __repr__(self) -> str:
         return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"
 
-    def step_of_key(self, key: bytes) -> int:
-        """Hash a key, remember its step and return it."""
-        if len(self.steps) >= _CACHED_KEYS:
-            self.steps.clear()
-        step = self.steps[key] = self.step_of(murmur2(key))
-        return step
+    def steps_of(self, keys: Sequence[bytes | int]) -> list[int]:
+        """Return the step of each key; one that is given as a step stays it."""
+        try:
+            return [*map(self._steps.__getitem__, keys)]
+        except KeyError:
+            return [*map(self._with({key for key in keys if isinstance(key, bytes)}).__getitem__, keys)]
 
     def step_of(self, hashed: int) -> int:
         """Return the step of a hash."""
         return bisect_right(self.starts, hashed) - 1
+
+    def _with(self, keys: set[bytes]) -> dict[bytes | int, int]:
+        """Return the steps that are known, those of the keys among them."""
+        if self._room < 0:
+            self._forget()
+        steps = self._steps  # another thread may forget them meanwhile
+        unknown = keys - steps.keys()
+        self._room -= sum(map(len, unknown)) + _KEY_BYTES * len(unknown)
+        for key, hashed in murmur2_of(unknown).items():
+            steps[key] = self.step_of(hashed)
+        return steps
+
+    def _forget(self) -> None:
+        self._steps = {step: step for step in range(len(self.starts))}
+        self._room = _CACHED_BYTES
 
 
 def check_ranges(ranges: KeyRanges) -> None:

@@ -5,7 +5,8 @@ from aiokafka.partitioner import murmur2 as theirs  # type: ignore[import-untype
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
+from proxy.cooperative import key_hash
+from proxy.cooperative.key_hash import SPACE, murmur2, murmur2_of, offset_hash
 
 
 @pytest.mark.parametrize(("key", "hashed"), [(b"", 0x106E08D9), (b"21", 0xC5F2F8EC), (b"foobar", 0xD0E47BBE)])
@@ -17,6 +18,19 @@ def test_vectors(key: bytes, hashed: int) -> None:
 @given(st.binary(max_size=70))
 def test_it_is_kafkas(key: bytes) -> None:
     assert murmur2(key) == theirs(key) % SPACE
+
+
+@pytest.mark.parametrize("few", [1, 100])
+@given(keys=st.sets(st.binary(max_size=70), min_size=1, max_size=20))
+def test_many_keys_at_once_have_the_same_hashes(few: int, keys: set[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_hash, "_MANY", few)
+        assert murmur2_of(keys) == {key: theirs(key) % SPACE for key in keys}
+
+
+def test_many_keys_of_all_lengths() -> None:
+    keys = {bytes(range(size)) for size in range(256)}
+    assert murmur2_of(keys) == {key: murmur2(key) for key in keys}
 
 
 @pytest.mark.parametrize(("offset", "hashed"), [(0, 0), (1, 0x9E3779B1), (2, 0x3C6EF362)])

@@ -59,9 +59,9 @@ def test_every_hash_has_one_step(bounds: list[int], hashed: int) -> None:
 
 
 def test_keys_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "_CACHED_KEYS", 3)
+    monkeypatch.setattr(ranges, "_CACHED_BYTES", 2 * ranges._KEY_BYTES)
     split = Split([((0, TOP // 2),), ((TOP // 2 + 1, TOP),)])
     for number in range(10):
-        key = b"%d" % number
-        assert split.step_of_key(key) == split.step_of(murmur2(key))
-        assert len(split.steps) <= 3
+        keys = [b"key", b"%d" % number]
+        assert split.steps_of([*keys, 1, 0]) == [*(split.step_of(murmur2(key)) for key in keys), 1, 0]
+        assert len(split._steps) <= 2 + 3
