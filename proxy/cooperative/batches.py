@@ -19,6 +19,8 @@ from proxy.protocol.primitives import Buffer
 HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12
 """base_offset and batch_length come first; the length counts what follows."""
+MAGIC_AT: Final = 16
+"""In messages of magic 0 and 1 as well."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
 base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of records."""
@@ -58,8 +60,7 @@ def read_header(records: Buffer, at: int) -> Header:
     base, length, epoch, magic, crc, attributes, delta, first, last, _, _, _, count = _HEADER.unpack_from(
         records, at
     )
-    if magic != _MAGIC:
-        raise BatchError(f"magic {magic} is older than Kafka 0.11" if magic < _MAGIC else f"magic {magic}")
+    check_magic(magic)
     if length < HEADER_BYTES - LENGTH_END or delta < 0 or count < 0:
         raise BatchError("its header contradicts itself")
     return Header(base, LENGTH_END + length, epoch, crc, attributes, base + delta, first, last, count)
@@ -68,6 +69,16 @@ def read_header(records: Buffer, at: int) -> Header:
 def records_of(batch: bytes) -> int:
     """Return how many records a batch has."""
     return int.from_bytes(batch[_COUNT_AT:HEADER_BYTES])
+
+
+def check_magic(magic: int) -> None:
+    """Check the format of a batch, or of a message of older Kafka, by the byte at `MAGIC_AT`.
+
+    Raises:
+        BatchError: it is not 2.
+    """
+    if magic != _MAGIC:
+        raise BatchError(f"magic {magic} is older than Kafka 0.11" if magic < _MAGIC else f"magic {magic}")
 
 
 def split_batch(

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from proxy.cooperative.batches import HEADER_BYTES, BatchError, Header, read_header, records_of, split_batch
+from proxy.cooperative.batches import (
+    HEADER_BYTES,
+    MAGIC_AT,
+    BatchError,
+    Header,
+    check_magic,
+    read_header,
+    records_of,
+    split_batch,
+)
 from proxy.cooperative.ranges import Split
 from proxy.protocol.primitives import Buffer
 
@@ -60,8 +69,11 @@ def split_records(
     found = Filtered([LaneRecords() for _ in split.lanes])
     records = memoryview(records)
     at, size = 0, len(records)
-    while at + HEADER_BYTES <= size:
+    while at + MAGIC_AT < size:
         try:
+            check_magic(records[at + MAGIC_AT])
+            if at + HEADER_BYTES > size:
+                break
             header = read_header(records, at)
             if at + header.size > size:
                 break

@@ -1,6 +1,9 @@
 """The records of a response for each lane, and what is skipped after it."""
 
 import pytest
+from aiokafka.record.legacy_records import (  # type: ignore[import-untyped]  # it has no types
+    LegacyRecordBatchBuilder,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +54,7 @@ def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
 
 
 def test_what_can_not_be_split_is_told_with_its_offset() -> None:
+    """Cases 13 and 15. Nothing of the response passes, so the client's offset does not either."""
     damaged = bytearray(of(OTHER, base=4711))
     damaged[-1] ^= 1
     with pytest.raises(BatchError, match=r"^the batch at offset 4711: its CRC is wrong$"):
@@ -58,6 +62,38 @@ def test_what_can_not_be_split_is_told_with_its_offset() -> None:
     damaged[16] = 1
     with pytest.raises(BatchError, match=r"^the batch at offset 4711: magic 1 is older than Kafka 0.11$"):
         shares(of(MINE, base=1) + damaged)
+
+
+@pytest.mark.parametrize("value", [b"", b"v" * 100], ids=["shorter than a header", "longer"])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
+    """Case 15: also where all of it is shorter than the header of a batch, and where it is cut."""
+    builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
+    builder.append(0, 1_700_000_000_000, OTHER, value)
+    old = bytes(builder.build())
+    told = f"^the batch at offset 0: magic {magic} is older than Kafka 0.11$"
+    for cut in range(17, len(old) + 1):
+        with pytest.raises(BatchError, match=told):
+            shares(old[:cut])
+    assert shares(old[:16])[1].alone == old[:16]  # not yet the magic, nor anything of a record
+
+
+def test_transactions_keep_their_markers_and_producers() -> None:
+    """Case 9: committed and aborted ones interleaved. Clients tell them apart by what is kept here."""
+    marker = bytearray(of(b"\0\0\0\1", base=14))
+    marker[22] |= 0x30
+    data = [
+        batch([Record(10, MINE), Record(11, OTHER)], transactional=1, producer=(1, 0, 0)),
+        batch([Record(12, OTHER), Record(13, MINE)], transactional=1, producer=(2, 0, 0)),
+        bytes(marker),
+        batch([Record(15, OTHER)], transactional=1, producer=(1, 0, 2)),
+    ]
+    lane, found = shares(b"".join(data))
+    first, second, control = lane.batches
+    assert [record.offset for record in read(first + second)] == [10, 13]
+    assert (first[21:57], second[21:57]) == (data[0][21:57], data[1][21:57])
+    assert control == marker
+    assert (lane.last_kept, found.end) == (14, 16)
 
 
 @pytest.mark.parametrize(
