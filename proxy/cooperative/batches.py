@@ -28,7 +28,8 @@ _MAGIC: Final = 2
 _CRC_AT: Final = 17
 _CRC_END: Final = 21
 _COUNT_AT: Final = 57
-_CODEC: Final = 0x07
+CODEC: Final = 0x07
+"""The bits of the attributes that have it."""
 _CONTROL: Final = 0x20
 
 
@@ -106,7 +107,7 @@ def split_batch(
     checked = bytes(batch[_CRC_END:])
     if google_crc32c.value(checked) != header.crc:
         raise BatchError("its CRC is wrong")
-    codec = header.attributes & _CODEC
+    codec = header.attributes & CODEC
     body, at = checked, HEADER_BYTES - _CRC_END
     try:
         if codec:
@@ -154,7 +155,7 @@ def _with_records(batch: Buffer, header: Header, records: list[bytes], codec: in
     payload = b"".join(records)
     if codec:
         payload = compress(codec, payload)
-    attributes = (header.attributes & ~_CODEC | codec) & 0xFFFF
+    attributes = (header.attributes & ~CODEC | codec) & 0xFFFF
     fields = b"".join((attributes.to_bytes(2), batch[_CRC_END + 2 : _COUNT_AT], len(records).to_bytes(4)))
     length = (HEADER_BYTES - LENGTH_END + len(payload)).to_bytes(4)
     crc = google_crc32c.extend(google_crc32c.value(fields), payload).to_bytes(4)
