@@ -95,15 +95,15 @@ def split_batch(
         recompress: with the batch's codec; else without any.
 
     Returns:
-        For each lane its batch, and the offset of its last record. The batch has the very bytes that came
-        where all records pass, or where it has none or is a control batch; it is None, with -1, if none
+        For each lane its batch, and the offset of its last record, -1 without one. The batch has the very
+        bytes that came where all records pass, or where it has none or is a control batch; it is None if none
         passes.
 
     Raises:
         BatchError: the bytes are damaged, or expand to too much.
     """
     if header.attributes & _CONTROL or not header.records:
-        return [(bytes(batch), header.last_offset)] * len(split.lanes)
+        return [(bytes(batch), -1)] * len(split.lanes)
     checked = bytes(batch[_CRC_END:])
     if google_crc32c.value(checked) != header.crc:
         raise BatchError("its CRC is wrong")

@@ -48,9 +48,10 @@ class Split:
         """The first hash of each step."""
         self.owners: list[int] = []
         """The lane of each step, `NOBODY` without one."""
-        for start, owner in _steps(lanes):
+        owned = dict(_steps(lanes))
+        for start in sorted(owned.keys() | set(cuts)):
             self.starts.append(start)
-            self.owners.append(owner)
+            self.owners.append(owned[start] if start in owned else self.owners[-1])
         self._steps: dict[bytes | int, int]
         """The steps of keys that were looked up lately: to hash a key takes long. And each step itself."""
         self._room: int
