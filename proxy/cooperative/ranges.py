@@ -14,7 +14,8 @@ KeyRange: TypeAlias = tuple[int, int]
 KeyRanges: TypeAlias = tuple[KeyRange, ...]
 """Not empty here: no range means all records, which is no matter of a split."""
 NOBODY: Final = -1
-_CACHED_BYTES: Final = 8 << 20
+_CACHED_BYTES: Final = 1 << 20
+"""A member has a split of each partition, and may have a thousand of these."""
 _KEY_BYTES: Final = 128
 """What a key takes in memory beside its bytes."""
 
