@@ -1,0 +1,371 @@
+"""A client with a lane: what is refused, what waits, and whose turn it is to commit."""
+
+from functools import partial
+
+import pytest
+
+from proxy.cooperative.members import Members
+from proxy.cooperative.offsets import (
+    Entry,
+    read_answered,
+    read_commit,
+    read_fetched_offsets,
+    read_offset_fetch,
+)
+from proxy.cooperative.positions import read_committed
+from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
+from proxy.core.member_side import MAX_HELD, MAX_READ, MemberSide
+from tests.cooperative.batch import Record, batch
+from tests.model.broker import ModelBroker
+from tests.model.gate import Gate, framed, unframed
+from tests.model.wire import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    decode_request,
+    decode_response,
+    encode_request,
+)
+
+ALL = "x.kr-0-ffffffff"
+LOW, HIGH = "x.kr-0-7fffffff", "x.kr-80000000-ffffffff"
+TOPIC = b"orders"
+WAIT_MS = 500
+
+
+class Shared:
+    """Connections of one gateway."""
+
+    def __init__(self) -> None:
+        self.members = Members(["billing"])
+        self.woken: list[float] = []
+
+    def connection(self) -> Connection:
+        made = Connection(
+            sessions=SessionLimits(max_sessions=0),
+            resolve=None,
+            host="h",
+            member_side=partial(MemberSide, self.members),
+        )
+        self.alarms: list[float] = []
+        made.attach(lambda: self.woken.append(1), self.alarms.append)
+        return made
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return Shared()
+
+
+def fetch(client_id: str, version: int = 11, offset: int = 0, session: tuple[int, int] = (0, -1)) -> bytes:
+    return framed(
+        encode_request(
+            FetchRequest(
+                version=version,
+                client_id=client_id,
+                max_wait_ms=WAIT_MS,
+                session_id=session[0],
+                session_epoch=session[1],
+                topics=(
+                    FetchTopic(
+                        topic=TOPIC.decode(),
+                        partitions=(
+                            FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20),
+                        ),
+                    ),
+                ),
+            )
+        )
+    )
+
+
+def header(key: int, version: int, client_id: str, correlation: int = 7) -> bytes:
+    name = client_id.encode()
+    return key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4) + len(name).to_bytes(2) + name
+
+
+def string(text: bytes) -> bytes:
+    return len(text).to_bytes(2) + text
+
+
+def commit(client_id: str, offset: int, group: bytes = b"billing", correlation: int = 7) -> bytes:
+    """OffsetCommit v3, which has retention_time_ms."""
+    entries = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4)
+    entries += bytes(4) + offset.to_bytes(8) + string(b"")
+    body = string(group) + (5).to_bytes(4) + string(b"m") + (-1).to_bytes(8, signed=True) + entries
+    return framed(header(8, 3, client_id, correlation) + body)
+
+
+def sent(connection: Connection) -> list[bytes]:
+    """What the broker gets, whole frames with their lengths."""
+    return list(map(framed, unframed(b"".join(connection.drain_broker()))))
+
+
+def got(connection: Connection) -> list[bytes]:
+    return list(map(framed, unframed(b"".join(connection.drain_client()))))
+
+
+def offsets(request: bytes, offset: int, metadata: bytes = b"") -> bytes:
+    """The response to the gateway's OffsetFetch v2."""
+    asked = read_offset_fetch(request)
+    assert [each.group for each in asked.groups] == [b"billing"]
+    body = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
+    body += offset.to_bytes(8, signed=True) + string(metadata) + bytes(2) + bytes(2)
+    return framed(request[8:12] + body)
+
+
+def committed(request: bytes, error: int = 0) -> bytes:
+    """The response to an OffsetCommit v3."""
+    body = bytes(4) + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4) + error.to_bytes(2)
+    return framed(request[8:12] + body)
+
+
+def entry(request: bytes) -> Entry:
+    (found,) = read_commit(request).entries
+    return found
+
+
+# Who has a lane
+
+
+def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None:
+    one = shared.connection()
+    frame = fetch("plain", 13, session=(5, 3))
+    for at in range(len(frame)):
+        one.receive_client(frame[at : at + 1], 1.0)
+    assert b"".join(one.drain_broker()) == frame
+    assert one.client_id == "plain"
+
+
+def test_bytes_of_another_protocol_are_passed_on() -> None:
+    one = Connection(
+        sessions=SessionLimits(max_sessions=0),
+        resolve=None,
+        foreign=True,
+        member_side=partial(MemberSide, Members(["g"])),
+    )
+    one.receive_client(b"GET / HTTP/1.1\r\n\r\n", 1.0)
+    assert b"".join(one.drain_broker()) == b"GET / HTTP/1.1\r\n\r\n"
+    assert one.wire
+
+
+def test_the_broker_gets_the_clients_own_id(shared: Shared) -> None:
+    one = shared.connection()
+    body = b"abc"
+    one.receive_client(framed(header(3, 1, ALL) + body) + framed(header(3, 1, ALL, 8) + body), 1.0)
+    assert sent(one) == [framed(header(3, 1, "x") + body), framed(header(3, 1, "x", 8) + body)]
+    assert one.client_id in {"", "x"}
+
+
+def test_another_client_id_on_the_same_connection_ends_it(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(framed(header(3, 1, LOW)) + framed(header(3, 1, HIGH)), 1.0)
+    assert one.fault is not None
+    assert "another client.id" in one.fault.reason
+
+
+@pytest.mark.parametrize(("key", "version"), [(1, 3), (1, 13), (8, 1), (8, 10), (9, 0), (9, 10)], ids=str)
+def test_a_version_that_is_not_offered_ends_the_connection(shared: Shared, key: int, version: int) -> None:
+    one = shared.connection()
+    one.receive_client(framed(header(key, version, LOW)), 1.0)
+    assert one.fault is not None
+    assert f"v{version}, which is not offered to a lane" in one.fault.reason
+    assert one.drain_broker() == []
+
+
+def test_what_is_too_large_to_be_read_does_not_pass(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client((MAX_READ + 1).to_bytes(4) + header(1, 11, LOW), 1.0)
+    assert one.fault is not None
+    assert one.drain_broker() == []
+
+
+def test_api_versions_offers_what_is_read(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(framed(header(18, 0, LOW)), 1.0)
+    (request,) = sent(one)
+    ranges = [(1, 4, 17), (8, 2, 10), (9, 1, 10), (3, 0, 13)]
+    body = bytes(2) + len(ranges).to_bytes(4)
+    body += b"".join(b"".join(number.to_bytes(2) for number in each) for each in ranges)
+    one.receive_broker(framed(request[8:12] + body), 1.0)
+    (response,) = got(one)
+    assert response[14:] == b"".join(
+        b"".join(number.to_bytes(2) for number in each)
+        for each in [(1, 4, 12), (8, 2, 9), (9, 1, 9), (3, 0, 13)]
+    )
+
+
+# Fetches
+
+
+def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(fetch("x.kr-9-1"), 1.0)
+    assert shared.alarms == [1.5]
+    assert (one.drain_client(), one.drain_broker(), one.busy) == ([], [], True)
+    one.tick(1.4)
+    assert one.drain_client() == []
+    one.tick(1.5)
+    (response,) = got(one)
+    (data,) = decode_response(response[4:], 11).topics[0].partitions
+    assert (data.error_code, data.records) == (42, b"")
+    assert not one.busy
+    assert shared.members.tally.refused == {42: 1}
+
+
+def test_a_session_of_the_clients_own_does_not_exist(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(fetch(LOW, 12, session=(9, 4)), 1.0)
+    (response,) = got(one)
+    assert decode_response(response[4:], 12).error_code == 70
+    one.receive_client(fetch(LOW, 12, session=(0, 0)), 1.0)
+    (request,) = sent(one)
+    asked = decode_request(request[4:])
+    assert (asked.session_id, asked.session_epoch, asked.client_id) == (0, -1, "x")
+
+
+@pytest.fixture
+def broker() -> ModelBroker:
+    broker = ModelBroker(release="4.3.0", slots=100, seed=1)
+    broker.create_topic(TOPIC.decode(), 1)
+    return broker
+
+
+def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: ModelBroker) -> None:
+    """Case 13: error 44, when the client has waited; the offset stays."""
+    data = bytearray(batch([Record(0, b"21"), Record(1, b"foobar")]))
+    data[-1] ^= 1
+    broker.topics[TOPIC.decode()].partitions[0].append(bytes(data), count=2)
+    one = shared.connection()
+    gate = Gate(one, broker)
+    one.receive_client(fetch(LOW), 1.0)
+    assert one.drain_client() == []
+    gate._response(1.0)
+    assert one.drain_client() == []
+    assert shared.alarms == [1.5]
+    one.tick(1.5)
+    (response,) = got(one)
+    (entry,) = decode_response(response[4:], 11).topics[0].partitions
+    assert (entry.error_code, entry.records, entry.high_watermark) == (44, b"", 2)
+
+
+def test_what_follows_a_fetch_waits_for_its_response(shared: Shared, broker: ModelBroker) -> None:
+    one = shared.connection()
+    one.receive_client(fetch(LOW) + framed(header(3, 1, LOW, 9)), 1.0)
+    assert len(sent(one)) == 1
+    one.receive_client(framed(header(3, 1, LOW, 10) + bytes(MAX_HELD)), 1.0)
+    assert not one.reads_client
+
+
+# Commits
+
+
+def test_commits_of_another_group_are_refused(shared: Shared) -> None:
+    one = shared.connection()
+    request = commit(LOW, 5, b"other")
+    one.receive_client(request, 1.0)
+    assert one.drain_broker() == []
+    (response,) = got(one)
+    assert [each.error_code for each in read_answered(response, read_commit(request))] == [35]
+
+
+def test_the_first_commit_asks_what_kafka_has(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(commit(LOW, 50), 1.0)
+    (asked,) = sent(one)
+    one.receive_broker(offsets(asked, 30), 1.0)
+    (request,) = sent(one)
+    said = entry(request)
+    assert said.offset == 30
+    positions = read_committed(said.offset, (said.metadata or b"").decode()).positions
+    assert (positions.at(0), positions.at(1 << 31)) == (50, 30)
+    one.receive_broker(committed(request), 1.0)
+    assert got(one) == [committed(request)]
+    one.receive_client(commit(LOW, 60), 1.0)
+    (request,) = sent(one)  # it is known now
+    positions = read_committed(30, (entry(request).metadata or b"").decode()).positions
+    assert positions.at(0) == 60
+
+
+@pytest.mark.parametrize("error", [22, 25, 16])
+def test_a_commit_that_the_broker_refuses_changes_nothing(shared: Shared, error: int) -> None:
+    """Case 26."""
+    one = shared.connection()
+    one.receive_client(commit(LOW, 50), 1.0)
+    one.receive_broker(offsets(sent(one)[0], 30), 1.0)
+    (request,) = sent(one)
+    one.receive_broker(committed(request, error), 1.0)
+    (response,) = got(one)
+    assert response == committed(request, error)
+    one.receive_client(commit(LOW, 40), 1.0)
+    positions = read_committed(30, (entry(sent(one)[0]).metadata or b"").decode()).positions
+    assert (positions.at(0), positions.base) == (40, 30)
+
+
+def test_a_map_that_the_broker_has_no_room_for_is_left_out(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(commit(LOW, 50), 1.0)
+    one.receive_broker(offsets(sent(one)[0], 30), 1.0)
+    (request,) = sent(one)
+    one.receive_broker(committed(request, 12), 1.0)
+    assert one.drain_client() == []
+    (request,) = sent(one)
+    assert (entry(request).offset, entry(request).metadata) == (30, b"")
+    one.receive_broker(committed(request), 1.0)
+    assert got(one) == [committed(request)]
+
+
+def test_one_commits_at_a_time(shared: Shared) -> None:
+    low, high = shared.connection(), shared.connection()
+    low.receive_client(commit(LOW, 50), 1.0)
+    high.receive_client(commit(HIGH, 70), 1.0)
+    assert high.drain_broker() == []
+    low.receive_broker(offsets(sent(low)[0], 30), 1.0)
+    (request,) = sent(low)
+    low.receive_broker(committed(request), 1.0)
+    assert shared.woken == [1]
+    (request,) = sent(high)
+    said = entry(request)
+    assert said.offset == 50
+    assert read_committed(50, (said.metadata or b"").decode()).positions.at(1 << 31) == 70
+
+
+@pytest.mark.parametrize("ends", ["with a commit", "in the queue", "closing"])
+def test_a_member_that_leaves_holds_up_nobody(shared: Shared, ends: str) -> None:
+    low, high, third = shared.connection(), shared.connection(), shared.connection()
+    low.receive_client(commit(LOW, 50), 1.0)
+    high.receive_client(commit(HIGH, 70), 1.0)
+    third.receive_client(commit(LOW, 90), 1.0)
+    first = sent(low)
+    if ends == "with a commit":
+        low.ended()
+        assert len(sent(high)) == 1
+        return
+    if ends == "closing":
+        high.close_session(1.0)
+        assert high.done
+    else:
+        high.ended()
+    low.receive_broker(offsets(first[0], 30), 1.0)
+    low.receive_broker(committed(sent(low)[0]), 1.0)
+    assert len(sent(third)) == 1
+
+
+def test_the_member_is_told_its_own_offset(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(commit(LOW, 50), 1.0)
+    one.receive_broker(offsets(sent(one)[0], 30), 1.0)
+    (request,) = sent(one)
+    stored = entry(request).metadata or b""
+    one.receive_broker(committed(request), 1.0)
+    got(one)
+    body = string(b"billing") + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
+    for client_id, own in ((LOW, 50), (HIGH, 30)):
+        asks = shared.connection()
+        asks.receive_client(framed(header(9, 2, client_id) + body), 1.0)
+        (request,) = sent(asks)
+        asks.receive_broker(offsets(request, 30, stored), 1.0)
+        (response,) = got(asks)
+        ((said,),) = [each.entries for each in read_fetched_offsets(response, 2).groups]
+        assert (said.offset, said.metadata) == (own, b"")
