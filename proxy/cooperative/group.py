@@ -77,6 +77,10 @@ class Group:
         """Whether Kafka has to be asked before a commit, for what it has of some partition."""
         return any((entry.topic, entry.partition) not in self.positions for entry in commit.entries)
 
+    def shares(self, member: Member, commit: Commit) -> bool:
+        """Whether a member commits for key ranges of some partition."""
+        return any(member.ranges((entry.topic, entry.partition)) is not None for entry in commit.entries)
+
     def learn(self, entries: Iterable[Entry]) -> int:
         """Note what Kafka has of partitions; return the first error among them, 0 if there is none."""
         if len(self.positions) > MAX_PARTITIONS:
@@ -106,11 +110,14 @@ class Group:
         found: dict[Place, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition
+            ranges = member.ranges(place)
+            if ranges is None:
+                continue
             before = found.get(place) or self.positions[place]
-            after = before.moved(member.ranges, member.skips(place, entry.offset))
+            after = before.moved(ranges, member.skips(place, entry.offset))
             started = member.started.get(place)
-            if started is not None and entry.offset >= started.lowest(member.ranges):
-                after = after.at_least(started, member.ranges)
+            if started is not None and entry.offset >= started.lowest(ranges):
+                after = after.at_least(started, ranges)
             for other in self.members:
                 if other is not member:
                     after = _idle(other, place, after)
@@ -134,7 +141,10 @@ def with_positions(commit: Commit, moved: dict[Place, Positions], *, maps: bool 
     """
     entries = []
     for entry in commit.entries:
-        positions, own = moved[entry.topic, entry.partition], _text(entry.metadata)
+        positions, own = moved.get((entry.topic, entry.partition)), _text(entry.metadata)
+        if positions is None:
+            entries.append(entry)
+            continue
         base = positions.base
         metadata = committed_metadata(positions, own) if maps else own
         epoch = entry.leader_epoch if base == entry.offset else NO_EPOCH
@@ -150,11 +160,12 @@ def own_offset(member: Member, entry: Entry) -> Entry:
     """
     place = entry.topic, entry.partition
     member.start(place, None)
-    if entry.error_code or entry.offset == NO_OFFSET:
+    ranges = member.ranges(place)
+    if entry.error_code or entry.offset == NO_OFFSET or ranges is None:
         return entry
     committed = read_committed(entry.offset, _text(entry.metadata))
     member.start(place, committed.positions)
-    offset = committed.positions.lowest(member.ranges)
+    offset = committed.positions.lowest(ranges)
     epoch = entry.leader_epoch if offset == entry.offset else NO_EPOCH
     metadata = None if entry.metadata is None else committed.metadata.encode(_TEXT, "surrogateescape")
     return Entry(entry.topic, entry.partition, offset, epoch, metadata)
@@ -162,11 +173,14 @@ def own_offset(member: Member, entry: Entry) -> Entry:
 
 def _idle(member: Member, place: Place, positions: Positions) -> Positions:
     """Move a member that has done all it got behind what holds nothing for it, or it would hold the base."""
-    at = positions.lowest(member.ranges)
-    if at <= member.delivered.get(place, NO_OFFSET) or positions.highest(member.ranges) != at:
+    ranges = member.ranges(place)
+    if ranges is None:
+        return positions
+    at = positions.lowest(ranges)
+    if at <= member.delivered.get(place, NO_OFFSET) or positions.highest(ranges) != at:
         return positions
     after = member.skips(place, at)
-    return positions if after == at else positions.moved(member.ranges, after)
+    return positions if after == at else positions.moved(ranges, after)
 
 
 def _text(metadata: bytes | None) -> str:

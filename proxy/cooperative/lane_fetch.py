@@ -66,6 +66,7 @@ class LaneFetch:
     __slots__ = (
         "_asked",
         "_began",
+        "_epoch",
         "_fetch",
         "_kept",
         "_member",
@@ -81,6 +82,7 @@ class LaneFetch:
             raise Malformed(f"a fetch that is not a plain consumer's: {fetch.not_plain}")
         self._member = member
         self._began = now
+        self._epoch = member.epoch
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
         """When the member is to have a response at the latest, in seconds."""
         self._scanned = 0
@@ -151,7 +153,7 @@ class LaneFetch:
         self._scanned += walk.record_bytes
         tally.upstream_bytes += walk.record_bytes
         self._kept, self._refused = last, False
-        edits = [*self._filtered(frame, walk), *self._placeholders(walk)]
+        edits = [*self._filtered(frame, walk, now), *self._placeholders(walk)]
         edits.sort(key=itemgetter(0))
         view, at = memoryview(frame), LENGTH_BYTES
         pieces: list[Buffer] = []
@@ -161,19 +163,28 @@ class LaneFetch:
         pieces.append(view[at:])
         return self._verdict(walk, now), [sum(map(len, pieces)).to_bytes(4), *pieces]
 
-    def _filtered(self, frame: bytes, walk: FetchResponseWalk) -> Iterator[_Edit]:
+    def _filtered(self, frame: bytes, walk: FetchResponseWalk, now: float) -> Iterator[_Edit]:
         """Yield what changes in entries that have records, or an error."""
         member, view = self._member, memoryview(frame)
         spans = iter(walk.record_spans or ())
+        gets = member.gets(self._epoch, now)
         for entry in walk.entries:
             self._kept = self._kept or bool(entry.error_code) or entry.redirects
             if not entry.records:
                 continue
             start, end = next(spans)
             begin = start - len(self._length(end - start))
-            offset = self._offset(entry)
+            offset, place = self._offset(entry), (entry.key, entry.partition)
+            if not gets and member.ranges(place) is not None:
+                self._refused = True
+                yield begin, end, [self._length(0)]
+                continue
+            split = member.lane(place, offset)
+            if split is None:
+                self._kept = True
+                continue
             try:
-                found = split_records(view[start:end], *member.lane((entry.key, entry.partition), offset))
+                found = split_records(view[start:end], *split)
             except BatchError:
                 self._refused = True
                 member.tally.refused[_UNSPLIT] += 1
@@ -186,7 +197,7 @@ class LaneFetch:
             scan.learn(offset, found, lane)
             member.tally.count(found, lane)
             if lane.last_kept >= 0:
-                member.delivered[entry.key, entry.partition] = lane.last_kept
+                member.delivered[place] = lane.last_kept
             batches = [*lane.batches, found.alone] if found.alone else lane.batches
             self._kept = self._kept or bool(batches)
             if empty := self._placeholder(scan, max(offset, lane.last_kept + 1)):

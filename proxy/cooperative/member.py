@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from proxy.cooperative.filtered import Filtered, LaneRecords
+from proxy.cooperative.plan import FULL, Lanes
 from proxy.cooperative.positions import Place, Positions
 from proxy.cooperative.ranges import KeyRanges, Split
 from proxy.cooperative.scan import Scan
@@ -39,18 +40,38 @@ class FilterTally:
 
 
 class Member:
-    """A client with a lane.
+    """A client with a lane: one that it declares, for every partition, or those that its group gives it.
 
     Args:
-        ranges: its key ranges, on every partition that it fetches.
         tally: that of the process.
+        declared: its key ranges on every partition that it fetches; None: it is a member of a group.
     """
 
-    __slots__ = ("_splits", "delivered", "first", "ranges", "scans", "split", "started", "tally")
+    __slots__ = (
+        "_splits",
+        "declared",
+        "delivered",
+        "epoch",
+        "expires_at",
+        "first",
+        "frozen",
+        "lanes",
+        "scans",
+        "session_seconds",
+        "started",
+        "tally",
+    )
 
-    def __init__(self, ranges: KeyRanges, tally: FilterTally) -> None:
-        self.ranges = ranges
-        self.split = Split([ranges])
+    def __init__(self, tally: FilterTally, declared: KeyRanges | None = None) -> None:
+        self.declared = declared
+        self.lanes: Lanes = {}
+        """Of its group, since it has synced."""
+        self.epoch = 0
+        """Changes with the lanes: what was asked for before is for nobody."""
+        self.frozen = False
+        """The group has gone on without it, or may have: it gets nothing until it has synced."""
+        self.session_seconds = self.expires_at = 0.0
+        """The session timeout of its group, and when that is over."""
         self.scans: dict[bytes, dict[int, Scan]] = {}
         """By topic and partition. A topic is named as in the fetch."""
         self.first: dict[Place, int] = {}
@@ -60,12 +81,49 @@ class Member:
         self.started: dict[Place, Positions] = {}
         """How far each hash was done when the member was told its offset. What lies before was another
         member's, which may have got further than this one begins."""
-        self._splits: dict[Place, Split] = {}
-        """Split at the steps of these as well."""
+        self._splits: dict[Place | None, Split] = {}
+        """By partition, split at the steps of these as well; None: all partitions, as declared."""
         self.tally = tally
 
     def __repr__(self) -> str:
-        return f"<Member ranges={self.ranges}>"
+        return f"<Member declared={self.declared} lanes={len(self.lanes)} frozen={self.frozen}>"
+
+    # Its group
+
+    def joins(self, session_seconds: float) -> None:
+        """Note that it joins: until it has synced it gets nothing."""
+        self.session_seconds = session_seconds
+        self.freeze()
+
+    def freeze(self) -> None:
+        """Give it nothing of what it shares until it has synced."""
+        self.frozen = True
+        self.epoch += 1
+
+    def synced(self, lanes: Lanes, now: float) -> None:
+        """Give it lanes."""
+        self.lanes = lanes
+        self.frozen = False
+        self.epoch += 1
+        for known in (self.scans, self.first, self.delivered, self.started, self._splits):
+            known.clear()
+        self.beats(now)
+
+    def beats(self, now: float) -> None:
+        """Note that the group knows it."""
+        self.expires_at = now + self.session_seconds
+
+    def gets(self, epoch: int, now: float) -> bool:
+        """Whether it gets what it asked for when its lanes were those of `epoch`."""
+        if self.declared is None and now > self.expires_at:
+            return False  # others may have its lanes already
+        return not self.frozen and epoch == self.epoch
+
+    # Its lanes
+
+    def ranges(self, place: Place) -> KeyRanges | None:
+        """Return its key ranges of a partition; None: all records are its own business."""
+        return self.declared or self.lanes.get(place)
 
     def scan(self, topic: bytes, partition: int) -> Scan:
         """Return what was scanned of a partition; it is kept from now on."""
@@ -81,24 +139,34 @@ class Member:
             self.first[place] = offset
             if len(self.first) > MAX_PARTITIONS:
                 raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")
-        started = self.started.get(place)
-        if started is not None and offset < started.lowest(self.ranges):
+        started, ranges = self.started.get(place), self.ranges(place)
+        if started is not None and ranges is not None and offset < started.lowest(ranges):
             self.start(place, None)  # the application reads again what was done
 
     def start(self, place: Place, positions: Positions | None) -> None:
         """Note how far each hash of a partition is done; None: all from the member's offset on may come."""
         self._splits.pop(place, None)
         self.started.pop(place, None)
-        if positions is not None and positions.lowest(self.ranges) != positions.highest(self.ranges):
+        ranges = self.ranges(place)
+        if positions is None or ranges is None:
+            return
+        if positions.lowest(ranges) != positions.highest(ranges):
             self.started[place] = positions
-            self._splits[place] = Split([self.ranges], cuts=positions.starts)
 
-    def lane(self, place: Place, offset: int) -> tuple[Split, list[int]]:
-        """Return how a partition is split for the member, and for each step the lowest offset that passes."""
-        started = self.started.get(place)
+    def lane(self, place: Place, offset: int) -> tuple[Split, list[int]] | None:
+        """Return how a partition is split for the member, and for each step the lowest offset that passes.
+
+        None: all records pass, as they came.
+        """
+        ranges, started = self.ranges(place), self.started.get(place)
+        if ranges is None or (ranges == FULL and started is None):
+            return None
+        key = place if self.declared is None or started is not None else None
+        split = self._splits.get(key)
+        if split is None:
+            split = self._splits[key] = Split([ranges], cuts=() if started is None else started.starts)
         if started is None:
-            return self.split, [offset] * len(self.split.starts)
-        split = self._splits[place]
+            return split, [offset] * len(split.starts)
         return split, [max(offset, started.at(start)) for start in split.starts]
 
     def skips(self, place: Place, offset: int) -> int:

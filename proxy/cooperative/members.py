@@ -22,14 +22,16 @@ class Members:
 
     Args:
         groups: the names of the groups whose members commit for themselves.
+        gateway: tells this process from all others.
     """
 
-    __slots__ = ("_groups", "_members", "tally")
+    __slots__ = ("_groups", "_members", "gateway", "tally")
 
-    def __init__(self, groups: Iterable[str]) -> None:
+    def __init__(self, groups: Iterable[str], gateway: bytes = b"") -> None:
         self._groups = {name.encode(): Group(name) for name in groups}
         self._members: OrderedDict[tuple[str, bytes], Member] = OrderedDict()
         self.tally = FilterTally()
+        self.gateway = gateway
 
     def __repr__(self) -> str:
         return f"<Members {len(self._members)}>"
@@ -59,8 +61,28 @@ class Members:
         key = host, client_id
         member = self._members.get(key)
         if member is None:
-            member = self._members[key] = Member(found.ranges, self.tally)
-            if len(self._members) > MAX_MEMBERS:
-                self._members.popitem(last=False)
+            member = self._new(key, Member(self.tally, found.ranges))
         self._members.move_to_end(key)
         return found, member
+
+    def joins(self, host: str, client_id: bytes) -> Member:
+        """Return the member that a client is which joins a group."""
+        key = host, client_id
+        return self._members.get(key) or self._new(key, Member(self.tally))
+
+    def known(self, host: str, client_id: bytes) -> Member | None:
+        """Return the member that a client is, None if it has no lane."""
+        return self._members.get((host, client_id))
+
+    def leaves(self, host: str, client_id: bytes) -> None:
+        """Note that a client is a member of no group any more."""
+        member = self._members.pop((host, client_id), None)
+        if member is not None:
+            member.freeze()
+
+    def _new(self, key: tuple[str, bytes], member: Member) -> Member:
+        self._members[key] = member
+        if len(self._members) > MAX_MEMBERS:
+            _, oldest = self._members.popitem(last=False)
+            oldest.freeze()
+        return member

@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from proxy.cooperative.fields import Reader, Writer, framed
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -18,21 +19,7 @@ from proxy.protocol.api import (
     request_header,
     response_header,
 )
-from proxy.protocol.primitives import (
-    NO_TAGS,
-    Malformed,
-    encode_compact_count,
-    encode_compact_string,
-    encode_count,
-    encode_string,
-    read_compact_count,
-    read_compact_string,
-    read_count,
-    read_int16,
-    read_int32,
-    read_string,
-    read_tags,
-)
+from proxy.protocol.primitives import NO_TAGS, encode_string
 
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
@@ -71,21 +58,21 @@ class Commit:
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
         """Return the request with other entries."""
-        writer = _Writer(self.api_key, self.version)
-        writer.entries(entries, _committed)
+        writer = Writer(self.api_key, self.version)
+        _write(writer, entries, _committed)
         writer.tags()
-        return _framed(self.frame[LENGTH_BYTES : self.topics_at] + writer.content)
+        return framed(self.frame[LENGTH_BYTES : self.topics_at] + writer.content)
 
     def response(self, errors: Sequence[int]) -> bytes:
         """Return the response that has an error code for each entry, in their order."""
-        writer = _Writer(self.api_key, self.version)
+        writer = Writer(self.api_key, self.version)
         if self.api_key == ApiKey.TXN_OFFSET_COMMIT or self.version >= _THROTTLED_SINCE:
             writer.content += bytes(4)
         said = [replace(entry, error_code=error) for entry, error in zip(self.entries, errors, strict=True)]
-        writer.entries(said, _answered)
+        _write(writer, said, _answered)
         writer.tags()
         head = self.frame[REQUEST_CORRELATION_ID] + (NO_TAGS if writer.flexible else b"")
-        return _framed(head + writer.content)
+        return framed(head + writer.content)
 
 
 _THROTTLED_SINCE: Final = 3
@@ -99,7 +86,7 @@ def read_commit(frame: bytes) -> Commit:
         ProtocolError: it is none.
     """
     api_key, version, _, _, body = request_header(frame, LENGTH_BYTES)
-    reader = _Reader(frame, body, api_key, version)
+    reader = Reader(frame, body, api_key, version)
     generation, member_id = NO_EPOCH, b""
     if api_key == ApiKey.OFFSET_COMMIT:
         group = reader.string()
@@ -139,7 +126,7 @@ def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
         ProtocolError: it is none.
     """
     _, body = response_header(frame, LENGTH_BYTES, commit.api_key, commit.version)
-    reader = _Reader(frame, body, commit.api_key, commit.version)
+    reader = Reader(frame, body, commit.api_key, commit.version)
     if commit.version >= _THROTTLED_SINCE:
         reader.skip(4)
     found: list[Entry] = []
@@ -154,14 +141,14 @@ def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
     return found
 
 
-def _committed(writer: "_Writer", entry: Entry) -> None:
+def _committed(writer: Writer, entry: Entry) -> None:
     writer.content += entry.partition.to_bytes(4) + entry.offset.to_bytes(8, signed=True)
     if writer.version >= (6 if writer.api_key == ApiKey.OFFSET_COMMIT else 2):
         writer.content += entry.leader_epoch.to_bytes(4, signed=True)
     writer.string(entry.metadata)
 
 
-def _answered(writer: "_Writer", entry: Entry) -> None:
+def _answered(writer: Writer, entry: Entry) -> None:
     writer.content += entry.partition.to_bytes(4) + entry.error_code.to_bytes(2, signed=True)
 
 
@@ -198,7 +185,7 @@ def read_offset_fetch(frame: bytes) -> OffsetFetch:
         ProtocolError: it is none.
     """
     api_key, version, _, _, body = request_header(frame, LENGTH_BYTES)
-    reader = _Reader(frame, body, api_key, version)
+    reader = Reader(frame, body, api_key, version)
     found = OffsetFetch(frame, version)
     for _ in range((reader.count() or 0) if version >= GROUPS_SINCE else 1):
         group = reader.string()
@@ -234,20 +221,20 @@ class FetchedOffsets:
 
     def with_groups(self, groups: Iterable[FetchedGroup]) -> bytes:
         """Return the response with other entries."""
-        writer = _Writer(int(ApiKey.OFFSET_FETCH), self.version)
+        writer = Writer(int(ApiKey.OFFSET_FETCH), self.version)
         said = list(groups)
         if self.version >= GROUPS_SINCE:
             writer.count(len(said))
         for group in said:
             if self.version >= GROUPS_SINCE:
                 writer.string(group.group)
-            writer.entries(group.entries, _fetched)
+            _write(writer, group.entries, _fetched)
             if self.version >= 2:
                 writer.content += group.error_code.to_bytes(2, signed=True)
             if self.version >= GROUPS_SINCE:
                 writer.tags()
         writer.tags()
-        return _framed(self.frame[LENGTH_BYTES : self.groups_at] + writer.content)
+        return framed(self.frame[LENGTH_BYTES : self.groups_at] + writer.content)
 
 
 def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
@@ -257,7 +244,7 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
         ProtocolError: it is none.
     """
     _, body = response_header(frame, LENGTH_BYTES, ApiKey.OFFSET_FETCH, version)
-    reader = _Reader(frame, body, int(ApiKey.OFFSET_FETCH), version)
+    reader = Reader(frame, body, int(ApiKey.OFFSET_FETCH), version)
     if version >= _THROTTLED_SINCE:
         reader.skip(4)
     groups_at = reader.at
@@ -283,7 +270,7 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
     return FetchedOffsets(frame, version, groups_at, tuple(groups))
 
 
-def _fetched(writer: "_Writer", entry: Entry) -> None:
+def _fetched(writer: Writer, entry: Entry) -> None:
     writer.content += entry.partition.to_bytes(4) + entry.offset.to_bytes(8, signed=True)
     if writer.version >= _EPOCHS_SINCE:
         writer.content += entry.leader_epoch.to_bytes(4, signed=True)
@@ -299,107 +286,27 @@ FLEXIBLE_ASKS: Final = 6
 def offset_fetch(commit: Commit, correlation_id: bytes) -> bytes:
     """Return an OffsetFetch request for what is stored of a commit's partitions."""
     flexible = commit.flexible
-    writer = _Writer(int(ApiKey.OFFSET_FETCH), FLEXIBLE_ASKS if flexible else ASKS)
+    writer = Writer(int(ApiKey.OFFSET_FETCH), FLEXIBLE_ASKS if flexible else ASKS)
     _, _, _, client_id, _ = request_header(commit.frame, LENGTH_BYTES)
     writer.content += writer.api_key.to_bytes(2) + writer.version.to_bytes(2)
     writer.content += correlation_id + encode_string(client_id) + (NO_TAGS if flexible else b"")
     writer.string(commit.group)
-    writer.entries(commit.entries, lambda writer, entry: writer.number(entry.partition), tagged=False)
+    _write(writer, commit.entries, lambda writer, entry: writer.number(entry.partition), tagged=False)
     writer.tags()
-    return _framed(bytes(writer.content))
+    return framed(bytes(writer.content))
 
 
-class _Reader:
-    """Reads the fields of a body, one after the other."""
-
-    def __init__(self, frame: bytes, at: int, api_key: int, version: int) -> None:
-        self.frame, self.at = frame, at
-        self.flexible = bool(is_flexible(api_key, version))
-
-    def int16(self) -> int:
-        value, self.at = read_int16(self.frame, self.at)
-        return value
-
-    def int32(self) -> int:
-        value, self.at = read_int32(self.frame, self.at)
-        return value
-
-    def int64(self) -> int:
-        at = self.at
-        self.skip(8)
-        return int.from_bytes(self.frame[at : self.at], signed=True)
-
-    def skip(self, size: int) -> None:
-        self.at += size
-        if self.at > len(self.frame):
-            raise Malformed("the body goes on after the end")
-
-    def nullable(self) -> bytes | None:
-        value, self.at = (read_compact_string if self.flexible else read_string)(self.frame, self.at)
-        return value
-
-    def string(self) -> bytes:
-        value = self.nullable()
-        if value is None:
-            raise Malformed(f"the string before {self.at} is null")
-        return value
-
-    def count(self) -> int | None:
-        value, self.at = (read_compact_count if self.flexible else read_count)(self.frame, self.at)
-        return value
-
-    def tags(self) -> None:
-        """Skip a tag buffer. No schema of these has a tag; one that is not known would be lost.
-
-        Raises:
-            Malformed: there are tags.
-        """
-        if self.flexible:
-            tags, self.at = read_tags(self.frame, self.at)
-            if tags:
-                raise Malformed(f"tags before {self.at}")
-
-    def end(self) -> None:
-        if self.at != len(self.frame):
-            raise Malformed(f"{len(self.frame) - self.at} bytes are left over")
-
-
-class _Writer:
-    """Writes the fields of a body, one after the other."""
-
-    def __init__(self, api_key: int, version: int) -> None:
-        self.api_key, self.version = api_key, version
-        self.flexible = bool(is_flexible(api_key, version))
-        self.content = bytearray()
-
-    def number(self, value: int) -> None:
-        self.content += value.to_bytes(4)
-
-    def string(self, value: bytes | None) -> None:
-        self.content += (encode_compact_string if self.flexible else encode_string)(value)
-
-    def count(self, count: int) -> None:
-        self.content += (encode_compact_count if self.flexible else encode_count)(count)
-
-    def tags(self) -> None:
-        if self.flexible:
-            self.content += NO_TAGS
-
-    def entries(
-        self, entries: Iterable[Entry], write: Callable[["_Writer", Entry], None], *, tagged: bool = True
-    ) -> None:
-        """Write topics and their partitions; neighbours of one topic share an element."""
-        topics = [(topic, list(some)) for topic, some in groupby(entries, attrgetter("topic"))]
-        self.count(len(topics))
-        for topic, some in topics:
-            self.string(topic)
-            self.count(len(some))
-            for entry in some:
-                write(self, entry)
-                if tagged:
-                    self.tags()
-            self.tags()
-
-
-def _framed(content: bytes | bytearray) -> bytes:
-    return len(content).to_bytes(LENGTH_BYTES) + content
+def _write(
+    writer: Writer, entries: Iterable[Entry], write: Callable[[Writer, Entry], None], *, tagged: bool = True
+) -> None:
+    """Write topics and their partitions; neighbours of one topic share an element."""
+    topics = [(topic, list(some)) for topic, some in groupby(entries, attrgetter("topic"))]
+    writer.count(len(topics))
+    for topic, some in topics:
+        writer.string(topic)
+        writer.count(len(some))
+        for entry in some:
+            write(writer, entry)
+            if tagged:
+                writer.tags()
+        writer.tags()

@@ -4,7 +4,8 @@ It stands between the client and the rest of the core, which sees the client as 
 client.id, full fetches of whole partitions. So these go through a session like those of any client. Of the
 responses the client gets the records of its lane.
 
-A client that declares no lane is none of its business: `MemberSide.is_member` says so with the first request.
+A client has a lane if it declares one in its client.id, or if its group gave it one, on another connection
+perhaps. What a client without a lane sends passes, but for what it says to join a group.
 """
 
 from collections import deque
@@ -14,9 +15,11 @@ from math import inf
 from typing import Final
 
 from proxy.cooperative.group import Group, own_offset, with_positions
+from proxy.cooperative.joining import Joining
 from proxy.cooperative.lane_fetch import LaneFetch, Verdict, refusal
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
+from proxy.cooperative.membership import Sync, heartbeat_error, read_join, read_sync
 from proxy.cooperative.offsets import (
     ASKS,
     FLEXIBLE_ASKS,
@@ -59,7 +62,7 @@ _SHARED: Final = 44
 """POLICY_VIOLATION: transactions commit for all keys of a partition."""
 _TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
-_READ: Final = frozenset(
+_OF_LANES: Final = frozenset(
     {
         int(ApiKey.FETCH),
         int(ApiKey.OFFSET_COMMIT),
@@ -67,6 +70,11 @@ _READ: Final = frozenset(
         int(ApiKey.TXN_OFFSET_COMMIT),
     }
 )
+"""What is read of a client that has a lane."""
+_OF_GROUPS: Final = frozenset(
+    {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
+)
+"""What is read of any client."""
 
 
 class _Own:
@@ -91,6 +99,30 @@ class _Committing:
         """What it has once it has taken the commit."""
         self.maps = True
         """It is sent maps."""
+
+
+class _Joins:
+    """The client joins a group that may share partitions."""
+
+    __slots__ = ()
+
+
+class _Syncs:
+    """It waits for its assignment."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: Sync) -> None:
+        self.request = request
+
+
+class _Beats:
+    """It tells its group that it lives."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, version: int) -> None:
+        self.version = version
 
 
 class _Offsets:
@@ -122,14 +154,15 @@ class MemberSide:
         "_client_id",
         "_closing",
         "_data",
+        "_declared",
         "_expected",
         "_fail",
         "_forward",
         "_frame",
         "_host",
+        "_joining",
         "_left",
         "_max_request_bytes",
-        "_member",
         "_members",
         "_own_id",
         "_passing",
@@ -162,13 +195,16 @@ class MemberSide:
         """What came from the client and was not processed."""
         self._client_id = self._own_id = b""
         """As the client sends it, and without the suffix."""
-        self._member: Member | None = None
-        """None: what the client declares can't be."""
+        self._declared: Member | None = None
+        """The member, if the client declares its lane."""
         self._refused = ""
-        """Why, in words."""
+        """Why what it declares can't be, in words."""
+        self._joining = Joining(members, host)
         self._passing = 0
         """Bytes to come of a request that passes as it comes."""
-        self._expected: deque[LaneFetch | _Committing | _Offsets | _Own | None] = deque()
+        self._expected: deque[LaneFetch | _Committing | _Offsets | _Joins | _Syncs | _Beats | _Own | None] = (
+            deque()
+        )
         """What becomes of each response that the client waits for, in its order; None: it passes. Behind a
         fetch, or a response of the gateway's own, there is nothing: what the client sends then waits. A
         broker handles one request of a connection at a time as well (fetch-semantics, trap 16)."""
@@ -296,42 +332,43 @@ class MemberSide:
         if len(data) < name_end:
             return 0
         client_id = bytes(data[REQUEST_START_BYTES + _NAME_BYTES : name_end])
-        if self.is_member is None:
-            self.is_member = self._declares(client_id)
-        if not self.is_member:
-            return 0
-        if client_id != self._client_id:
-            self._fail("client", "another client.id than before, on a connection with a lane")
-            return len(data)
+        if client_id != self._client_id or not self.is_member:
+            if self._declared is not None or self._refused:
+                self._fail("client", "another client.id than before, on a connection with a lane")
+                return len(data)
+            self.is_member = True
+            self._named(client_id)
         _, api_key, version, _ = REQUEST_START.unpack_from(data)
         return self._member_request(LENGTH_BYTES + length, name_end, api_key, version, now)
 
-    def _declares(self, client_id: bytes) -> bool:
-        """Say whether a client declares a lane, and note which."""
+    def _named(self, client_id: bytes) -> None:
+        """Note what the client calls itself, and what that declares."""
+        self._client_id = self._own_id = self._joining.client_id = client_id
         try:
             found = self._members.declared(self._host, client_id)
         except RangeError as error:
-            self._client_id = self._own_id = client_id
             self._refused = str(error)
-        else:
-            if found is None:
-                return False
-            self._client_id, (what, self._member) = client_id, found
+            return
+        if found is not None:
+            what, self._declared = found
             self._own_id = what.own_id
-        return True
+
+    @property
+    def _member(self) -> Member | None:
+        return self._declared or self._members.known(self._host, self._client_id)
 
     def _member_request(self, size: int, name_end: int, api_key: int, version: int, now: float) -> int:
-        """Process a request of a member; return how many bytes were used, 0 if more are needed."""
+        """Process a request; return how many bytes were used, 0 if more are needed."""
         data = self._data
-        if api_key in FOR_MEMBERS and not FOR_MEMBERS[api_key][0] <= version <= FOR_MEMBERS[api_key][1]:
-            self._fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered to a lane")
-            return len(data)
-        if api_key == ApiKey.SASL_HANDSHAKE and version == 0:
+        has_lane = self._refused or self._member is not None
+        if has_lane and api_key == ApiKey.SASL_HANDSHAKE and version == 0:
             self._fail("client", "SASL without Kafka's framing, by a client with a lane")
             return len(data)
-        if api_key in _READ:
-            if size > MAX_READ:
-                self._fail("client", f"{ApiKey(api_key).name} of {size} bytes, by a client with a lane")
+        if api_key in _OF_GROUPS or (has_lane and api_key in _OF_LANES):
+            lowest, highest = FOR_MEMBERS.get(api_key, (0, version))
+            if size > MAX_READ or not lowest <= version <= highest:
+                wrong = f"of {size} bytes" if size > MAX_READ else "which is not offered"
+                self._fail("client", f"{ApiKey(api_key).name} v{version}, {wrong}, by a client with a lane")
                 return len(data)
             if len(data) < size:
                 return 0
@@ -368,7 +405,9 @@ class MemberSide:
         Raises:
             ProtocolError: it can't be read.
         """
-        if api_key == ApiKey.FETCH:
+        if api_key in _OF_GROUPS:
+            self._group_request(frame, api_key, version, now)
+        elif api_key == ApiKey.FETCH:
             self._fetch(frame, version, now)
         elif api_key == ApiKey.OFFSET_FETCH:
             asked = read_offset_fetch(frame)
@@ -378,15 +417,46 @@ class MemberSide:
             return self._commit(read_commit(frame), now)
         return True
 
+    def _group_request(self, frame: bytes, api_key: int, version: int, now: float) -> None:
+        """Process what a member says to the coordinator of its group.
+
+        Raises:
+            ProtocolError: it can't be read.
+        """
+        joining = self._joining
+        if api_key == ApiKey.JOIN_GROUP:
+            join = read_join(frame)
+            if joining.takes(join) and (self._declared is not None or self._refused):
+                self._fail("client", "a client.id with key ranges subscribes: it has to assign partitions")
+                return
+            if joining.takes(join):
+                self._expected.append(_Joins())
+                self._forward(joining.join(join), now)
+                return
+        elif self._declared is None and (self._member is not None or self._refused):
+            if api_key == ApiKey.SYNC_GROUP:
+                sync = read_sync(frame)
+                self._expected.append(_Syncs(sync))
+                self._forward(joining.sync(sync), now)
+                return
+            if api_key == ApiKey.HEARTBEAT:
+                self._expected.append(_Beats(version))
+                self._forward(frame, now)
+                return
+            joining.leave()
+        self._expected.append(None)
+        self._forward(frame, now)
+
     def _fetch(self, frame: bytes, version: int, now: float) -> None:
         body = request_header(frame, LENGTH_BYTES)[4]
-        if self._member is None:
+        member = self._member
+        if member is None:
             fetch = parse_fetch_request(frame, version, body)
             self._members.tally.refused[_INVALID_RANGES] += fetch.partitions
             # franz-go and aiokafka ask again at once, hundreds of times a second (cooperative.md).
             self._answer([refusal(fetch, _INVALID_RANGES)], now, now + max(fetch.max_wait_ms, 0) / 1e3)
             return
-        lane = LaneFetch(frame, version, body, self._member, now)
+        lane = LaneFetch(frame, version, body, member, now)
         if lane.in_session:
             self._answer([lane.no_session()], now)
         else:
@@ -394,29 +464,29 @@ class MemberSide:
 
     def _commit(self, commit: Commit, now: float) -> bool:
         """Process a commit; return False if it has to wait for another member's."""
-        group = self._members.group(commit.group)
-        if self._member is None:
+        group, member = self._members.group(commit.group), self._member
+        if member is None:
             self._refuse(commit, _INVALID_RANGES, now)
-        elif group is None:
+        elif group is None and self._declared is not None:
             self._refuse(commit, _NOT_ALLOWED, now)
-        elif commit.api_key == ApiKey.TXN_OFFSET_COMMIT:
-            self._refuse(commit, _SHARED, now)
-        elif not commit.entries:
+        elif group is None or not group.shares(member, commit):
             self._expected.append(None)
             self._forward(commit.frame, now)
+        elif commit.api_key == ApiKey.TXN_OFFSET_COMMIT:
+            self._refuse(commit, _SHARED, now)
         elif not group.takes(self, self._go):
             self._turn, self._queues = group, True
             return False
         else:
             self._turn = group
-            group.joined(self._member)
+            group.joined(member)
             committing = _Committing(commit, group)
             if group.unknown(commit):
                 committing.asks = True
                 self._expected.append(committing)
                 self._forward(offset_fetch(commit, commit.frame[REQUEST_CORRELATION_ID]), now)
             else:
-                self._send_commit(committing, self._member, now)
+                self._send_commit(committing, member, now)
         return True
 
     def _refuse(self, commit: Commit, code: int, now: float) -> None:
@@ -500,6 +570,13 @@ class MemberSide:
                 self._committed(what, frame, now)
             elif isinstance(what, _Offsets):
                 self._answer([self._own_offsets(what, frame)], now)
+            elif isinstance(what, _Joins):
+                self._answer([self._joining.joined(frame)], now)
+            elif isinstance(what, _Syncs):
+                self._answer([self._joining.synced(frame, what.request, now)], now)
+            elif isinstance(what, _Beats):
+                self._joining.beat(heartbeat_error(frame, what.version), now)
+                self._answer([frame], now)
         except ProtocolError as error:
             self._fail("broker", f"a response to a client with a lane that is not understood: {error}")
             return
@@ -515,8 +592,11 @@ class MemberSide:
     def _committed(self, committing: _Committing, frame: bytes, now: float) -> None:
         """Process what the broker says to a commit, or before it of what it has."""
         commit, group, member = committing.commit, committing.group, self._member
-        if member is None:
-            raise RuntimeError("only a member commits")
+        if member is None:  # it has left meanwhile
+            self._answer([frame if not committing.asks else commit.response([-1] * len(commit.entries))], now)
+            group.forget(commit)
+            self._leave(now)
+            return
         if committing.asks:
             said = read_fetched_offsets(frame, FLEXIBLE_ASKS if commit.flexible else ASKS)
             error = next((each.error_code for each in said.groups if each.error_code), 0)
@@ -542,7 +622,8 @@ class MemberSide:
     def _own_offsets(self, asked: _Offsets, frame: bytes) -> bytes:
         """Return what a member is told of committed offsets."""
         said = read_fetched_offsets(frame, asked.version)
-        if self._member is None:
+        member = self._member
+        if member is None:
             return frame
         names = asked.groups if said.version < GROUPS_SINCE else [each.group for each in said.groups]
         groups: list[FetchedGroup] = []
@@ -551,9 +632,9 @@ class MemberSide:
             if group is None:
                 groups.append(each)
                 continue
-            group.joined(self._member)
+            group.joined(member)
             if not group.busy:
                 group.learn(entry for entry in each.entries if entry.offset >= 0)
-            entries = tuple(own_offset(self._member, entry) for entry in each.entries)
+            entries = tuple(own_offset(member, entry) for entry in each.entries)
             groups.append(replace(each, entries=entries))
         return said.with_groups(groups)

@@ -40,6 +40,10 @@ FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH): (4, 12),
     int(ApiKey.OFFSET_COMMIT): (2, 9),
     int(ApiKey.OFFSET_FETCH): (1, 9),
+    int(ApiKey.JOIN_GROUP): (0, 9),
+    int(ApiKey.HEARTBEAT): (0, 4),
+    int(ApiKey.LEAVE_GROUP): (0, 5),
+    int(ApiKey.SYNC_GROUP): (0, 5),
 }
 """The same for a client with a lane of a cooperative group, whose fetches and commits are read as well: later
 versions name topics by id (KIP-516, KIP-848)."""

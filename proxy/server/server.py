@@ -568,7 +568,7 @@ def _member_side(config: Config) -> MakeMemberSide | None:
     from proxy.cooperative.members import Members  # noqa: PLC0415
     from proxy.core.member_side import MemberSide  # noqa: PLC0415
 
-    return partial(MemberSide, Members(config.cooperative))
+    return partial(MemberSide, Members(config.cooperative, os.urandom(16)))
 
 
 def _manager(config: Config) -> FetchManager | None:

@@ -1,0 +1,100 @@
+"""Who has which lane: a pure function of a group's members, what they held, and the partitions.
+
+A topic with at most as many subscribers as partitions keeps the assignment of the client that leads the
+group. A topic with more gives one partition to each subscriber. As many share each partition, or one more,
+and its hashes are cut into equal parts, in the order in which they held them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from proxy.cooperative.key_hash import SPACE
+from proxy.cooperative.positions import Place
+from proxy.cooperative.ranges import KeyRange, KeyRanges
+
+FULL: Final[KeyRanges] = ((0, SPACE - 1),)
+Lanes: TypeAlias = dict[Place, KeyRanges]
+"""What one member has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A member as the leader of its group sees it."""
+
+    member_id: bytes
+    topics: frozenset[bytes]
+    """That it subscribes to."""
+    held: Mapping[Place, int] = field(default_factory=dict)
+    """The first hash of what it had of partitions that it shared."""
+
+
+def plan(
+    members: Sequence[Joined], assigned: Mapping[bytes, Sequence[Place]], *, shares: bool
+) -> dict[bytes, Lanes]:
+    """Return the lanes of each member, by member id.
+
+    Args:
+        members: all that have joined.
+        assigned: what the leading client has assigned to each: no partition to two members.
+        shares: partitions may be shared; otherwise the assignment stays as it is.
+    """
+    lanes: dict[bytes, Lanes] = {member.member_id: {} for member in members}
+    partitions: dict[bytes, list[int]] = {}
+    for places in assigned.values():
+        for topic, partition in places:
+            partitions.setdefault(topic, []).append(partition)
+    shared = {
+        topic: numbers
+        for topic, numbers in partitions.items()
+        if shares and len(numbers) < sum(topic in member.topics for member in members)
+    }
+    for member_id, places in assigned.items():
+        for place in places:
+            if place[0] not in shared and member_id in lanes:
+                lanes[member_id][place] = FULL
+    for topic in sorted(shared):
+        subscribers = [member for member in members if topic in member.topics]
+        for number, sharing in _spread(topic, sorted(shared[topic]), subscribers).items():
+            for member, part in zip(sharing, cut(len(sharing)), strict=True):
+                lanes[member.member_id][topic, number] = (part,)
+    return lanes
+
+
+def cut(parts: int) -> list[KeyRange]:
+    """Cut the space of hashes into equal parts, in order."""
+    bounds = [number * SPACE // parts for number in range(parts + 1)]
+    return [(low, high - 1) for low, high in pairwise(bounds)]
+
+
+def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> dict[int, list[Joined]]:
+    """Give each member one partition: the one that it held, as far as all get equally many members."""
+    least, more = divmod(len(members), len(numbers))
+    found: dict[int, list[Joined]] = {number: [] for number in numbers}
+    left: list[Joined] = []
+    for member in sorted(members, key=lambda member: _order(topic, member)):
+        held = next((number for number in numbers if (topic, number) in member.held), None)
+        room = least if held is None or more <= 0 else least + 1
+        if held is None or len(found[held]) >= room:
+            left.append(member)
+        else:
+            found[held].append(member)
+            more -= len(found[held]) > least
+    for member in left:
+        number = min(numbers, key=lambda number: (len(found[number]), number))
+        found[number].append(member)
+    return {
+        number: sorted(sharing, key=lambda member: _order(topic, member, number))
+        for number, sharing in found.items()
+    }
+
+
+def _order(topic: bytes, member: Joined, number: int | None = None) -> tuple[int, bytes]:
+    """Sort members by what they held, of one partition or of any; those that held nothing come last."""
+    starts = [
+        start
+        for (held, partition), start in member.held.items()
+        if held == topic and number in {None, partition}
+    ]
+    return min(starts, default=SPACE), member.member_id
