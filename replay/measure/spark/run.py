@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -31,7 +31,7 @@ from replay.measure.collected import Collected
 from replay.measure.rows import RowFilter
 from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids, uses_of_ports
 from replay.measure.spark.session import SparkFailedError, interrupted, is_local, session
-from replay.measure.spark.stored import earlier, read_stored, write_stored
+from replay.measure.spark.stored import earlier, read_stored, sole_writer, write_stored
 from replay.report.wording import size
 
 _LEAST_SHARE: Final = 16 << 20
@@ -111,6 +111,11 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
 
 def measure(spark: SparkSession, work: Work) -> Collected:
     """Measure in a Spark session that is running."""
+    with sole_writer(work.parquet) if work.parquet else nullcontext():
+        return _measure(spark, work)
+
+
+def _measure(spark: SparkSession, work: Work) -> Collected:
     local = is_local(spark.sparkContext.master)
     cores = spark.sparkContext.defaultParallelism if local else None
     choice = replace(work.choice, raw=bool(work.parquet or work.topics))

@@ -4,10 +4,14 @@ Files are Parquet, in folders by day and broker. A run adds its rows with Spark'
 appear in the table when all of them are written, and a run that fails leaves the table as it was.
 """
 
+import fcntl
 import json
+import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -16,6 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.capture.files.sources import InputError, Source
+from replay.capture.files.streams import first_line, is_remote
 from replay.measure.table import EXCHANGES_RAW, STORED, STORED_COLUMNS
 
 _NOTHING: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
@@ -113,11 +118,52 @@ def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> 
     with _adaptive(spark):
         # Tasks have connections to all brokers, each. This makes files of some 64 MB of them, not thousands.
         gathered = stored.hint("rebalance", f.col("day"), f.col("broker"))
-        gathered.write.mode("append").partitionBy("day", "broker").parquet(path)
+        writer = gathered.write.mode("append").partitionBy("day", "broker")
+        # Hadoop's FileOutputCommitter moves into the table what it finds in _temporary/ATTEMPT. All of
+        # Spark's runs have attempt 0, so what a killed run left would be added with this one.
+        writer.option("mapreduce.job.application.attempt.id", uuid.uuid4().int >> 97).parquet(path)
     written = read_stored(spark, path)
     if written is None:
         raise InputError(f"--parquet {path}: nothing was written there")
     return written.where(f.col("run") == run)
+
+
+@contextmanager
+def sole_writer(path: str) -> Iterator[None]:
+    """Make the folder of a table, and keep other runs from adding to it meanwhile.
+
+    They would take the same numbers for runs and files, and the first that ends removes what Spark has
+    written for the others. Runs are kept apart on this machine, and on others where the file system has locks
+    for all of them. Object stores have none.
+
+    Raises:
+        InputError: another run adds to it, or the folder can't be made.
+    """
+    if is_remote(path):
+        yield
+        return
+    folder = Path(path)
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"--parquet {path}: {first_line(error)}; name another directory") from error
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"--parquet {path}: another run adds to it now; wait until it ends, or name another "
+                    "directory"
+                ) from error
+        yield
+    finally:
+        os.close(lock)
+        if new:
+            with suppress(OSError):  # it has a table now
+                folder.rmdir()
 
 
 @contextmanager

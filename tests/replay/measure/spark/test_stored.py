@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from replay.capture.files.sources import InputError
-from replay.measure.spark.stored import read_stored, write_stored
+from replay.measure.spark.stored import read_stored, sole_writer, write_stored
 from replay.measure.table import EXCHANGES_RAW
 from replay.report.model import Report
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
@@ -106,6 +106,35 @@ def test_a_run_that_fails_leaves_the_table_as_it_was(
         write_stored(spark, broken.select(*EXCHANGES_RAW.names), str(table), 1)
 
     assert sorted(table.rglob("*")) == before
+
+
+def test_what_a_killed_run_left_is_not_added_by_the_next_one(spark: SparkSession, table: Path) -> None:
+    """Hadoop's committer would move what finished tasks of any run wrote: that run would count twice."""
+    left = table / "_temporary/0/task_202611230000000000000000_0003_m_000000"
+    for day in table.glob("day=*"):
+        shutil.copytree(day, left / day.name)
+
+    assert plain(measured(spark, work(SECOND, parquet=str(table)))) == plain(at_once("gateway", SECOND))
+    assert plain(measured(spark, work(table=str(table)))) == plain(at_once("gateway", FIRST, SECOND))
+    assert not [*table.glob("_temporary*")]
+
+
+def test_two_runs_at_a_time_do_not_add_to_a_table(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    before = sorted(table.rglob("*"))
+    with (
+        sole_writer(str(table)),
+        pytest.raises(
+            InputError, match=f"^--parquet {table}: another run adds to it now; wait until it ends"
+        ),
+    ):
+        measured(spark, work(SECOND, parquet=str(table)))
+    assert sorted(table.rglob("*")) == before
+
+    with sole_writer(str(tmp_path / "new/one")):  # nothing is written: nothing is left
+        assert (tmp_path / "new/one").is_dir()
+    assert not (tmp_path / "new/one").exists()
+    with pytest.raises(InputError, match=r"^--parquet /proc/table: No such file or directory; name another "):
+        sole_writer("/proc/table").__enter__()
 
 
 def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
