@@ -160,6 +160,7 @@ class Inspection:
             payload=sum(payload.values()),
             tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
             late=payload.get(reasons.NO_HANDSHAKE, 0),
+            other=payload.get(reasons.NO_SECRETS, 0),
         )
 
     def encrypted(self) -> str:

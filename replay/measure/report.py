@@ -104,6 +104,7 @@ def _next_step(found: Collected) -> str:
         payload=sum(payload.values()),
         tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
         late=payload.get(reasons.NO_HANDSHAKE, 0),
+        other=payload.get(reasons.NO_SECRETS, 0),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from replay.capture.tls.reasons import NO_HANDSHAKE, RENEGOTIATED, TLS, UNSUPPORTED
+from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report.model import Filters, Report
 
 POLICY: Final = {
@@ -224,7 +224,7 @@ def warnings(report: Report) -> list[str]:
     return twice[:_WARNINGS] + slots[:_WARNINGS]
 
 
-def next_step(*, kafka: int, payload: int, tls: int, late: int = 0) -> str:
+def next_step(*, kafka: int, payload: int, tls: int, late: int = 0, other: int = 0) -> str:
     """Say what to do about a capture in which no fetch was found.
 
     Args:
@@ -232,6 +232,7 @@ def next_step(*, kafka: int, payload: int, tls: int, late: int = 0) -> str:
         payload: bytes in the streams of all connections.
         tls: those of them in connections that are TLS and were not decrypted.
         late: those of them in connections of which a key log was given, but no handshake captured.
+        other: those of them in connections of which the key log that was given has no secrets.
     """
     if not payload and not kafka:
         return (
@@ -243,6 +244,12 @@ def next_step(*, kafka: int, payload: int, tls: int, late: int = 0) -> str:
             return (
                 "Next: capture again, and begin before the clients connect: a key log opens only connections "
                 "whose handshake was captured. Restart the clients while the capture runs."
+            )
+        if 2 * other >= tls:
+            return (
+                "Next: find the key log of these TLS connections: the one that was given has no secrets that "
+                "open them. It must have been written by their clients or brokers while the capture was "
+                "taken (docs/captures.md)."
             )
         return (
             "Next: open the TLS connections with a key log of their clients or brokers: --keylog FILE. It "
@@ -305,7 +312,8 @@ def encrypted(decrypted: int, others: Mapping[str, int]) -> str:
     if not decrypted and not late:
         return ""
     words = {
-        TLS: "no secrets in the key log",
+        TLS: "no key log",
+        NO_SECRETS: "no secrets in the key log",
         NO_HANDSHAKE: "handshake not captured",
         UNSUPPORTED: "version or cipher not supported",
         RENEGOTIATED: "renegotiated",

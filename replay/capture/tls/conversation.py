@@ -6,7 +6,7 @@ from replay.capture.tls.direction import Direction, Receiver
 from replay.capture.tls.hello import client_random, server_hello
 from replay.capture.tls.keylog import Secrets
 from replay.capture.tls.keys import is_known, openers
-from replay.capture.tls.reasons import NO_HANDSHAKE, TLS, UNSUPPORTED
+from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, UNSUPPORTED
 
 
 class Conversation:
@@ -50,7 +50,7 @@ class Conversation:
         if random is not None and self._secrets.has(random):
             self._client_random = random
         else:
-            self._give_up(TLS)
+            self._give_up(NO_SECRETS)
 
     def _from_server(self, message: bytes) -> None:
         hello = server_hello(message)
@@ -61,11 +61,11 @@ class Conversation:
         elif found := openers(self._secrets, self._client_random, hello):
             self.client.opener, self.server.opener = found
         else:
-            self._give_up(TLS)
+            self._give_up(NO_SECRETS)
 
     def _lost(self) -> None:
         if not self.opened:
-            self._give_up(NO_HANDSHAKE if self.client.opener is None else TLS)
+            self._give_up(NO_HANDSHAKE if self.client.opener is None else NO_SECRETS)
 
     def _give_up(self, reason: str) -> None:
         fail, self._fail = self._fail, None

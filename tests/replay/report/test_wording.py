@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.session.decision import Reason
-from replay.capture.tls.reasons import NO_HANDSHAKE, RENEGOTIATED, TLS, UNSUPPORTED
+from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report import wording
 from replay.simulate.outcome import CUT, NOT_UNDERSTOOD, UNPAIRED
 from tests.replay.report import sample
@@ -174,15 +174,22 @@ def test_connections_that_began_before_the_capture_have_a_next_step_of_their_own
     assert "--keylog FILE" in wording.next_step(kafka=0, payload=100, tls=90, late=44)
 
 
+def test_a_key_log_of_other_connections_has_a_next_step_of_its_own() -> None:
+    told = wording.next_step(kafka=0, payload=100, tls=90, other=45)
+    assert told.startswith("Next: find the key log of these TLS connections: the one that was given has no ")
+    assert "open the TLS" in wording.next_step(kafka=0, payload=100, tls=90, other=44)
+
+
 @pytest.mark.parametrize(
     ("decrypted", "others", "told"),
     [
         (0, {}, ""),
         (0, {TLS: 3}, ""),
+        (0, {NO_SECRETS: 3}, "TLS: 0 connections decrypted, 3 not (no secrets in the key log)"),
         (1200, {}, "TLS: 1,200 connections decrypted"),
         (
             1,
-            {TLS: 3, NO_HANDSHAKE: 2},
+            {NO_SECRETS: 3, NO_HANDSHAKE: 2},
             "TLS: 1 connection decrypted, 3 not (no secrets in the key log), 2 not (handshake not captured)",
         ),
         (

@@ -18,7 +18,7 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Event
 from replay.capture.packets.tcp import SYN
 from replay.capture.tls.keylog import CLIENT, SERVER, Secrets
-from replay.capture.tls.reasons import NO_HANDSHAKE, TLS, UNSUPPORTED
+from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, TLS, UNSUPPORTED
 from tests.replay.capture.encrypting import TLS_1_2, Ends, Pipe, begun, encrypted, ends, from_higher_port
 from tests.replay.capture.packets_of import Row, packets, read, resized
 
@@ -110,9 +110,9 @@ def test_a_port_that_is_named_changes_nothing(both: Ends) -> None:
 def test_a_connection_without_secrets_stays_tls(both: Ends) -> None:
     rows = encrypted(plain("librdkafka-100p"), both)
     size = sum(len(row.payload) for row in rows)
-    for secrets in (None, Secrets()):
+    for secrets, reason in ((None, TLS), (Secrets(), NO_SECRETS)):
         found = read(rows, secrets=secrets)
-        assert all(isinstance(one, ConnectionEnd) and one.reason == TLS for one in found)
+        assert all(isinstance(one, ConnectionEnd) and one.reason == reason for one in found)
         assert sum(one.unframed_bytes for one in found if isinstance(one, ConnectionEnd)) == size
     assert_bytes_add_up(found, rows)
 
@@ -125,7 +125,7 @@ def test_a_connection_with_wrong_secrets_stays_tls(both: Ends, size: int) -> Non
         wrong.by_connection[key] = bytes(size)
 
     found = read(rows, secrets=wrong)
-    assert [one.reason for one in found if isinstance(one, ConnectionEnd)] == [TLS] * len(found)
+    assert [one.reason for one in found if isinstance(one, ConnectionEnd)] == [NO_SECRETS] * len(found)
     assert_bytes_add_up(found, rows)
 
 
@@ -137,7 +137,7 @@ def test_half_of_the_secrets_are_none(both: Ends, label: bytes) -> None:
         key: value for key, value in half.by_connection.items() if not key.startswith(label)
     }
 
-    assert {one.reason for one in read(rows, secrets=half) if isinstance(one, ConnectionEnd)} == {TLS}
+    assert {one.reason for one in read(rows, secrets=half) if isinstance(one, ConnectionEnd)} == {NO_SECRETS}
 
 
 def test_a_capture_that_began_later_says_so(both: Ends) -> None:
