@@ -16,6 +16,7 @@ ring share nearly all.
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,15 +27,18 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from proxy.protocol.api import ApiKey
+from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Share, Source, check_seen, expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
+from replay.capture.tls.keylog import Secrets
 from replay.source.columns import COLUMNS, batches
 
 _LEAST: Final = 16 << 20
 """Bytes of captures for which another task is worth its start."""
+_OPTIONS: Final = ("keylog", "partitions", "ports")
 _WHOLE: Final = 1 << 62
 _ALL: Final = frozenset(ApiKey)
 
@@ -48,6 +52,7 @@ class KafkaPcap(DataSource):
     - ``partitions``: how many tasks read. All of them read all files. Default: the cores of the driver's
       machine, fewer for small captures.
     - ``ports``: those of brokers, with commas between them. Without it, Kafka is recognised by its bytes.
+    - ``keylog``: a file with the secrets of TLS connections, as for `fetchgate replay measure --keylog`.
     """
 
     @classmethod
@@ -70,6 +75,9 @@ class KafkaPcap(DataSource):
         Raises:
             InputError: an option is wrong, or a file can't be read.
         """
+        for name in self.options:
+            if name.lower() not in {*_OPTIONS, "path", "paths"}:
+                raise InputError(f"kafka-pcap: no option {name}; there are {', '.join(_OPTIONS)}")
         sources = expand(_paths(self.options))
         for source in sources:
             if source.problem or source.once:
@@ -78,7 +86,10 @@ class KafkaPcap(DataSource):
         default = min(len(os.sched_getaffinity(0)), size // _LEAST + 1)
         parts, *_ = _numbers(self.options, "partitions") or [default]
         ports = frozenset(_numbers(self.options, "ports"))
-        return KafkaPcapReader(sources, ports, parts)
+        secrets, left_out = load([self.options["keylog"]] if "keylog" in self.options else [], sources)
+        for line in left_out:
+            sys.stderr.write(f"kafka-pcap: {line}\n")
+        return KafkaPcapReader(sources, ports, parts, secrets)
 
 
 @dataclass
@@ -91,10 +102,13 @@ class Part(InputPartition):
 class KafkaPcapReader(DataSourceReader):
     """Reads captures, part by part of their connections."""
 
-    def __init__(self, sources: list[Source], ports: frozenset[int], parts: int) -> None:
+    def __init__(
+        self, sources: list[Source], ports: frozenset[int], parts: int, secrets: Secrets | None
+    ) -> None:
         self._sources = sources
         self._ports = ports
         self._parts = parts
+        self._secrets = secrets
 
     def partitions(self) -> list[InputPartition]:
         """Return the parts: one task for each."""
@@ -104,11 +118,13 @@ class KafkaPcapReader(DataSourceReader):
         """Read the exchanges of one part."""
         check_seen(self._sources)
         keep = Filter(ports=self._ports, parts=self._parts, part=partition.value)
-        return batches(_events(plan(self._sources, _WHOLE), keep))
+        return batches(_events(plan(self._sources, _WHOLE), keep, self._secrets))
 
 
-def _events(shares: Iterable[Share], keep: Filter) -> Iterator[Exchange | ConnectionEnd]:
-    connections = Connections(ports=keep.ports, keep_requests=True, responses=_ALL)
+def _events(
+    shares: Iterable[Share], keep: Filter, secrets: Secrets | None = None
+) -> Iterator[Exchange | ConnectionEnd]:
+    connections = Connections(ports=keep.ports, keep_requests=True, responses=_ALL, secrets=secrets)
     for share in shares:
         for batch in read(share, keep):
             yield from connections.feed(batch)

@@ -10,6 +10,9 @@ from pyspark.sql import SparkSession
 
 from replay.source.columns import COLUMNS
 from replay.source.kafka_pcap import KafkaPcap
+from tests.replay.capture.crafting import RAW, pcap
+from tests.replay.capture.encrypting import begun, encrypted, ends, frames
+from tests.replay.capture.packets_of import packets
 from tests.replay.measure.spark.measuring import CAPTURES
 from tests.replay.measure.spark.test_jobs import split
 from tests.replay.source.test_columns import rows
@@ -49,12 +52,29 @@ def test_several_paths_and_ports(spark: SparkSession) -> None:
     assert of_port.count() == sum(row["broker"].endswith(f":{port}") for row in expected)
 
 
+def test_tls_is_read_with_a_key_log(spark: SparkSession, tmp_path: Path) -> None:
+    both, plain = ends(tmp_path), begun(packets("java-100p"))
+    (tmp_path / "plain.pcap").write_bytes(pcap(frames(plain), RAW, nano=True))
+    (tmp_path / "tls.pcap").write_bytes(pcap(frames(encrypted(plain, both)), RAW, nano=True))
+    table = spark.read.format("kafka-pcap").option("keylog", str(both.keylog))
+    found = [table.load(str(tmp_path / name)).drop("time", "seconds") for name in ("tls.pcap", "plain.pcap")]
+    read, expected = (sorted(map(repr, one.toArrow().to_pylist())) for one in found)
+
+    assert expected
+    assert read == expected
+    assert "Scan kafka-pcap" in (plan := found[0]._jdf.queryExecution().toString())
+    assert not any(secret.hex() in plan for secret in both.secrets().by_connection.values())
+
+
 @pytest.mark.parametrize(
     ("path", "options", "told"),
     [
         ("none.pcap", {}, "none.pcap: no such file"),
         (str(ROOT / "README.md"), {}, "README.md: neither pcap nor pcapng"),
         (str(CAPTURES), {"partitions": "0"}, "option partitions: 0 is not a number >= 1"),
+        (str(CAPTURES), {"port": "9092"}, "kafka-pcap: no option port; there are keylog, partitions, ports"),
+        (str(CAPTURES), {"keylog": __file__}, "test_kafka_pcap.py: no secrets in it; a key log has"),
+        (str(CAPTURES), {"keylog": "none.log"}, "keylog none.log: No such file"),
         (None, {}, "no path; name a capture"),
     ],
 )
