@@ -351,7 +351,11 @@ def _nothing(script: Script, problems: list[str]) -> int:
     if left_out:
         why = f"all {left_out} requests are left out; see --include"
     else:
-        why = "no request is of a chosen client" if script.clients else "no Kafka requests in the input"
+        why = (
+            "no request is of a chosen client"
+            if script.clients
+            else "no Kafka requests in the input; `fetchgate replay inspect` tells what to do"
+        )
     if script.left_out:
         why += f" (most of them {_most(left_out_rows(script.left_out))})"
     return _complain(f"nothing to play: {why}", EXIT_PARTLY)

@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from replay.capture.files.secrets import load  # noqa: PLC0415
     from replay.capture.files.sources import InputError, expand  # noqa: PLC0415
     from replay.inspect.reading import inspect  # noqa: PLC0415
+    from replay.report.wording import printable  # noqa: PLC0415
 
     if any(not 0 < port < 1 << 16 for port in arguments.port):
         return _usage("--port must be an integer from 1 to 65535")
@@ -62,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         sources = expand(arguments.inputs)
         secrets, left_out = load(arguments.keylog, sources)
     except InputError as error:
-        return _usage(str(error))
+        return _usage(printable(str(error)))
     for line in left_out:
-        sys.stderr.write(f"{PROGRAM}: {line}\n")
+        sys.stderr.write(f"{PROGRAM}: {printable(line)}\n")
     inspection = inspect(sources, frozenset(arguments.port), secrets)
     if arguments.json:
         sys.stdout.write(json.dumps(inspection.as_json(), indent=1) + "\n")

@@ -193,7 +193,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
             result = _measured(arguments, console, scratch)
         failed = _write(arguments, result)
     except (UsageError, InputError) as error:
-        return _fail(error, EXIT_USAGE)
+        return _fail(printable(str(error)), EXIT_USAGE)
     except (NothingReadableError, NoJavaError, SparkFailedError, OSError) as error:
         return _fail(error, EXIT_FAILED)
     for line in failed:

@@ -175,7 +175,8 @@ def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str
 
     assert drive(str(empty), "--dry-run") == 3
     assert capsys.readouterr().err == (
-        "fetchgate replay drive: nothing to play: no Kafka requests in the input\n"
+        "fetchgate replay drive: nothing to play: no Kafka requests in the input; `fetchgate replay inspect` "
+        "tells what to do\n"
     )
 
 

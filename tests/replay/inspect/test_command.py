@@ -191,6 +191,18 @@ def test_what_a_key_log_does_not_open_is_named(tls: Path, capsys: pytest.Capture
     assert "ca.pem: no secrets in it" in capsys.readouterr().err
 
 
+def test_names_of_files_have_no_effect_on_the_terminal(tls: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such files may come with the captures: what is left out of a key log is told with its name."""
+    named = tls / "\x1b[2J\n.log"
+    named.write_bytes((tls / "keys.log").read_bytes() + b"nonsense\n")
+    assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(named)]) == 0
+    assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(named) + "x"]) == 2
+
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2][: len("--keylog")] for line in told] == ["--keylog"] * 2
+    assert all(r"\x1b[2J\n.log" in line for line in told)
+
+
 LONG = ["[2001:db8:1234:5678:9abc:def0:1234:5678]:51234", "[2001:db8:1234:5678:9abc:def0:8765:4321]:9092"]
 
 
