@@ -42,18 +42,26 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
                 f"--keylog {name}: no secrets in it; a key log has lines such as CLIENT_RANDOM HEX HEX "
                 "(the format of SSLKEYLOGFILE)"
             )
-        if found.bad_lines:
-            problems.append(
-                f"--keylog {name}: {found.bad_lines:,} of {found.lines:,} lines are left out: they are "
-                f"not those of a key log; the first is line {found.first_bad_line}"
-            )
+        problems += _left_out(f"--keylog {name}", "lines", found)
         secrets.merge(found)
     for name in embedded:
         try:
-            secrets.merge(_read(name))
+            found = _read(name)
         except OSError as error:
             problems.append(f"{name}: TLS secrets can't be read: {first_line(error)}")
+            continue
+        problems += _left_out(name, "lines of its TLS secrets", found)
+        secrets.merge(found)
     return secrets, problems
+
+
+def _left_out(name: str, lines: str, found: Secrets) -> list[str]:
+    """Tell how many lines are not those of a key log; none if all are."""
+    told = (
+        f"{name}: {found.bad_lines:,} of {found.lines:,} {lines} are left out: they are not those of a key "
+        f"log; the first is line {found.first_bad_line}"
+    )
+    return [told] if found.bad_lines else []
 
 
 def _read(name: str) -> Secrets:

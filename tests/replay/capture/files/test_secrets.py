@@ -71,6 +71,18 @@ def test_a_capture_that_has_them_late_can_be_named_as_the_key_log(tmp_path: Path
     assert found.has(b"\x0a" * 32)
 
 
+def test_lines_in_a_capture_that_are_none_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "a.pcapng"
+    file.write_bytes(section() + interface(RAW) + secrets_block(b"nonsense\n" + LINE) + packets())
+
+    found, problems = load([], expand([str(file)]))
+    assert found is not None
+    assert len(found) == 1
+    (problem,) = problems
+    assert problem.startswith(f"{file}: 1 of 2 lines of its TLS secrets are left out: they are not those of")
+    assert problem.endswith("the first is line 1")
+
+
 def test_secrets_of_other_kinds_are_skipped(tmp_path: Path) -> None:
     file = tmp_path / "a.pcapng"
     file.write_bytes(section() + interface(RAW) + secrets_block(LINE, kind=0x57474B4C) + packets())
