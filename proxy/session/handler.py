@@ -199,9 +199,9 @@ class FetchSessionHandler:
         table = PartitionTable(listing.layout, isolation_level)
         everything = np.arange(len(listing))
         self.table = None
-        if _repeated(listing, everything) or not table.add(listing, everything):
+        # What is listed twice has one row in the lookup.
+        if not table.add(listing, everything) or table.place(table.locate(listing)) != len(listing):
             return False
-        table.place(everything)
         self.table = table
         return True
 

@@ -6,7 +6,7 @@ and a span of the lookup.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,12 @@ MAX_FORGOTTEN: Final = 8192
 
 _NO_TOPIC: Final = 0
 _NO_ROW: Final = -1
+_NO_PLACE: Final = -1
 
 _NONE: Final[Rows] = np.zeros(0, np.intp)
 
 Column32: TypeAlias = npt.NDArray[np.int32]
+_T = TypeVar("_T", bound=np.generic)
 
 
 class PartitionTable:
@@ -170,14 +172,19 @@ class PartitionTable:
             False, and nothing changes, if the partition numbers are too sparse for the lookup.
         """
         partitions = listing.entries.view(self.layout.request_fields)["partition"][positions].astype(np.intp)
-        if len(listing.keys) == 1:
-            elements = np.zeros(len(positions), np.intp)
+        keys, elements = listing.keys, None
+        if len(keys) == 1:
+            needs = [int(partitions.max(initial=-1)) + 1]
         else:
-            elements = np.searchsorted(np.cumsum(listing.counts), positions, side="right")
-        if not self._span(listing, elements, partitions):
+            elements = np.cumsum(listing.counts).searchsorted(positions, side="right")
+            highest = np.zeros(len(keys), np.intp)
+            np.maximum.at(highest, elements, partitions + 1)
+            needs = highest.tolist()
+        if not self._span(keys, needs, len(partitions)):
             return False
         rows = self._allocate(len(positions))
-        topics = np.array([self.numbers.get(key, _NO_TOPIC) for key in listing.keys], np.intp)[elements]
+        numbers = [self.numbers.get(key, _NO_TOPIC) for key in keys]
+        topics = numbers[0] if elements is None else np.array(numbers, np.intp)[elements]
         self.topic[rows] = topics
         self.requests[rows] = listing.entries[positions]
         self.cached_entries[rows] = self._blank
@@ -325,51 +332,53 @@ class PartitionTable:
     def _allocate(self, count: int) -> Rows:
         reused = min(count, len(self._free))
         rows = [self._free.pop() for _ in range(reused)]
-        fresh = count - reused
-        self._grow(self._top + fresh)
-        allocated: Rows = np.concatenate([np.array(rows, np.intp), np.arange(self._top, self._top + fresh)])
-        self._top += fresh
-        return allocated
+        top = self._top + count - reused
+        self._grow(top)
+        allocated: Rows = np.arange(self._top, top)
+        self._top = top
+        return np.concatenate([np.array(rows, np.intp), allocated]) if rows else allocated
 
     def _grow(self, need: int) -> None:
         have = len(self.topic)
         if need <= have:
             return
-        more = max(need, have + have // 4) - have
-        self.requests = _extended(self.requests, more)
+        size = max(need, have + have // 4)
+        self.requests = _extended(self.requests, size)
         self.request_bytes = self.requests.view(np.uint8).data
-        self.cached_entries = _extended(self.cached_entries, more)
+        self.cached_entries = _extended(self.cached_entries, size)
         self.cached_bytes = self.cached_entries.view(np.uint8).data
-        self.known = np.append(self.known, np.zeros(more, np.bool_))
-        self.refused = np.append(self.refused, np.zeros(more, np.int16))
-        self.topic = np.append(self.topic, np.zeros(more, np.int32))
-        self.position = np.append(self.position, np.full(more, -1, np.int32))
+        self.known = _extended(self.known, size)
+        self.refused = _extended(self.refused, size)
+        self.topic = _extended(self.topic, size)
+        self.position = _extended(self.position, size, _NO_PLACE)
 
-    def _span(self, listing: Listing, elements: Rows, partitions: Rows) -> bool:
-        """Make the lookup large enough for partitions of these topic elements; False if it may not be."""
-        needs = np.zeros(len(listing.keys), np.intp)
-        np.maximum.at(needs, elements, partitions + 1)
-        numbers = [self.numbers.get(key, _NO_TOPIC) for key in listing.keys]
+    def _span(self, keys: Sequence[bytes], needs: Sequence[int], partitions: int) -> bool:
+        """Make the lookup large enough for more partitions; False if it may not be.
+
+        Args:
+            keys: those of the topic elements that have them.
+            needs: one more than the highest number in each element.
+            partitions: how many these are.
+        """
         short = [
-            (key, int(need), number)
-            for key, need, number in zip(listing.keys, needs.tolist(), numbers, strict=True)
-            if need > self._spans[number]
+            (key, need)
+            for key, need in zip(keys, needs, strict=True)
+            if need > self._spans[self.numbers.get(key, _NO_TOPIC)]
         ]
-        wanted = sum(need for _, need, _ in short)
-        if len(self._lookup) + wanted > MAX_LOOKUP + 8 * (self.size + len(partitions)):
+        wanted = sum(need for _, need in short)
+        if len(self._lookup) + wanted > MAX_LOOKUP + 8 * (self.size + partitions):
             return False
         extents = dict[bytes, int]()
-        for key, need, _ in short:
+        for key, need in short:
             extents[key] = max(need, extents.get(key, 0))
         for key in extents:
             if key not in self.numbers:
                 self.numbers[key] = len(self._keys)
                 self._keys.append(key)
-        lack = len(self._keys) - len(self._bases)
-        self._bases = np.append(self._bases, np.zeros(lack, np.intp))
-        self._spans = np.append(self._spans, np.zeros(lack, np.intp))
+        self._bases = _extended(self._bases, len(self._keys))
+        self._spans = _extended(self._spans, len(self._keys))
         at = len(self._lookup)
-        self._lookup = np.append(self._lookup, np.full(sum(extents.values()), _NO_ROW, np.intp))
+        self._lookup = _extended(self._lookup, at + sum(extents.values()), _NO_ROW)
         for key, need in extents.items():
             number = self.numbers[key]
             base, span = int(self._bases[number]), int(self._spans[number])
@@ -399,7 +408,11 @@ def is_rotation(numbers: Rows | Column32) -> bool:
     return bool((numbers[:behind] == straight[first:]).all() and (numbers[behind:] == straight[:first]).all())
 
 
-def _extended(column: Entries, more: int) -> Entries:
-    longer = np.zeros(len(column) + more, column.dtype)
-    longer[: len(column)] = column
+def _extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:
+    """Return a column of that size that begins with another one; the rest of it is blank."""
+    have = len(column)
+    longer = np.zeros(size, column.dtype)
+    longer[:have] = column
+    if blank:
+        longer[have:] = blank
     return longer
