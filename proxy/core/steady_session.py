@@ -167,6 +167,23 @@ class SteadySession:
         self._to_client += len(full)
         return full
 
+    def repeat(self, received: int, full: int) -> None:
+        """Do what `request` and `response` do for a fetch and a response that are like the last ones.
+
+        The last fetch changed nothing, and its response had no entry. The fetch may begin at another entry.
+
+        Args:
+            received: bytes of the broker's response.
+            full: bytes of its full form.
+        """
+        self._handler.go_on()
+        self._eligibility.savings.answered(self._last_seen.size - self._sent + full - received, 0)
+        self._asked += 1
+        self._to_broker += self._sent
+        self._answered += 1
+        self._from_broker += received
+        self._to_client += full
+
     def count(self, tally: Tally) -> tuple[int, int]:
         """Add to a tally what passed since the last call.
 

@@ -13,6 +13,7 @@ from typing import Final
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.responses import clamped
+from proxy.core.steady_session import SteadySession
 from proxy.protocol.api import (
     REQUEST_CORRELATION_ID,
     REQUEST_START_BYTES,
@@ -74,6 +75,13 @@ class _Unchanged:
     """What came from the broker behind the correlation id."""
     request: Turned
     response: Turned
+    session: SteadySession | None = None
+    """It had one that was like it by its steady path, to the captured size: so it will have all others."""
+
+    @property
+    def answer_size(self) -> int:
+        """Bytes of the broker's response."""
+        return RESPONSE_CORRELATION_ID.stop + len(self.answer)
 
     def answered(self, exchange: Exchange) -> bytes:
         """Return the broker's response to a fetch like it."""
@@ -95,6 +103,8 @@ class GatewayPolicy:
         """Of the last fetch: key and version, and what stands behind the correlation id."""
         self._unchanged: _Unchanged | None = None
         """Set while the last fetch that was answered is one."""
+        self._waiting: Exchange | None = None
+        """A fetch like it, while it is not known whether anything comes before its response."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Have the core learn what the broker can, as it does from the client's own question."""
@@ -121,19 +131,39 @@ class GatewayPolicy:
             return False
         if not like.response.matches(b"".join(exchange.response)):
             return False
+        if like.session is not None and like.session is self._connection.steady.session:
+            self._waiting = exchange
+        elif not self._ask_again(like, exchange):
+            return False
+        self.number = exchange.number
+        return True
+
+    def _ask_again(self, like: _Unchanged, exchange: Exchange) -> bool:
+        """Have the core's steady path take a fetch like the last one; False if it does not."""
         steady = self._connection.steady
         dealt_with, sent = steady.request(exchange.request, exchange.request_time / _SECOND)
         if not dealt_with:
             return False
         if len(sent) != len(like.sent.frame):
             raise RuntimeError(f"{exchange.connection}, {exchange.number}: its delta is not the last one's")
-        self.number = exchange.number
         fetch = like.fetch.repeated_by(exchange)
         self._open.append(fetch)
         self._asked.append(
             _Asked(exchange.request[REQUEST_CORRELATION_ID], like.sent, fetch.outcome, ours=False)
         )
         return True
+
+    def _settle_waiting(self, exchange: Exchange, until: int | None) -> list[Outcome]:
+        """Have the core take a fetch like the last one, with its response if nothing comes before that."""
+        like, self._waiting = self._unchanged, None
+        if like is None or like.session is None:
+            raise RuntimeError("a fetch is like the last one, which is not known")
+        if until is None or exchange.response_time <= until:
+            like.session.repeat(like.answer_size, exchange.response_bytes)
+            return [like.fetch.outcome.repeated_by(exchange)]
+        if not self._ask_again(like, exchange):
+            raise RuntimeError(f"{exchange.connection}, {exchange.number}: not on the steady path any more")
+        return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Take the next fetch; without a response it is sent and stays open."""
@@ -208,7 +238,7 @@ class GatewayPolicy:
         The broker answers what it is asked in that order: a fetch that is sent again comes behind those that
         were sent meanwhile.
         """
-        settled = []
+        settled = self._settle_waiting(self._waiting, until) if self._waiting is not None else []
         self._connection.drain_events()  # nobody asks for them here
         while self._open:
             if not self._is_asked(self._open[0].outcome):
@@ -257,10 +287,13 @@ class GatewayPolicy:
             return
         outcome.session_size = connection.session_partitions
         # What waits for an earlier fetch that is sent again is kept until then.
-        if came + connection.buffered - buffered != exchange.response_bytes and outcome.eligible:
+        differs = came + connection.buffered - buffered != exchange.response_bytes
+        if differs and outcome.eligible:
             self.differing += 1
         if not fetch.repeats:
             self._unchanged = _unchanged(fetch, sent, pieces)
+        elif like is not None and not differs:
+            like.session = connection.steady.session
 
     def _modelled(
         self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse

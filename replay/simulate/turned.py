@@ -5,6 +5,7 @@ fetch, and of its response when nothing is new, stays as it was.
 """
 
 from proxy.protocol.api import REQUEST_START_BYTES, RESPONSE_START_BYTES
+from proxy.protocol.fetch_layout import PARTITION_BYTES
 from proxy.protocol.fetch_request import FetchRequest
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import head_size
@@ -21,11 +22,16 @@ class Turned:
         item: bytes of each entry. It begins with its partition, and no partition is listed twice.
     """
 
-    __slots__ = ("_after", "_before", "_begin", "_entries", "_item", "_size", "_start")
+    __slots__ = ("_after", "_at", "_before", "_begin", "_circle", "_item", "_listed", "_size", "_start")
 
     def __init__(self, frame: bytes, begin: int, start: int, end: int, item: int) -> None:
         self._size, self._begin, self._start, self._item = len(frame), begin, start, item
-        self._before, self._entries, self._after = frame[begin:start], frame[start:end], frame[end:]
+        self._before, self._after = frame[begin:start], frame[end:]
+        self._listed = end - start
+        """Bytes of all entries."""
+        self._circle = 2 * frame[start:end]
+        self._at = 0
+        """Where the last frame's entries begin in the circle."""
 
     def matches(self, frame: bytes) -> bool:
         """Whether a frame is like it."""
@@ -35,15 +41,26 @@ class Turned:
             or not frame.endswith(self._after)
         ):
             return False
-        entries, start, item = self._entries, self._start, self._item
-        if frame.startswith(entries, start):
-            return True
+        at = self._place(frame)
+        if at < 0 or not frame.startswith(self._circle[at : at + self._listed], self._start):
+            return False
+        self._at = at
+        return True
+
+    def _place(self, frame: bytes) -> int:
+        """Return where a frame's first entry stands in the circle, -1 if it may have none there.
+
+        It is likely to be the entry of the last frame, or the next one.
+        """
+        circle, start, item, last = self._circle, self._start, self._item, self._at
+        for at in (last, (last + item) % self._listed):
+            if frame.startswith(circle[at : at + PARTITION_BYTES], start):
+                return at
         at = -1
-        while (at := entries.find(frame[start : start + item], at + 1)) % item:
+        while (at := circle.find(frame[start : start + item], at + 1)) % item:
             if at < 0:
-                return False
-        rest = len(entries) - at
-        return frame.startswith(entries[at:], start) and frame.startswith(entries[:at], start + rest)
+                break
+        return at
 
 
 def turned_request(request: FetchRequest) -> Turned | None:

@@ -411,6 +411,24 @@ def test_fetches_of_a_session_take_it(version: int) -> None:
     play.connection.check_measured()
 
 
+def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() -> None:
+    """As `replay` does it, which knows that nothing changes. The other core gets the frames."""
+    play = Playbook().established(16, THREE)
+    polls(play, 16, 4, 4)
+    steady, core = play.connection.cores
+    for number in range(8, 12):
+        told = fetch_response(16, session_id=SESSION_ID, correlation_id=number)
+        core.receive_client(fetch(16, *THREE, correlation=number), 1.0)
+        core.receive_broker(told, 1.0)
+        assert len(core.drain_broker()) == 1
+        assert steady.steady.session is not None
+        steady.steady.session.repeat(len(told), sum(map(len, core.drain_client())))
+    assert steady.tally == core.tally
+    assert steady.session_epoch == core.session_epoch
+    assert repr(steady._fetches.eligibility.savings) == repr(core._fetches.eligibility.savings)
+    polls(play, 16, 12, 4, b"r" * 300)
+
+
 def test_tags_of_an_entry_that_has_moved_are_seen() -> None:
     """The broker has just sent records of it, so that it may differ from what the session has."""
     play = Playbook().established(16, THREE)

@@ -1,7 +1,9 @@
 """The gateway's policy beside a session for all and beside none, on real clients' captures."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -11,6 +13,7 @@ from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
 from replay.simulate.policies import GatewayPolicy
 from tests.replay.events import captured_events
+from tests.replay.simulate.test_predicted_equals_measured import values
 from tools.bench.captures import Shape, make
 
 CAPTURES = Path(__file__).parents[3] / "captures"
@@ -56,6 +59,33 @@ def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Pa
                 engine.add(event)
 
     assert taken[3:] == [True] * (truth.fetches - 3)
+
+
+@pytest.mark.parametrize("late", [-1, 20, 21])
+def test_what_is_recognised_has_the_outcome_that_it_would_have_anyway(tmp_path: Path, late: int) -> None:
+    """Also where the next request comes before a response, and where the client asks for versions again."""
+    make(tmp_path / "idle.pcap", 200_000, Shape(filled=0, connections=1))
+    captured = captured_events(tmp_path / "idle.pcap")
+    exchanges = [event for event in captured if isinstance(event, Exchange)]
+    (end,) = [event for event in captured if isinstance(event, ConnectionEnd)]
+    if late > 0:
+        exchanges[late].response_time = exchanges[late + 1].request_time + 1
+    time = exchanges[15].response_time + 1
+    exchanges.insert(16, replace(exchanges[0], request_time=time, response_time=time + 1))
+
+    def outcomes() -> list[Any]:
+        engine, found = Engine("gateway"), list[Outcome]()
+        for exchange in exchanges:
+            found += engine.add(exchange)
+        rest, ending = engine.end(end)
+        assert not ending.differing
+        return [values(outcome) for outcome in found + rest]
+
+    recognised = outcomes()
+    with patch.object(GatewayPolicy, "repeats", lambda *_: False):
+        assert recognised == outcomes()
+    busy = [place for place, outcome in enumerate(recognised) if outcome["reason"] == "session busy"]
+    assert len(busy) == (late > 0)
 
 
 def test_what_happens_on_a_connection_is_not_kept() -> None:
