@@ -343,14 +343,14 @@ class PartitionTable:
         if need <= have:
             return
         size = max(need, have + have // 4)
-        self.requests = _extended(self.requests, size)
+        self.requests = extended(self.requests, size)
         self.request_bytes = self.requests.view(np.uint8).data
-        self.cached_entries = _extended(self.cached_entries, size)
+        self.cached_entries = extended(self.cached_entries, size)
         self.cached_bytes = self.cached_entries.view(np.uint8).data
-        self.known = _extended(self.known, size)
-        self.refused = _extended(self.refused, size)
-        self.topic = _extended(self.topic, size)
-        self.position = _extended(self.position, size, _NO_PLACE)
+        self.known = extended(self.known, size)
+        self.refused = extended(self.refused, size)
+        self.topic = extended(self.topic, size)
+        self.position = extended(self.position, size, _NO_PLACE)
 
     def _span(self, keys: Sequence[bytes], needs: Sequence[int], partitions: int) -> bool:
         """Make the lookup large enough for more partitions; False if it may not be.
@@ -375,10 +375,10 @@ class PartitionTable:
             if key not in self.numbers:
                 self.numbers[key] = len(self._keys)
                 self._keys.append(key)
-        self._bases = _extended(self._bases, len(self._keys))
-        self._spans = _extended(self._spans, len(self._keys))
+        self._bases = extended(self._bases, len(self._keys))
+        self._spans = extended(self._spans, len(self._keys))
         at = len(self._lookup)
-        self._lookup = _extended(self._lookup, at + sum(extents.values()), _NO_ROW)
+        self._lookup = extended(self._lookup, at + sum(extents.values()), _NO_ROW)
         for key, need in extents.items():
             number = self.numbers[key]
             base, span = int(self._bases[number]), int(self._spans[number])
@@ -408,7 +408,7 @@ def is_rotation(numbers: Rows | Column32) -> bool:
     return bool((numbers[:behind] == straight[first:]).all() and (numbers[behind:] == straight[:first]).all())
 
 
-def _extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:
+def extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:
     """Return a column of that size that begins with another one; the rest of it is blank."""
     have = len(column)
     longer = np.zeros(size, column.dtype)

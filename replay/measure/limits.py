@@ -5,6 +5,7 @@ were read. The rest are empty although they have records (fetch-semantics 4). Su
 others get records, until it gets some itself. A response may exceed the limit by its first batch.
 """
 
+from copy import copy
 from dataclasses import asdict, dataclass
 from heapq import nlargest
 from typing import Any, Final
@@ -60,6 +61,10 @@ class Counted:
         self.over_limit_bytes += other.over_limit_bytes
         self.starved += other.starved
         self.starved_ns += other.starved_ns
+
+    def values(self) -> dict[str, int]:
+        """Return the figures by name, for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(slots=True)
@@ -129,13 +134,13 @@ class LimitLog:
 
     def detail(self) -> dict[str, Any]:
         """Return the log as plain values, for JSON: figures by version, and the longest starved."""
-        counted = {version: Counted(**asdict(one)) for version, one in self._counted.items()}
+        counted = {version: copy(one) for version, one in self._counted.items()}
         worst = list(self._worst)
         for (key, partition), starved in self._starving.items():
             worst.append((starved.until - starved.since, key, partition, starved))
             counted[starved.version].starved_ns += starved.until - starved.since
         return {
-            "by_version": [{"fetch_version": version, **asdict(one)} for version, one in counted.items()],
+            "by_version": [{"fetch_version": version, **one.values()} for version, one in counted.items()],
             "starved": [
                 {
                     **({"topic": key} if isinstance(key, str) else {"id": key.hex()}),

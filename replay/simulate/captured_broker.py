@@ -19,7 +19,7 @@ from proxy.protocol.fetch_layout import Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import PartitionResponse, response_head
 from proxy.protocol.primitives import Buffer
-from proxy.session.partitions import PartitionTable
+from proxy.session.partitions import PartitionTable, extended
 from replay.simulate.captured_response import CapturedResponse
 
 SESSION_ID: Final = 1
@@ -37,6 +37,8 @@ _FEW: Final = 16
 """Up to so many partitions are looked up one by one, more of them in columns."""
 
 _Offsets = npt.NDArray[np.int64]
+_NO_OFFSETS: Final = np.zeros(0, np.int64)
+_NO_FLAGS: Final = np.zeros(0, np.bool_)
 
 _HIGH: Final = Struct("<q")
 """Offsets are only compared with each other, so the byte order makes no difference. -1 is -1 in both."""
@@ -81,10 +83,10 @@ class CapturedBroker:
     def __init__(self, *, moves_all: bool = False) -> None:
         self.moves_all = moves_all
         self._table: PartitionTable | None = None
-        self._high: _Offsets = np.zeros(0, np.int64)
-        self._start: _Offsets = np.zeros(0, np.int64)
-        self._rank: _Offsets = np.zeros(0, np.int64)
-        self._named = np.zeros(0, np.bool_)
+        self._high: _Offsets = _NO_OFFSETS
+        self._start: _Offsets = _NO_OFFSETS
+        self._rank: _Offsets = _NO_OFFSETS
+        self._named = _NO_FLAGS
         self._ranks = 0
         self._size = 0
         """Partitions in the session: those with a rank."""
@@ -101,8 +103,8 @@ class CapturedBroker:
             return False
         self._table = table
         table.arranged = self._arranged
-        self._high, self._start, self._rank = (np.zeros(0, np.int64) for _ in range(3))
-        self._named = np.zeros(0, np.bool_)
+        self._high = self._start = self._rank = _NO_OFFSETS
+        self._named = _NO_FLAGS
         self._ranks = self._size = 0
         self.add(table.locate(listing))
         self._note_empties(response)
@@ -139,12 +141,12 @@ class CapturedBroker:
             rows: the table's row for each entry of the delta.
         """
         table = self._session_table()
-        lack = len(table.topic) - len(self._rank)
-        if lack > 0:
-            self._high = np.append(self._high, np.full(lack, _UNSEEN, np.int64))
-            self._start = np.append(self._start, np.full(lack, _UNSEEN, np.int64))
-            self._rank = np.append(self._rank, np.zeros(lack, np.int64))
-            self._named = np.append(self._named, np.zeros(lack, np.bool_))
+        size = len(table.topic)
+        if size > len(self._rank):
+            self._high = extended(self._high, size, _UNSEEN)
+            self._start = extended(self._start, size, _UNSEEN)
+            self._rank = extended(self._rank, size)
+            self._named = extended(self._named, size)
         new = rows[self._rank[rows] == 0]
         self._high[new] = self._start[new] = _UNSEEN
         self._named[new] = False
