@@ -60,6 +60,8 @@ class Search:
         self._runs: list[BufferedRun] = []
         self._holes: list[tuple[int, int]] = []
         self._looked = 0
+        self._size = 0
+        """Bytes that were buffered when candidates were looked for last."""
         self._turned = -1
         self._exhausted = False
         """`LIMIT` bytes were searched in vain. Nothing is buffered until the next turn."""
@@ -120,7 +122,9 @@ class Search:
             return -1
         if boundary:
             self._turned = size
-        self._open += self._new_candidates()
+        if size > self._size:
+            self._open += self._new_candidates()
+            self._size = size
         still_open = []
         for at in self._open:
             verdict = self._judge.judge(self, at, boundary=boundary)
@@ -161,7 +165,7 @@ class Search:
 
     def _new_candidates(self) -> list[int]:
         start, self._looked = self._looked, max(len(self.buffer) - self._judge.overlap, 0)
-        found = self._judge.candidates(self.buffer, start)
+        found = dict.fromkeys(self._judge.candidates(self.buffer, start))
         return [at for at in found if at not in self._open and self.is_whole(at, at + _SMALLEST_HEADER)]
 
     def _bound(self) -> None:
@@ -172,6 +176,6 @@ class Search:
     def _drop(self) -> None:
         self.dropped += self.seen_before(len(self.buffer))
         self._runs, self._holes, self._open = [], [], []
-        self._looked, self._turned = 0, -1
+        self._looked, self._size, self._turned = 0, 0, -1
         self.buffer = bytearray()
         self.row_starts = set()
