@@ -5,9 +5,15 @@
 # It needs fetchgate with its extra `[replay]`, and Java 17 or later. captures.md describes the columns.
 
 # %%
+import os
+import sys
+
 from pyspark.sql import SparkSession
 
 from replay.source.kafka_pcap import KafkaPcap
+
+# Spark's workers would run the python3 of PATH, which may not have fetchgate.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 CAPTURES = "captures"
 

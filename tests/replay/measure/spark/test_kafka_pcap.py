@@ -1,6 +1,8 @@
 """The data source of `replay.source`: here, since tests share the session of Spark."""
 
+import os
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +91,12 @@ def test_the_notebook_answers_its_questions(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     notebook: dict[str, Any] = runpy.run_path("docs/questions.py")
     expected = rows(*CAPTURES.glob("*.pcap"))
 
     assert notebook["spark"] is spark
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable  # else Spark's workers run the python3 of PATH
     assert capsys.readouterr().out.count("+\n") == 3 * 5
     most = notebook["most_bytes"].collect()
     assert sum(row.requests for row in most) == sum(row["api"] is not None for row in expected)
