@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -41,6 +42,8 @@ _LEAST: Final = 16 << 20
 _OPTIONS: Final = ("keylog", "partitions", "ports")
 _WHOLE: Final = 1 << 62
 _ALL: Final = frozenset(ApiKey)
+_OF_LOAD: Final = frozenset({"path", "paths"})
+"""Spark puts the arguments of `load` among the options."""
 
 
 class KafkaPcap(DataSource):
@@ -75,9 +78,7 @@ class KafkaPcap(DataSource):
         Raises:
             InputError: an option is wrong, or a file can't be read.
         """
-        for name in self.options:
-            if name.lower() not in {*_OPTIONS, "path", "paths"}:
-                raise InputError(f"kafka-pcap: no option {name}; there are {', '.join(_OPTIONS)}")
+        _check_names(self.options)
         sources = expand(_paths(self.options))
         for source in sources:
             if source.problem or source.once:
@@ -129,6 +130,16 @@ def _events(
         for batch in read(share, keep):
             yield from connections.feed(batch)
     yield from connections.end()
+
+
+def _check_names(options: MutableMapping[str, str]) -> None:
+    """Refuse an option that does not exist: one that was misspelt would have no effect."""
+    for name in options:
+        if name.lower() in {*_OPTIONS, *_OF_LOAD}:
+            continue
+        close = get_close_matches(name, _OPTIONS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)}"
+        raise InputError(f"kafka-pcap: no option {name}; {hint}")
 
 
 def _paths(options: MutableMapping[str, str]) -> list[str]:
