@@ -28,7 +28,7 @@ from replay.measure.spark.run import Work, run_on_spark
 from replay.measure.spark.session import SparkFailedError
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
-from replay.report.wording import printable
+from replay.report.wording import printable, untold
 
 _EXAMPLES: Final = """\
 examples:
@@ -41,8 +41,8 @@ examples:
 
 Bytes are counted on whole Kafka frames. Predicted bytes between gateway and brokers =
 eligible fetches through sessions + all other fetches as captured.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but parts of the input could not be read, or there is no
-Kafka in it.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is damaged or not whole, there is no Kafka in
+it, or so much of the fetches is missing that the saving can't be told.
 """
 
 
@@ -204,7 +204,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if failed:
         return EXIT_FAILED
     nothing = not (result["input"]["connections"] or result["fetch"]["actual"]["requests"])
-    return EXIT_PARTLY if problems or nothing else 0
+    return EXIT_PARTLY if problems or nothing or untold(result) else 0
 
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:

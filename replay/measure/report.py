@@ -45,7 +45,7 @@ from replay.report.model import (
     TopicRow,
     actual_bytes,
 )
-from replay.report.wording import next_step
+from replay.report.wording import CUT, next_step
 from replay.simulate.session_cache import SLOTS
 
 _SECOND: Final = 1_000_000_000
@@ -247,7 +247,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
     for end in ends:
         whole += end.client_bytes + end.broker_bytes + end.gap_bytes
         reasons["not in the capture"] += end.gap_bytes - end.cut_bytes
-        reasons["cut by the snap length"] += end.cut_bytes
+        reasons[CUT] += end.cut_bytes
         reasons[end.reason or "no frame found after a gap"] += end.unframed_bytes
         reasons["frames that begin and do not end"] += end.partial_bytes
         reasons["frames without a header"] += end.headerless_bytes

@@ -17,7 +17,7 @@ from replay.report.model import (
     actual_bytes,
     predicted_bytes,
 )
-from replay.report.wording import meaning, number, percent, price, shown, size
+from replay.report.wording import UNTOLD, meaning, number, percent, price, shown, size
 
 HOUR: Final = 3_600
 DAY: Final = 86_400
@@ -117,13 +117,15 @@ def decide(
         policy: the one of these figures, see `Report.policy`.
         next_step: what to do where there is no fetch.
     """
+    reason = why(fetch, passed)
+    known = reason not in UNTOLD
     return Decision(
         captured_seconds=rate.seconds,
         enough=rate.seconds >= HOUR,
-        saved_bytes_per_day=rate.day(fetch["saved_bytes"]),
+        saved_bytes_per_day=rate.day(fetch["saved_bytes"]) if known else None,
         saved_ratio=fetch["saved_ratio"],
-        money_per_month=rate.month(fetch["saved_bytes"]),
-        reason=why(fetch, passed),
+        money_per_month=rate.month(fetch["saved_bytes"]) if known else None,
+        reason=reason,
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
             (_to_do(client, rate, policy) for client in clients),

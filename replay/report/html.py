@@ -48,6 +48,7 @@ from replay.report.wording import (
     shown,
     size,
     unpaired,
+    untold,
     warnings,
 )
 
@@ -109,11 +110,12 @@ def _headline(report: Report) -> Markup:
 
 
 def _decision(report: Report) -> Markup:
-    sure = report["decision"]["enough"]
+    sure = how_sure(report)
+    class_ = "soft" if report["decision"]["enough"] else "unsure"
     return joined(
         (
             element("p", decided(report), class_="decided"),
-            element("p", how_sure(report), class_="soft" if sure else "unsure"),
+            element("p", sure, class_=class_) if sure else Markup(),
             joined(element("p", line, class_="unsure") for line in warnings(report)),
         )
     )
@@ -128,14 +130,16 @@ def _cards(report: Report) -> Markup:
     fetch = report["fetch"]
     saved, ratio = fetch["saved_bytes"], fetch["saved_ratio"]
     dearer = saved < 0
-    cards = (
+    cards = [
         (percent(abs(ratio)), f"{'more' if dearer else 'fewer'} fetch bytes to and from the brokers"),
         (size(abs(saved)), "added, both directions" if dearer else "saved, both directions"),
         (size(actual_bytes(fetch)), f"captured, in {plural(fetch['actual']['requests'], 'fetch request')}"),
         (size(predicted_bytes(fetch)), "predicted, with sessions"),
         (percent(report["readable"]["ratio"]), "of the captured streams could be read"),
-    )
-    classes = [f"card lead{' dearer' if dearer else ''}", *["card"] * 4]
+    ]
+    if untold(report):
+        cards = [cards[2], cards[4]]  # a saving of 0 would be a guess
+    classes = [f"card lead{' dearer' if dearer else ''}", *["card"] * (len(cards) - 1)]
     boxes = [
         element("div", element("b", figure), element("span", words), class_=class_)
         for class_, (figure, words) in zip(classes, cards, strict=True)

@@ -222,10 +222,11 @@ class Decision(TypedDict):
     enough: bool
     """At least an hour was captured. A shorter time says little about a day."""
     saved_bytes_per_day: int | None
-    """Modelled: `fetch.saved_bytes` at the rate of the captured time; None if no time was captured."""
+    """Modelled: `fetch.saved_bytes` at the rate of the captured time; None if no time was captured,
+    or if too little of the fetches was captured to tell (`reason` is "bytes missing" or "unpaired")."""
     saved_ratio: float
     money_per_month: float | None
-    """Modelled, for 30 days; None without --price-per-gb."""
+    """Modelled, for 30 days; None without --price-per-gb, or if `saved_bytes_per_day` is."""
     reason: str
     """Why nothing is saved; "" if something is."""
     next_step: str

@@ -43,6 +43,7 @@ from replay.report.wording import (
     shown,
     size,
     unpaired,
+    untold,
     warnings,
 )
 
@@ -84,7 +85,8 @@ def _headline(report: Report) -> Text:
     fetch, text = report["fetch"], Text()
     if fetch["actual"]["requests"]:
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
-        text.append(how_sure(report) + "\n", style="" if report["decision"]["enough"] else "yellow")
+        if sure := how_sure(report):
+            text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")
         for warning in warnings(report):
             text.append(warning + "\n", style="yellow")
     text.append(captured(report) + "\n")
@@ -93,6 +95,8 @@ def _headline(report: Report) -> Text:
     if not fetch["actual"]["requests"]:
         text.append("No fetch request was found.\n", style="bold")
         return text.append(report["decision"]["next_step"])
+    if untold(report):
+        return text.append(f"{size(actual_bytes(fetch))} of fetch bytes")
     text.append(f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ")
     text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
     return text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")

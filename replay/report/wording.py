@@ -76,6 +76,10 @@ _FAMILIES: Final = {
     "error ": "the broker responded to the whole fetch with this Kafka error code",
 }
 
+UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
+"""If most bytes passed for one of these reasons, nobody knows what sessions would have saved."""
+CUT: Final = "cut by the snap length"
+"""A reason why bytes could not be read."""
 _WARNINGS: Final = 5
 """Most warnings of one kind; the JSON has all."""
 MAX_NAME: Final = 120
@@ -166,7 +170,9 @@ def moment(time: str) -> str:
 
 
 def decided(report: Report) -> str:
-    """Return the first line: what sessions would save, or why nothing."""
+    """Return the first line: what sessions would save, or why nothing, or why that can't be told."""
+    if unknown := untold(report):
+        return unknown
     decision = report["decision"]
     fetch = report["fetch"]
     whole = size(fetch["actual"]["request_bytes"] + fetch["actual"]["response_bytes"])
@@ -186,6 +192,24 @@ def decided(report: Report) -> str:
     return f"{text}."
 
 
+def untold(report: Report) -> str:
+    """Say why it can't be told what sessions would save: most bytes of fetches were not captured whole.
+
+    Returns:
+        one sentence that has the remedy; "" if it can be told.
+    """
+    reason = report["decision"]["reason"]
+    if reason not in UNTOLD:
+        return ""
+    requests = report["fetch"]["actual"]["requests"]
+    of = f"{number(report['passed'][reason]['exchanges'])} of {number(requests)} fetches"
+    if reason == "unpaired":
+        return f"What sessions would save can't be told: {of} have no response; capture both directions."
+    if report["readable"]["by_reason"].get(CUT):
+        return f"What sessions would save can't be told: {of} were cut; capture with -s 0."
+    return f"What sessions would save can't be told: {of} miss bytes that the capture lost; capture again."
+
+
 def because(reason: str) -> str:
     """Explain why nothing is saved: the reason, and what it means."""
     explained = meaning(reason)
@@ -193,8 +217,10 @@ def because(reason: str) -> str:
 
 
 def how_sure(report: Report) -> str:
-    """Say how much time the first line stands on."""
+    """Say how much time the first line stands on; "" if it tells no saving."""
     decision, time = report["decision"], report["time"]
+    if untold(report):
+        return ""
     if not decision["captured_seconds"]:
         return "How sure: the time that was captured is not known."
     stretches = len(time["stretches"])

@@ -267,3 +267,13 @@ def test_a_capture_without_kafka_is_no_success(
 
     assert written(monkeypatch, result=report) == code
     assert "Next: capture again." in capsys.readouterr().out
+
+
+def test_a_saving_that_can_not_be_told_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = sample.report()
+    whole: Report = {**plain, "input": {**plain["input"], "problems": []}}
+    cut: Report = {**whole, "decision": {**whole["decision"], "reason": "unpaired"}}
+    cut["passed"] = {"unpaired": {"exchanges": 9, "bytes": 600_000_000}}
+
+    assert written(monkeypatch, result=whole) == 0
+    assert written(monkeypatch, result=cut) == 3

@@ -53,6 +53,14 @@ def test_a_day_and_a_month_are_those_of_the_captured_time() -> None:
     assert decide(fetches(), {}, [], Rate(seconds=3600.0))["money_per_month"] is None
 
 
+@pytest.mark.parametrize("reason", ["bytes missing", "unpaired"])
+def test_where_fetches_were_not_captured_whole_nothing_is_said_of_a_day(reason: str) -> None:
+    decision = decide(fetches(), {reason: {"exchanges": 9, "bytes": 900_000}}, [], RATE)
+
+    assert decision["reason"] == reason
+    assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
+
+
 def test_where_no_time_was_captured_there_is_no_day() -> None:
     decision = decide(fetches(saved=500_000), {}, [], Rate(seconds=0.0, price_per_gb=2.0))
 

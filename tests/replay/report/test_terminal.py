@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from replay.report import terminal
+from replay.report import html, terminal
 from replay.report.model import BothSides, Decision, Report, SlotsRow
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
@@ -92,6 +92,27 @@ def test_nothing_saved_stands_with_its_reason() -> None:
         "Sessions would save nothing of 600 MB fetch bytes: leader epochs (sessions of these brokers (2.1 to "
         "2.4) forget leader epochs (KAFKA-9338))."
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost", "told"),
+    [
+        ("bytes missing", "cut by the snap length", "321 of 162,170 fetches were cut; capture with -s 0."),
+        ("bytes missing", "not in the capture", "321 of 162,170 fetches miss bytes that the capture lost;"),
+        ("unpaired", "TLS", "321 of 162,170 fetches have no response; capture both directions."),
+    ],
+)
+def test_where_fetches_were_cut_no_saving_is_told(reason: str, lost: str, told: str) -> None:
+    plain = sample.report()
+    report: Report = {**plain, "fetch": {**plain["fetch"], "saved_bytes": 0, "saved_ratio": 0.0}}
+    report["decision"] = {**plain["decision"], "reason": reason}
+    report["passed"] = {reason: {"exchanges": 321, "bytes": 599_000_000}}
+    report["readable"] = {**plain["readable"], "by_reason": {lost: 5}}
+    flat = " ".join(printed(report).split())
+    assert flat.startswith(f"What sessions would save can't be told: {told}")
+    assert "How sure" not in flat
+    assert "bytes saved" not in flat
+    assert "fewer fetch bytes" not in html.render(report)
 
 
 def test_less_than_an_hour_is_warned_of() -> None:
