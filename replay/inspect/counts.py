@@ -104,9 +104,14 @@ class ConnectionCounts:
 
 
 class Inspection:
-    """All counts: of the events that `Connections` returns, and of files."""
+    """All counts: of the events that `Connections` returns, and of files.
 
-    def __init__(self) -> None:
+    Args:
+        ports: those of --port.
+    """
+
+    def __init__(self, ports: frozenset[int] = frozenset()) -> None:
+        self._ports = ports
         self.files: dict[str, FileCounts] = {}
         self.connections: list[ConnectionCounts] = []
         self._open: dict[str, ConnectionCounts] = {}
@@ -155,12 +160,17 @@ class Inspection:
             return ""
         others = self.others()
         payload = {reason: sum(map(_payload, ends)) for reason, ends in others.items()}
+        other_ports: Counter[int] = Counter()
+        for file in self.files.values():
+            other_ports.update(file.other_ports)
         return next_step(
             kafka=0,
             payload=sum(payload.values()),
             tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
             late=payload.get(reasons.NO_HANDSHAKE, 0),
             other=payload.get(reasons.NO_SECRETS, 0),
+            ports=self._ports,
+            other_ports=other_ports,
         )
 
     def encrypted(self) -> str:

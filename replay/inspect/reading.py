@@ -24,7 +24,7 @@ _PROGRESS_AFTER: Final = 1.0
 
 def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | None = None) -> Inspection:
     """Read captures and count what is in them."""
-    inspection = Inspection()
+    inspection = Inspection(ports)
     connections = Connections(ports=ports, responses=frozenset(), secrets=secrets)
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
         for share in plan(sources, _WHOLE):

@@ -75,7 +75,12 @@ def report(found: Collected, about: About) -> Report:
         policy=about.policy,
         filters=about.filters,
         decision=decide(
-            whole, found.whole.passed, by_client, rate, policy=about.policy, next_step=_next_step(found)
+            whole,
+            found.whole.passed,
+            by_client,
+            rate,
+            policy=about.policy,
+            next_step=_next_step(found, about),
         ),
         policies=_policies(found, whole, about.policy),
         time=time,
@@ -97,7 +102,10 @@ def report(found: Collected, about: About) -> Report:
     )
 
 
-def _next_step(found: Collected) -> str:
+def _next_step(found: Collected, about: About) -> str:
+    others: Counter[int] = Counter()
+    for counts in found.files.values():
+        others.update(counts.other_ports)
     payload = {reason: end.client_bytes + end.broker_bytes for reason, end in found.ends.items()}
     return next_step(
         kafka=found.kafka_connections,
@@ -105,6 +113,8 @@ def _next_step(found: Collected) -> str:
         tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
         late=payload.get(reasons.NO_HANDSHAKE, 0),
         other=payload.get(reasons.NO_SECRETS, 0),
+        ports=about.filters["ports"],
+        other_ports=others if about.filters["ports"] else None,
     )
 
 

@@ -1,6 +1,6 @@
 """The report's sentences, and the formats of its figures and names: the same in the terminal and in HTML."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -250,7 +250,16 @@ def warnings(report: Report) -> list[str]:
     return twice[:_WARNINGS] + slots[:_WARNINGS]
 
 
-def next_step(*, kafka: int, payload: int, tls: int, late: int = 0, other: int = 0) -> str:
+def next_step(
+    *,
+    kafka: int,
+    payload: int,
+    tls: int,
+    late: int = 0,
+    other: int = 0,
+    ports: Collection[int] = (),
+    other_ports: Mapping[int, int] | None = None,
+) -> str:
     """Say what to do about a capture in which no fetch was found.
 
     Args:
@@ -259,7 +268,16 @@ def next_step(*, kafka: int, payload: int, tls: int, late: int = 0, other: int =
         tls: those of them in connections that are TLS and were not decrypted.
         late: those of them in connections of which a key log was given, but no handshake captured.
         other: those of them in connections of which the key log that was given has no secrets.
+        ports: those of --port.
+        other_ports: packets that --port leaves out, by port.
     """
+    if not payload and not kafka and other_ports:
+        busiest = max(other_ports, key=lambda port: (other_ports[port], -port))
+        used = " or ".join(str(port) for port in sorted(ports))
+        return (
+            f"Next: name another port: no connection uses port {used}; most packets are on port {busiest}: "
+            f"--port {busiest}. Without --port Kafka is recognised by its bytes, on any port."
+        )
     if not payload and not kafka:
         return (
             "Next: capture again: there is no TCP payload. Capture all interfaces (tcpdump -i any) and whole "

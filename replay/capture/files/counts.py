@@ -2,12 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 MOST_PROBLEMS = 10
 """At most so many problems of one file are kept."""
+MOST_PORTS = 64
+"""At most so many ports are counted that a filter leaves out."""
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
 """A longer time (ns) without a packet is a gap in the capture, as where two captures were joined into one
@@ -58,6 +61,8 @@ class FileCounts:
     """Packets whose IP or TCP header contradicts itself."""
     filtered: int = 0
     """TCP packets of hosts or ports that the filter leaves out."""
+    other_ports: dict[int, int] = field(default_factory=dict)
+    """Those that the filter by ports leaves out, by port. A packet has two; the busiest ports are kept."""
     unknown_link: int = 0
     """Packets of link types that are not supported."""
     bad_records: int = 0
@@ -80,6 +85,7 @@ class FileCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for link, packets in other.link_types.items():
             self.link_types[link] = self.link_types.get(link, 0) + packets
+        self.add_other_ports(other.other_ports)
         for first, last in other.stretches:
             self.add_times(first, last)
         self.format = self.format or other.format
@@ -92,6 +98,12 @@ class FileCounts:
         line = problem if len(self.problems) < MOST_PROBLEMS else _MORE
         if line not in self.problems:
             self.problems.append(line)
+
+    def add_other_ports(self, packets: Mapping[int, int]) -> None:
+        """Add packets by port, and keep the `MOST_PORTS` busiest ports."""
+        counted = Counter(self.other_ports)
+        counted.update(packets)
+        self.other_ports = dict(counted.most_common(MOST_PORTS))
 
     def add_times(self, first: int, last: int) -> None:
         """Extend the captured time by packets between `first` and `last`, without a `PAUSE` between them."""
@@ -107,7 +119,8 @@ class FileCounts:
     def from_json(cls, text: str | bytes) -> Self:
         """Read what `to_json` wrote."""
         found = json.loads(text)
-        found["link_types"] = {int(link): packets for link, packets in found["link_types"].items()}
+        for name in ("link_types", "other_ports"):
+            found[name] = {int(number): packets for number, packets in found.get(name, {}).items()}
         return cls(**found)
 
 

@@ -80,7 +80,10 @@ def decode(window: Window, records: Records, keep: Filter, counts: FileCounts) -
     unreadable(records, short, counts)
     rows = np.flatnonzero(tcp & ~short)
     rows = rows[_sane(window, rows, found, counts)]
-    wanted = _wanted(keep, window.blocks(found.begin[rows], _HEADER), found, rows)
+    header = window.blocks(found.begin[rows], _HEADER)
+    if keep.ports:
+        _count_others(header[~_of_ports(keep.ports, header)], counts)
+    wanted = _wanted(keep, header, found, rows)
     counts.filtered += len(rows) - int(np.count_nonzero(wanted))
     return _segments(window, records, rows[wanted], found)
 
@@ -152,11 +155,25 @@ def _ends(header: Column, found: Transport, rows: Column) -> tuple[Column, Colum
     return ends, from_low
 
 
+def _of_ports(ports: frozenset[int], header: Column) -> Column:
+    """Return which packets go to or come from some ports."""
+    listed = sorted(ports)
+    found: Column = np.isin(header["source"], listed) | np.isin(header["destination"], listed)
+    return found
+
+
+def _count_others(header: Column, counts: FileCounts) -> None:
+    """Count the ports of packets that the filter leaves out."""
+    ports, packets = np.unique(
+        np.concatenate([header["source"], header["destination"]]).astype(np.uint16), return_counts=True
+    )
+    counts.add_other_ports(dict(zip(ports.tolist(), packets.tolist(), strict=True)))
+
+
 def _wanted(keep: Filter, header: Column, found: Transport, rows: Column) -> Column:
     wanted = np.ones(len(rows), np.bool_)
     if keep.ports:
-        ports = sorted(keep.ports)
-        wanted &= np.isin(header["source"], ports) | np.isin(header["destination"], ports)
+        wanted &= _of_ports(keep.ports, header)
     if keep.hosts:
         version = found.version[rows]
         source, destination = found.source[:, rows], found.destination[:, rows]

@@ -203,6 +203,12 @@ def test_names_of_files_have_no_effect_on_the_terminal(tls: Path, capsys: pytest
     assert all(r"\x1b[2J\n.log" in line for line in told)
 
 
+def test_a_wrong_port_is_told_with_that_of_the_capture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(CAPTURES / "librdkafka-100p.pcap"), "--port", "9092"]) == 3
+    told = " ".join(capsys.readouterr().out.split())
+    assert "no connection uses port 9092; most packets are on port 33192: --port 33192" in told
+
+
 LONG = ["[2001:db8:1234:5678:9abc:def0:1234:5678]:51234", "[2001:db8:1234:5678:9abc:def0:8765:4321]:9092"]
 
 

@@ -15,6 +15,7 @@ from replay.measure.digest import Digest
 from replay.measure.report import About
 from replay.measure.rows import RowFilter
 from replay.measure.table import end_to_json
+from replay.report.model import Filters
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.tables import CAPTURES, NO_FILTERS, measured, single, table
 from tests.replay.tables import report_of as report
@@ -246,3 +247,11 @@ def test_a_close_that_was_not_captured_is_no_request() -> None:
 )
 def test_where_no_fetch_was_found_it_is_said_what_to_do_next(ends: list[Group], told: str) -> None:
     assert told in report(ends, ABOUT)["decision"]["next_step"]
+
+
+def test_a_wrong_port_is_told() -> None:
+    file = FileCounts(file="f", other_ports={33192: 9, 50001: 4})
+    filters: Filters = {**ABOUT.filters, "ports": [9092]}
+    told = report([group(row="file", details=[file.to_json()])], dataclasses.replace(ABOUT, filters=filters))
+
+    assert "no connection uses port 9092; most packets are on port 33192" in told["decision"]["next_step"]

@@ -169,6 +169,15 @@ def test_a_capture_without_a_fetch_has_a_next_step(kafka: int, payload: int, tls
     assert wording.next_step(kafka=kafka, payload=payload, tls=tls).startswith(told)
 
 
+def test_a_wrong_port_is_told_with_one_that_is_used() -> None:
+    told = wording.next_step(
+        kafka=0, payload=0, tls=0, ports=[9092, 9093], other_ports={50001: 7, 33192: 9, 50002: 2}
+    )
+
+    assert "no connection uses port 9092 or 9093; most packets are on port 33192: --port 33192." in told
+    assert "no TCP payload" in wording.next_step(kafka=0, payload=0, tls=0, ports=[9092], other_ports={})
+
+
 def test_connections_that_began_before_the_capture_have_a_next_step_of_their_own() -> None:
     assert "before the clients connect" in wording.next_step(kafka=0, payload=100, tls=90, late=45)
     assert "--keylog FILE" in wording.next_step(kafka=0, payload=100, tls=90, late=44)
