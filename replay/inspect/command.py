@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from typing import Final
 
@@ -67,15 +68,27 @@ def run(arguments: argparse.Namespace) -> int:
     for line in left_out:
         sys.stderr.write(f"{PROGRAM}: {printable(line)}\n")
     inspection = inspect(sources, frozenset(arguments.port), secrets)
+    problems = [f"{name}: {problem}" for name, problem in inspection.problems()]
+    failed = bool(problems) and not any(counts.packets for counts in inspection.files.values())
+    if failed:
+        sys.stderr.writelines(f"{PROGRAM}: {printable(problem)}\n" for problem in problems)
     if arguments.json:
         sys.stdout.write(json.dumps(inspection.as_json(), indent=1) + "\n")
-    else:
+    elif not failed:
         from replay.inspect.render import show  # noqa: PLC0415 - rich is slow to import, and --json does not need it
 
-        show(inspection)
-    if not any(True for _ in inspection.problems()):
-        return 0 if inspection.kafka() else EXIT_PARTLY
-    return EXIT_PARTLY if any(counts.packets for counts in inspection.files.values()) else EXIT_FAILED
+        show(inspection, measure=_measure(arguments))
+    if failed:
+        return EXIT_FAILED
+    return EXIT_PARTLY if problems or not inspection.kafka() else 0
+
+
+def _measure(arguments: argparse.Namespace) -> str:
+    """Return the command that measures the same captures."""
+    options = [f"--port={port}" for port in arguments.port] + [
+        f"--keylog={file}" for file in arguments.keylog
+    ]
+    return f"fetchgate replay measure {shlex.join([*arguments.inputs, *options])}"
 
 
 def _usage(problem: str) -> int:

@@ -15,7 +15,7 @@ from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
 from replay.capture.tls import reasons
 from replay.protocol.names import NAMES
-from replay.report.wording import encrypted, next_step
+from replay.report.wording import encrypted, next_step, plural
 
 UNSEEN_REQUEST: Final = "response to an unseen request"
 _SESSION: Final = struct.Struct(">ii")
@@ -154,9 +154,31 @@ class Inspection:
                 found.setdefault(counts.end.reason or "no whole frame", []).append(counts.end)
         return found
 
+    def verdict(self) -> str:
+        """Say in one line whether there is Kafka, and who fetches."""
+        kafka = self.kafka()
+        if not kafka:
+            return "No connection that speaks Kafka was found."
+        fetching = [counts for counts in kafka if ApiKey.FETCH in counts.keys]
+        text = f"Kafka: {plural(len(kafka), 'connection')}, {plural(self.fetches(), 'fetch request')}."
+        if not fetching:
+            return text
+        plain = sum(counts.sessions == "no" for counts in fetching)
+        return f"{text} Connections that fetch: {len(fetching):,}; without sessions of their own: {plain:,}."
+
+    def fetches(self) -> int:
+        """Return the number of fetch requests."""
+        return sum(
+            counts.keys[ApiKey.FETCH].requests for counts in self.kafka() if ApiKey.FETCH in counts.keys
+        )
+
+    def cut_fetches(self) -> int:
+        """Return how many of them were not captured whole."""
+        return sum(counts.fetch.unread for counts in self.connections)
+
     def next_step(self) -> str:
-        """Say what to do if nothing in the captures speaks Kafka; "" otherwise."""
-        if self.kafka():
+        """Say what to do if nothing in the captures fetches; "" otherwise."""
+        if self.fetches():
             return ""
         others = self.others()
         payload = {reason: sum(map(_payload, ends)) for reason, ends in others.items()}
@@ -164,7 +186,7 @@ class Inspection:
         for file in self.files.values():
             other_ports.update(file.other_ports)
         return next_step(
-            kafka=0,
+            kafka=len(self.kafka()),
             payload=sum(payload.values()),
             tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
             late=payload.get(reasons.NO_HANDSHAKE, 0),

@@ -29,10 +29,17 @@ _LINK_TYPES: Final = {
 }  # fmt: skip
 
 
-def show(inspection: Inspection, console: Console | None = None) -> None:
-    """Print tables of the files, the requests and the connections."""
+def show(inspection: Inspection, console: Console | None = None, *, measure: str = "") -> None:
+    """Print a verdict, tables of the files, the requests and the connections, and what to do next.
+
+    Args:
+        inspection: what to show.
+        console: where to.
+        measure: the command that measures the same captures.
+    """
     out = console or Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     broad = out.width >= _BROAD
+    out.print(inspection.verdict())
     out.print(_files(inspection, broad=broad))
     kafka = inspection.kafka()
     if kafka:
@@ -40,11 +47,23 @@ def show(inspection: Inspection, console: Console | None = None) -> None:
         out.print(_connections(kafka) if broad else _connection_lines(kafka))
         if len(kafka) > _SHOWN:
             out.print(f"and {len(kafka) - _SHOWN:,} more connections (all are in the JSON: --json)")
-    else:
-        out.print("No connection that speaks Kafka was found.")
-        out.print(inspection.next_step())
     for line in _lines(inspection):
         out.print(Text(printable(line)))
+    if step := inspection.next_step() or _again(inspection):
+        out.print(Text(step))
+    else:
+        out.print(Text(f"Next: {printable(measure)}"), soft_wrap=True)  # a line to copy
+
+
+def _again(inspection: Inspection) -> str:
+    """Say what to do if most fetches were cut; "" if they were not."""
+    cut, fetches = inspection.cut_fetches(), inspection.fetches()
+    if 2 * cut < fetches:
+        return ""
+    return (
+        f"Next: capture again with whole packets (-s 0): {cut:,} of {fetches:,} fetch requests are cut, and "
+        "measure can't use them."
+    )
 
 
 def _files(inspection: Inspection, *, broad: bool) -> Table:

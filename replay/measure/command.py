@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 from rich.console import Console
 
 from replay.capture.files.secrets import load
-from replay.capture.files.sources import InputError, Source, expand, spool
+from replay.capture.files.sources import InputError, Source, expand, is_table, spool
 from replay.capture.packets.tcp import Filter
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
 from replay.measure.report import About, report
@@ -233,7 +233,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
     if arguments.parquet and Path(arguments.parquet).is_file():
         raise UsageError(f"--parquet {arguments.parquet}: it is a file; name a directory")
-    if arguments.parquet and not _is_table(arguments.parquet) and _has_files(arguments.parquet):
+    if arguments.parquet and not is_table(arguments.parquet) and _has_files(arguments.parquet):
         raise UsageError(
             f"--parquet {arguments.parquet}: the directory is not empty, and is no table of --parquet; name "
             "such a table, an empty directory, or a new one"
@@ -248,7 +248,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         topics=frozenset(arguments.topic),
         parquet=arguments.parquet,
     )
-    tables = [text for text in arguments.inputs if _is_table(text)]
+    tables = [text for text in arguments.inputs if is_table(text)]
     if not tables:
         sources = [_readable(source, scratch) for source in expand(arguments.inputs)]
         if all(source.problem for source in sources):
@@ -274,12 +274,6 @@ def _check_file(option: str, file: Path) -> None:
         raise UsageError(f"--{option} {file}: it is a directory; name a file")
     if not os.access(file if file.exists() else folder, os.W_OK):
         raise UsageError(f"--{option} {file}: no permission to write there; name another file")
-
-
-def _is_table(text: str) -> bool:
-    """Whether an input is a directory that --parquet wrote."""
-    patterns = ("day=*/broker=*/*.parquet", "*.parquet")  # the latter: of earlier releases
-    return Path(text).is_dir() and any(any(Path(text).glob(pattern)) for pattern in patterns)
 
 
 def _has_files(text: str) -> bool:

@@ -210,9 +210,19 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
     nameless = [name for name in listed if not _NAMES.search(name)]
     kept = dict(zip(nameless, _side_by_side(_is_capture, nameless), strict=True))
     found = sorted((name for name in listed if kept.get(name, True)), key=_natural)
+    if not found and is_table(text):
+        raise InputError(
+            f"{text}: this is a table of --parquet, not captures: fetchgate replay measure {text}"
+        )
     if not found:
         raise InputError(f"{text}: no capture in this directory")
     return found
+
+
+def is_table(text: str) -> bool:
+    """Whether an input is a directory that `measure --parquet` wrote."""
+    patterns = ("day=*/broker=*/*.parquet", "*.parquet")  # the latter: of earlier releases
+    return Path(text).is_dir() and any(any(Path(text).glob(pattern)) for pattern in patterns)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -126,8 +126,56 @@ def test_nothing_but_a_file_that_is_no_capture_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.pcap").write_bytes(b"")
-    assert main(["inspect", str(tmp_path / "bad.pcap")]) == 1
-    assert "bad.pcap" in capsys.readouterr().out
+    (tmp_path / "notes.txt").write_bytes(b"Dear diary, \x1b[2J these are no packets")
+    assert main(["inspect", str(tmp_path / "bad.pcap"), str(tmp_path / "notes.txt")]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f"fetchgate replay inspect: {tmp_path}/bad.pcap: the file is empty\n"
+        f"fetchgate replay inspect: {tmp_path}/notes.txt: neither pcap nor pcapng\n"
+    )
+
+
+def test_an_empty_standard_input_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(["inspect", "-"]) == 1
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "fetchgate replay inspect: -: the file is empty\n")
+
+
+@pytest.mark.parametrize("command", ["inspect", "drive"])
+def test_a_table_is_for_measure(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = tmp_path / "day=2026-11-23" / "broker=kafka%3A9092"
+    part.mkdir(parents=True)
+    (part / "part.parquet").write_bytes(b"PAR1")
+    assert main([command, str(tmp_path), *(["--dry-run"] if command == "drive" else [])]) == 2
+    told = f"{tmp_path}: this is a table of --parquet, not captures: fetchgate replay measure {tmp_path}"
+    assert told in capsys.readouterr().err
+
+
+def test_a_verdict_comes_first_and_the_next_step_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(CAPTURES)
+    assert main(["inspect", "librdkafka-100p.pcap", "--port", "33192"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "Kafka: 3 connections, 322 fetch requests. "
+        "Connections that fetch: 1; without sessions of their own: 1."
+    )
+    assert lines[-1] == "Next: fetchgate replay measure librdkafka-100p.pcap --port=33192"
+
+
+def test_a_capture_whose_fetches_are_cut_is_not_for_measure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = tmp_path / "short.pcap"
+    frames = crafting.take_apart((CAPTURES / "librdkafka-100p.pcap").read_bytes())
+    short.write_bytes(crafting.pcap(crafting.cut(frames, 200), crafting.RAW))
+    assert main(["inspect", str(short)]) == 0
+    assert "of 322 fetch requests are cut, and measure can't use them." in capsys.readouterr().out
 
 
 def test_a_capture_of_tls_alone_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
