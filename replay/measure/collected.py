@@ -87,6 +87,10 @@ class Connection:
     client_id: str = ""
     software: str = ""
     fetches: FetchSums = field(default_factory=FetchSums)
+    lasted: int = 0
+    """From its first packet to its last one, in ns."""
+    clients: set[tuple[str, str, int]] = field(default_factory=set)
+    """The keys of `Collected.clients` to which its fetches were added."""
     sampled: Sampled | None = None
 
     @property
@@ -247,6 +251,8 @@ class Collected:
             one.sampled = None
             if len(self.sides) > 2 * MOST:
                 self._keep_busiest()
+        for client in one.clients:
+            self.clients[client].lasted += one.lasted
         if one.fetches.connections:
             self.connections.append(one)
             if len(self.connections) > 4 * TOP:
@@ -275,6 +281,7 @@ class Collected:
             end = end_from_json(detail["end"])
             connection.client_id, connection.software = end.client_id, end.software
             connection.broker = end.broker
+            connection.lasted = end.last_time - end.first_time
             if detail["sample"]:
                 connection.sampled = Sampled(
                     connection=end.connection,
@@ -322,10 +329,11 @@ class Collected:
         ]
 
     def _add_fetches(self, connection: Connection, group: Group) -> None:
-        client = group["client_id"], group["software"]
+        client = group["client_id"], group["software"], group["api_version"]
+        connection.clients.add(client)
         for fetches in (
             self.whole,
-            self.clients[*client, group["api_version"]],
+            self.clients[client],
             self.brokers[group["broker"]],
             connection.fetches,
         ):

@@ -156,6 +156,7 @@ def _by_client(found: Collected) -> list[ClientRow]:
             software=software,
             fetch_version=version,
             connections=fetches.connections,
+            connection_seconds=fetches.lasted / _SECOND,
             fetch=fetches.fetch(),
             passed=_passed(fetches),
         )

@@ -60,12 +60,14 @@ _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_by
 class FetchSums:
     """The sums of groups of fetches. The groups of one connection come one after the other."""
 
-    __slots__ = ("_fetch", "_last", "_where", "closes", "connections", "passed")
+    __slots__ = ("_fetch", "_last", "_where", "closes", "connections", "lasted", "passed")
 
     def __init__(self) -> None:
         self._fetch = empty()
         self._where = Where(actual=_no_shares(), predicted=_no_shares())
         self.connections = 0
+        self.lasted = 0
+        """How long the connections were captured, all together, in ns. Only known by client."""
         self._last: tuple[str, ...] = ()
         """The connection of the last group."""
         self.closes = 0
@@ -99,6 +101,7 @@ class FetchSums:
     def merge(self, other: "FetchSums") -> None:
         """Add the sums of other connections."""
         self.connections += other.connections
+        self.lasted += other.lasted
         self.closes += other.closes
         for reason, passed in other.passed.items():
             row = self.passed.setdefault(reason, Passed(exchanges=0, bytes=0))

@@ -182,18 +182,28 @@ def _to_do(client: ClientRow, rate: Rate, policy: str) -> ToDo:
 
 def _wait(client: ClientRow, seconds: float, ratio: float) -> str:
     first = _BEFORE_WAITING.get(main_reason(client["passed"]), "")
-    now = client["fetch"]["actual"]["requests"] / max(client["connections"], 1) / seconds
+    now = client["fetch"]["actual"]["requests"] / _seconds(client, seconds)
     return (
         f"{first}Raise fetch.min.bytes: {_WAITING:.0f} fetches a second on a connection instead of "
         f"{now:,.{0 if now >= 10 else 1}f} would save {percent(ratio)} (modelled, for fetch.max.wait.ms=500)"
     )
 
 
-def _saved_by_waiting(client: ClientRow, seconds: float) -> int:
+def _seconds(client: ClientRow, captured: float) -> float:
+    """Return how long a client's connections fetched, all together.
+
+    That is the connections' own time: other files may have been captured for longer. Where nothing was
+    captured for a while, a connection may have lasted longer than what was captured of it.
+    """
+    return min(client["connection_seconds"], client["connections"] * captured)
+
+
+def _saved_by_waiting(client: ClientRow, captured: float) -> int:
     """Model what a client saves if its fetches wait for more records: fewer fetches, the same records."""
     fetch = client["fetch"]
     requests = fetch["actual"]["requests"]
-    fewer = requests - _WAITING * client["connections"] * seconds
+    seconds = _seconds(client, captured)
+    fewer = requests - _WAITING * seconds
     if not seconds or fewer <= 0:
         return 0
     listing = predicted_bytes(fetch) - fetch["actual"]["record_bytes"]

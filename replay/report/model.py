@@ -243,6 +243,8 @@ class ClientRow(TypedDict):
     """Name and version from ApiVersions v3 or later; "" if unknown."""
     fetch_version: int
     connections: int
+    connection_seconds: float
+    """How long its connections were captured, all together: each from its first packet to its last one."""
     fetch: FetchReport
     passed: dict[str, Passed]
     """By reason. What is not in it went through sessions."""

@@ -206,6 +206,14 @@ def fetches(**more: Any) -> Group:
     return group(row="exchange", connection="c", counted=True, **named, **more)
 
 
+def test_a_client_has_the_time_of_its_own_connections() -> None:
+    short = ended(first_time=1_000_000_000, last_time=3_500_000_000)
+    idle = {**ended(first_time=1_000_000_000, last_time=900_000_000_000), "connection": "idle"}
+    made = report([short, fetches(), {**fetches(), "api_version": 12}, idle], ABOUT)
+
+    assert [(row["connections"], row["connection_seconds"]) for row in made["by_client"]] == [(1, 2.5)] * 2
+
+
 def test_money_and_headers_are_modelled_from_what_was_counted() -> None:
     file = FileCounts(file="f", first_time=1_000_000_000, last_time=11_000_000_000)
     taken = fetches(

@@ -47,6 +47,7 @@ def report() -> Report:
                 "software": name,
                 "fetch_version": 11,
                 "connections": 1,
+                "connection_seconds": 1.0,
                 "fetch": fetch,
                 "passed": passed,
             }

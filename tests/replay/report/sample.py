@@ -74,6 +74,7 @@ def report() -> Report:
             "software": client[1],
             "fetch_version": client[2],
             "connections": client[3],
+            "connection_seconds": client[3] * 3600.0,
             "fetch": fetch,
             "passed": _passed(fetch, REASONS.get(client[0], "")) if client[0] in REASONS else {},
         }

@@ -25,7 +25,13 @@ def fetches(
 
 
 def client(
-    fetch: FetchReport, reason: str = "", *, version: int = 11, software: str = "", connections: int = 1
+    fetch: FetchReport,
+    reason: str = "",
+    *,
+    version: int = 11,
+    software: str = "",
+    connections: int = 1,
+    seconds: float = 100.0,
 ) -> ClientRow:
     passed: dict[str, Passed] = {reason: {"exchanges": 1, "bytes": 900_000}} if reason else {}
     return {
@@ -33,6 +39,7 @@ def client(
         "software": software,
         "fetch_version": version,
         "connections": connections,
+        "connection_seconds": connections * seconds,
         "fetch": fetch,
         "passed": passed,
     }
@@ -137,6 +144,14 @@ def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
         "would save 96.0 % (modelled, for fetch.max.wait.ms=500), 829 MB a day, 49.77 a month."
     )
     assert found["saved_bytes_per_day"] == 960_000 * 864
+
+
+def test_how_often_a_client_fetches_is_told_for_the_time_of_its_connections() -> None:
+    short = client(fetches(requests=1_000), "native session", seconds=10.0)
+    across_a_gap = client(fetches(requests=10_000), "native session", connections=2, seconds=5_000.0)
+
+    assert "on a connection instead of 100 would save 98.0 %" in to_do(short)["sentence"]
+    assert "on a connection instead of 50 would save 96.0 %" in to_do(across_a_gap)["sentence"]
 
 
 @pytest.mark.parametrize("reason", ["not a consumer", "unpaired", "fetch v3", "broker without sessions"])

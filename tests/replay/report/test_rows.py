@@ -67,6 +67,7 @@ def test_equal_rows_have_an_order_and_no_bytes_have_a_ratio() -> None:
             "software": "",
             "fetch_version": 4,
             "connections": 1,
+            "connection_seconds": 1.0,
             "fetch": nothing,
             "passed": {},
         }
