@@ -164,8 +164,10 @@ def _span(counts: ConnectionCounts) -> str:
 
 def _unseen(counts: ConnectionCounts) -> str:
     end = counts.end
+    gaps = end.gaps - end.left_out_gaps
     missing = [
-        (end.gaps, f"{end.gaps:,} gaps ({end.gap_bytes:,} B)"),
+        (end.left_out_bytes, f"records left out ({end.left_out_bytes:,} B)"),
+        (gaps, f"{gaps:,} gaps ({end.gap_bytes - end.left_out_bytes:,} B)"),
         (end.unframed_bytes, f"{end.unframed_bytes:,} B not read"),
         (counts.unpaired_responses, f"{counts.unpaired_responses:,} requests"),
         (not end.client_bytes, "client's half"),
@@ -185,7 +187,7 @@ def _lines(inspection: Inspection) -> list[str]:
         lines.append(tls)
     for counts in inspection.files.values():
         numbers = {
-            "packets cut by the snap length": counts.cut_packets,
+            "packets shorter than on the wire (snap length, or --capture-records no)": counts.cut_packets,
             "packets without IP": counts.not_ip,
             "packets without TCP": counts.not_tcp,
             "packets in tunnels (VXLAN, Geneve, GRE), opened": counts.tunnelled,

@@ -53,6 +53,8 @@ _OF_ENDS: Final = (
     "gaps",
     "gap_bytes",
     "cut_bytes",
+    "left_out_bytes",
+    "left_out_gaps",
     "unframed_bytes",
     "partial_bytes",
     "headerless_bytes",

@@ -130,7 +130,7 @@ def _input(found: Collected) -> Input:
         packets=sum(counts.packets for counts in found.files.values()),
         connections=found.kafka_connections,
         exchanges=found.rows["exchange"],
-        gaps=sum(end.gaps for end in found.ends.values()),
+        gaps=sum(end.gaps - end.left_out_gaps for end in found.ends.values()),
         unpaired_requests=found.rows["request"],
         unpaired_responses=found.rows["response"],
         decrypted_connections=found.decrypted,
@@ -254,11 +254,12 @@ def _iso(time: int) -> str:
 
 def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
     reasons: Counter[str] = Counter()
-    whole = 0
+    whole = left_out = 0
     for end in ends:
-        whole += end.client_bytes + end.broker_bytes + end.gap_bytes
+        whole += end.client_bytes + end.broker_bytes + end.gap_bytes - end.left_out_bytes
+        left_out += end.left_out_bytes
         reasons["not in the capture"] += end.gap_bytes - end.cut_bytes
-        reasons[CUT] += end.cut_bytes
+        reasons[CUT] += end.cut_bytes - end.left_out_bytes
         reasons[end.reason or "no frame found after a gap"] += end.unframed_bytes
         reasons["frames that begin and do not end"] += end.partial_bytes
         reasons["frames without a header"] += end.headerless_bytes
@@ -266,6 +267,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
     return ReadableReport(
         readable_bytes=whole - unreadable,
         unreadable_bytes=unreadable,
+        left_out_bytes=left_out,
         ratio=(whole - unreadable) / whole if whole else 1.0,
         by_reason={reason: count for reason, count in sorted(reasons.items()) if count},
     )

@@ -37,6 +37,7 @@ from replay.report.wording import (
     decided,
     encrypted,
     how_sure,
+    left_out,
     limits,
     meaning,
     narrowed,
@@ -434,6 +435,8 @@ def _reading(report: Report) -> Markup:
     ]
     if halves := unpaired(report):
         words.append(f"Incomplete: {halves}.")
+    if records := left_out(report):
+        words.append(f"{records}.")
     if apart := clocks(report):
         words.append(f"{apart}.")
     read = report["input"]

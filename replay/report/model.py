@@ -178,6 +178,9 @@ class ReadableReport(TypedDict):
     readable_bytes: int
     unreadable_bytes: int
     """Lost, cut, encrypted or not Kafka. Readable and unreadable bytes together are all bytes."""
+    left_out_bytes: int
+    """Contents of records that were not captured, as with `--capture-records no`. No figure needs them, and
+    they are in none of the other sums here."""
     ratio: float
     """readable / all; 1.0 if there are no bytes."""
     by_reason: dict[str, int]

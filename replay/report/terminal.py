@@ -33,6 +33,7 @@ from replay.report.wording import (
     decided,
     encrypted,
     how_sure,
+    left_out,
     limits,
     narrowed,
     number,
@@ -224,6 +225,8 @@ def _reading(report: Report) -> Text:
         text.append("; not: " + ", ".join(f"{shown(reason)} {size(count)}" for reason, count in reasons))
     if halves := unpaired(report):
         text.append(f". {halves}")
+    if records := left_out(report):
+        text.append(f". {records}")
     if apart := clocks(report):
         text.append(f". {apart}")
     read = report["input"]

@@ -367,6 +367,12 @@ def encrypted(decrypted: int, others: Mapping[str, int]) -> str:
     return ", ".join([text, *not_read])
 
 
+def left_out(report: Report) -> str:
+    """Say how much of records was not captured; "" if all was."""
+    count = report["readable"]["left_out_bytes"]
+    return f"Contents of records that were left out, which no figure needs: {size(count)}" if count else ""
+
+
 def clocks(report: Report) -> str:
     """Say how far apart the clocks of the two directions were; "" if there was one clock."""
     apart = report["input"]["clocks_apart_seconds"]

@@ -327,7 +327,12 @@ class CapturedConnection:
             end.repeated_segments += reassembly.repeated_segments
             end.repeated_bytes += reassembly.repeated_bytes
             end.reordered_segments += reassembly.reordered_segments
+        end.left_out_bytes = min(self._pairing.left_out_bytes, end.cut_bytes)  # others were lost
+        if end.left_out_bytes:
+            all_of_them = end.left_out_bytes == end.gap_bytes
+            end.left_out_gaps = end.gaps if all_of_them else min(self._pairing.left_out_gaps, end.gaps - 1)
         if end.reason:
+            end.left_out_bytes = end.left_out_gaps = 0
             end.unframed_bytes = end.client_bytes + end.broker_bytes
             end.frame_gap_bytes = end.partial_bytes = end.headerless_bytes = 0
             end.headerless_requests = end.headerless_responses = 0

@@ -7,9 +7,9 @@ captured bytes, each counted once, equal the frames of all exchanges, plus `head
 A response from which only contents of records are cut counts as whole: nobody reads these.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Final
 
 from proxy.protocol.api import ApiKey
@@ -102,6 +102,10 @@ class ConnectionEnd:
     """Those of `gap_bytes` that the snap length cut off."""
     frame_gap_bytes: int = 0
     """Those of `gap_bytes` in frames that are counted as whole."""
+    left_out_bytes: int = 0
+    """Those of `cut_bytes` that nobody reads: record contents, in fetch responses and Produce requests."""
+    left_out_gaps: int = 0
+    """Those of `gaps` that they are."""
     unframed_bytes: int = 0
     """Captured bytes outside of frames. If there is a `reason`, all bytes."""
     partial_bytes: int = 0
@@ -174,6 +178,11 @@ def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
         found += [frame[at:start], *cut(end - start)]
         at = end
     return [*found, frame[at:]]
+
+
+def cuts_in(response: Iterable[Buffer]) -> int:
+    """Return how often something was cut from a response in pieces."""
+    return sum(cut for cut, _ in groupby(map(is_cut, response)))
 
 
 def before_cut(response: Sequence[Buffer]) -> list[Buffer]:

@@ -37,6 +37,7 @@ from replay.capture.kafka.exchange import (
     ConnectionEnd,
     Exchange,
     before_cut,
+    cuts_in,
     records_alone_are_cut,
 )
 from replay.capture.kafka.framing import Framing
@@ -79,6 +80,9 @@ class Pairing:
         self.request_broken = False
         """Requests may be missing."""
         self.response_broken = False
+        self.left_out_bytes = 0
+        """Contents of records that were not captured."""
+        self.left_out_gaps = 0
         self.client: Framing | None = None
         self._keeps_all = keep.requests
         self._read = keep.responses | {ApiKey.METADATA}
@@ -175,6 +179,9 @@ class Pairing:
         if correlation_id == self._last_correlation_id:
             self._repeats_ids = True
         self._last_correlation_id = correlation_id
+        if missing and api_key == ApiKey.PRODUCE:
+            self.left_out_bytes += missing
+            self.left_out_gaps += 1
         if api_key in _SPECIAL:
             self._special(exchange, frame)
         self._wait(exchange)
@@ -247,6 +254,8 @@ class Pairing:
             and pieces
             and records_alone_are_cut(pieces, request.api_version)
         ):
+            self.left_out_bytes += missing
+            self.left_out_gaps += cuts_in(pieces)
             missing = 0
         request.response_missing = missing
         if request.api_key in self._read:

@@ -80,6 +80,14 @@ def test_every_byte_is_read_as_kafka(name: str) -> None:
         assert crossed == counted or (crossed < counted and "tcpdump" in _manifest(name)["taken_by"])
 
 
+def test_records_that_were_left_out_are_no_gaps() -> None:
+    name = "librdkafka-gateway-no-records"
+    ends = [event for event in _events(name) if isinstance(event, ConnectionEnd)]
+
+    assert sum(end.left_out_gaps for end in ends) == sum(end.gaps for end in ends) > 0
+    assert sum(end.left_out_bytes for end in ends) == sum(end.gap_bytes for end in ends) > 0
+
+
 @pytest.mark.parametrize(("name", "side"), [(name, side) for name in MADE for side in _sides(name)])
 def test_fetches_are_those_that_the_gateway_counted(name: str, side: str) -> None:
     expected = _manifest(name)["expected"][side]

@@ -170,14 +170,18 @@ def test_what_could_not_be_read_is_told_by_reason() -> None:
         ended(
             client_bytes=600,
             broker_bytes=300,
-            gap_bytes=100,
-            cut_bytes=40,
+            gap_bytes=130,
+            cut_bytes=70,
+            left_out_bytes=30,
+            gaps=5,
+            left_out_gaps=2,
             unframed_bytes=50,
             partial_bytes=10,
         ),
         ended(client_bytes=500, unframed_bytes=500, reason="TLS"),
     ]
-    readable = report(ends, ABOUT)["readable"]
+    made = report(ends, ABOUT)
+    readable = made["readable"]
 
     assert readable["by_reason"] == {
         "TLS": 500,
@@ -188,6 +192,7 @@ def test_what_could_not_be_read_is_told_by_reason() -> None:
     }
     assert (readable["readable_bytes"], readable["unreadable_bytes"]) == (840, 660)
     assert readable["ratio"] == 840 / 1500
+    assert (readable["left_out_bytes"], made["input"]["gaps"]) == (30, 3)
 
 
 def test_only_what_awaits_a_response_is_unpaired() -> None:

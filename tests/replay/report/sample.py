@@ -144,6 +144,7 @@ def report() -> Report:
         "readable": {
             "readable_bytes": 987_654_321,
             "unreadable_bytes": 2_048_112,
+            "left_out_bytes": 0,
             "ratio": 987_654_321 / (987_654_321 + 2_048_112),
             "by_reason": {"TLS": 1_900_000, "lost by the capture": 48_112, "cut by the snap length": 100_000},
         },
@@ -260,7 +261,13 @@ def empty() -> Report:
         "connections": [],
         "over_time": [],
         "where": {"actual": no_shares, "predicted": no_shares},
-        "readable": {"readable_bytes": 0, "unreadable_bytes": 0, "ratio": 1.0, "by_reason": {}},
+        "readable": {
+            "readable_bytes": 0,
+            "unreadable_bytes": 0,
+            "left_out_bytes": 0,
+            "ratio": 1.0,
+            "by_reason": {},
+        },
         "not_eligible": {},
         "passed": {},
         "slots": [],

@@ -101,6 +101,17 @@ def test_a_frame_goes_on_over_a_gap_that_lies_within_it() -> None:
     assert (end.cut_bytes, end.frame_gap_bytes, end.resyncs) == (408, 408, 0)
 
 
+def test_contents_of_produce_that_were_cut_are_left_out_and_others_are_gaps() -> None:
+    produce = request(0, 7, 2, b"\xff\xff\0\1" + b"\0" * 500)
+    talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(produce, cut_to=60).broker(response(2))
+    _, end = talk.client(request(12, 1, 3)).broker(response(3)).read()
+    assert (end.left_out_gaps, end.left_out_bytes) == (end.gaps, end.gap_bytes) == (1, len(produce) - 60)
+
+    talk = Talk().client(request(12, 1, 1)).broker(response(1, b"x" * 500), cut_to=100)
+    _, end = talk.client(produce, cut_to=60).broker(response(2)).read()
+    assert (end.gaps, end.left_out_gaps, end.left_out_bytes) == (2, 1, len(produce) - 60)
+
+
 def test_a_frame_of_which_only_the_length_is_there_is_gone_over() -> None:
     talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2), cut_to=5)
     exchanges, end = talk.broker(response(2)).client(request(12, 1, 3)).broker(response(3)).read()

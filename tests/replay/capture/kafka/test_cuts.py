@@ -3,7 +3,15 @@ from functools import cache
 import pytest
 
 from proxy.protocol.primitives import Buffer
-from replay.capture.kafka.exchange import CUT, Exchange, before_cut, cut, is_cut, records_alone_are_cut
+from replay.capture.kafka.exchange import (
+    CUT,
+    Exchange,
+    before_cut,
+    cut,
+    cuts_in,
+    is_cut,
+    records_alone_are_cut,
+)
 from tests.replay.capture.packets_of import packets, read
 
 
@@ -38,6 +46,11 @@ def test_a_cut_of_any_size_is_made_of_slices() -> None:
     pieces = list(cut(2 * len(CUT) + 5))
     assert [len(piece) for piece in pieces] == [len(CUT), len(CUT), 5]
     assert all(map(is_cut, pieces))
+
+
+def test_cuts_are_counted_by_place() -> None:
+    assert cuts_in([b"a", *cut(2 * len(CUT)), b"b", *cut(3)]) == 2
+    assert cuts_in([b"a"]) == 0
 
 
 def test_before_the_first_cut() -> None:
