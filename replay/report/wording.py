@@ -237,8 +237,7 @@ def warnings(report: Report) -> list[str]:
     twice = [
         f"{plural(row['connections'], 'connection')} of {shown(row['client_side'])} and "
         f"{shown(row['broker_side'])} are the two sides of a gateway: {size(row['fetch_bytes'])} of fetches "
-        "count twice. Measure one side: "
-        f"--port {shown(row['client_side'].rpartition(':')[2])} is the clients'."
+        "count twice."
         for row in report["both_sides"]
     ]
     slots = [
@@ -247,7 +246,27 @@ def warnings(report: Report) -> list[str]:
         for row in report["slots"]
         if row["requested_at_once"] > row["slots"]
     ]
-    return twice[:_WARNINGS] + slots[:_WARNINGS]
+    side = [_one_side(report)] if twice else []
+    return twice[:_WARNINGS] + side + slots[:_WARNINGS]
+
+
+def _one_side(report: Report) -> str:
+    """Say with which options the clients' sides of gateways are measured, and all that has no other side."""
+    clients = {_port(row["client_side"]) for row in report["both_sides"]}
+    twice = {row["broker_side"] for row in report["both_sides"]}
+    brokers = {_port(side) for side in twice}
+    if clients & brokers:
+        return "Measure one side: both use the same port, so name the clients' hosts with --host."
+    others = {row["broker"] for row in report["by_broker"]} - twice
+    ports = clients | {_port(other) for other in others} - brokers
+    options = " ".join(f"--port {shown(port)}" for port in sorted(ports, key=lambda port: (len(port), port)))
+    lost = sum(_port(other) in brokers for other in others)
+    also = f" That leaves out {plural(lost, 'broker')} without a gateway, too." if lost else ""
+    return f"Measure one side: {options}.{also}"
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
 
 
 def next_step(

@@ -142,11 +142,40 @@ def test_both_sides_of_a_gateway_are_told_of_first() -> None:
         "connections": 3,
         "fetch_bytes": 5_000,
     }
-    flat = " ".join(printed({**sample.report(), "both_sides": [gateway]}).split())
+    plain = sample.report()
+    flat = " ".join(printed({**plain, "both_sides": [gateway]}).split())
     assert (
         "3 connections of 10.0.0.9:19094 and 10.20.0.11:9092 are the two sides of a gateway: 5.00 kB of "
-        "fetches count twice. Measure one side: --port 19094 is the clients'. 1 h from" in flat
+        "fetches count twice. Measure one side: --port 19094. That leaves out 2 brokers without a gateway, "
+        "too. 1 h from" in flat
     )
+
+
+def test_one_list_of_ports_keeps_all_that_has_no_other_side() -> None:
+    plain = sample.report()
+    sides = [("a:19094", "b:20083"), ("c:9094", "d:20084"), ("a:19095", "b:20085")]
+    pairs: list[BothSides] = [
+        {"client_side": client, "broker_side": broker, "connections": 1, "fetch_bytes": 5}
+        for client, broker in sides
+    ]
+    names = [*(name for pair in sides for name in pair), "e:33192", "f:9092", "g:9092"]
+    brokers = [{**plain["by_broker"][0], "broker": name} for name in names]
+    report: Report = {**plain, "both_sides": pairs, "by_broker": brokers}  # type: ignore[typeddict-item]
+    flat = " ".join(printed(report).split())
+
+    assert flat.count("Measure one side") == 1
+    assert "Measure one side: --port 9092 --port 9094 --port 19094 --port 19095 --port 33192. 1 h" in flat
+
+
+def test_sides_on_the_same_port_are_told_apart_by_host() -> None:
+    same: BothSides = {
+        "client_side": "10.0.0.9:9092",
+        "broker_side": "10.20.0.11:9092",
+        "connections": 3,
+        "fetch_bytes": 5_000,
+    }
+    flat = " ".join(printed({**sample.report(), "both_sides": [same]}).split())
+    assert "Measure one side: both use the same port, so name the clients' hosts" in flat
 
 
 def test_peers_cannot_act_on_the_terminal() -> None:
