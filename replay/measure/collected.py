@@ -132,6 +132,8 @@ class Collected:
     """TLS connections that were decrypted."""
     reasons: Counter[str] = field(default_factory=Counter)
     """The number of connections by the reason why they were not read."""
+    client_ids: set[str] = field(default_factory=set)
+    """Of all connections, whether their fetches are counted or not: the first ones in order."""
     names: dict[bytes, str] = field(default_factory=dict)
     """Of topic ids."""
     topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
@@ -198,6 +200,7 @@ class Collected:
         self.kafka_connections += other.kafka_connections
         self.decrypted += other.decrypted
         self.reasons += other.reasons
+        self._add_client_ids(other.client_ids)
         self.names |= other.names
         for topic, fetch in other.topics.items():
             sums.add(self.topics[topic], fetch)
@@ -301,9 +304,15 @@ class Collected:
             self.decrypted += end.tls_bytes > 0
             if end.reason:
                 self.reasons[end.reason] += 1
+            self._add_client_ids({end.client_id} - {""})
             self.names |= end.topics
             self._add_end(end)
             self._add_digest(end, detail)
+
+    def _add_client_ids(self, names: set[str]) -> None:
+        self.client_ids |= names
+        if len(self.client_ids) > TOP:
+            self.client_ids = set(nsmallest(TOP, self.client_ids))
 
     def _add_end(self, end: ConnectionEnd) -> None:
         whole = self.ends.setdefault(

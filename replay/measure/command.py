@@ -21,6 +21,7 @@ from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, is_table, spool
 from replay.capture.packets.tcp import Filter
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
+from replay.measure.collected import Collected
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.spark.java import NoJavaError
@@ -28,7 +29,7 @@ from replay.measure.spark.run import Work, run_on_spark
 from replay.measure.spark.session import SparkFailedError
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
-from replay.report.wording import printable, untold
+from replay.report.wording import printable, shown, untold
 
 _EXAMPLES: Final = """\
 examples:
@@ -44,6 +45,9 @@ eligible fetches through sessions + all other fetches as captured.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is damaged or not whole, there is no Kafka in
 it, or so much of the fetches is missing that the saving can't be told.
 """
+
+_LISTED: Final = 10
+"""Most names that are listed where a chosen one is in no fetch."""
 
 
 class UsageError(Exception):
@@ -221,7 +225,28 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
     )
     result = report(found, about)
     key = arguments.anonymize_key
-    return anonymize.anonymize(result, key or b"") if arguments.anonymize or key else result
+    if arguments.anonymize or key:
+        return anonymize.anonymize(result, key or b"")
+    for line in _absent(found, result):
+        sys.stderr.write(f"fetchgate replay measure: {line}\n")
+    return result
+
+
+def _absent(found: Collected, result: Report) -> Iterator[str]:
+    """Say which chosen clients and topics are in no fetch, and which the capture has."""
+    clients = {row["client_id"] for row in result["by_client"]}
+    topics = {row["topic"] for row in result["by_topic"]}
+    for option, noun, chosen, there, known in (
+        ("--client", "client ids", result["filters"]["clients"], clients, found.client_ids),
+        ("--topic", "topics", result["filters"]["topics"], topics, found.names.values()),
+    ):
+        names = sorted(set(known) | {name for name in there if name})
+        listed = ", ".join(map(shown, names[:_LISTED]))
+        more = f" and {len(names) - _LISTED} more" if names[_LISTED:] else ""
+        has = f"; the capture has the {noun}: {listed}{more}" if names else ""
+        for name in chosen:
+            if name not in there:
+                yield f"no fetch is of {option} {shown(name)}{has}"
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:

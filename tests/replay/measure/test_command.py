@@ -14,9 +14,12 @@ import replay
 from replay import cli
 from replay.capture.files.sources import Source
 from replay.measure import command
-from replay.report.model import Report
+from replay.measure.collected import collect
+from replay.measure.report import About, report
+from replay.measure.rows import RowFilter
+from replay.report.model import Filters, Report
 from tests.replay.report import sample
-from tests.replay.tables import CAPTURES
+from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
 
 CAPTURE = str(CAPTURES / "java-100p.pcap")
 
@@ -267,6 +270,20 @@ def test_a_capture_without_kafka_is_no_success(
 
     assert written(monkeypatch, result=report) == code
     assert "Next: capture again." in capsys.readouterr().out
+
+
+def test_a_client_or_topic_that_is_in_no_fetch_is_told_with_those_that_are_there() -> None:
+    rows = table(RowFilter(clients=frozenset({"nobody"})), CAPTURES / "librdkafka-100p.pcap").to_pylist()
+    found = collect(single(rows))
+    filters: Filters = {**NO_FILTERS, "clients": ["nobody", "\x1b"], "topics": ["nothing"]}
+
+    assert list(
+        command._absent(found, report(found, About(version="", policy="gateway", filters=filters)))
+    ) == [
+        "no fetch is of --client nobody; the capture has the client ids: rdk",
+        r"no fetch is of --client \x1b; the capture has the client ids: rdk",
+        "no fetch is of --topic nothing; the capture has the topics: events",
+    ]
 
 
 def test_a_saving_that_can_not_be_told_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
