@@ -30,6 +30,8 @@ from replay.drive.mapping import Topic
 from replay.drive.wire import SilentError, TargetConnection, TargetError
 from replay.protocol.errors import error_name
 
+_FIRST_SECONDS: Final = 5.0
+"""Within this time, or the timeout if it is shorter, the first response must come."""
 _METADATA_VERSIONS: Final = (4, 12)
 """From v4 on a request can forbid to create topics; brokers from 1.0 to 4.3 speak one of these versions."""
 _LIST_OFFSETS_VERSION: Final = 1
@@ -105,7 +107,7 @@ async def look(
     access = access or Access()
     connection = await access.connect(address)
     try:
-        target = Target(address=address, access=access, versions=await ask_versions(connection, access))
+        target = Target(address=address, access=access, versions=await _first_versions(connection, access))
         await _describe(connection, target, sorted({*names, *(create or ())}))
         missing = {name: count for name, count in (create or {}).items() if name not in target.topics}
         if missing:
@@ -119,6 +121,17 @@ async def look(
     finally:
         await connection.finish()
     return target
+
+
+async def _first_versions(connection: TargetConnection, access: Access) -> Versions:
+    """Ask for the versions of every API. A server that is no broker may wait for more, so it gets less time."""
+    connection.timeout = min(access.timeout, _FIRST_SECONDS)
+    try:
+        return await ask_versions(connection, access)
+    except SilentError as error:
+        raise SilentError(f"{error} (is it a Kafka listener?)") from None
+    finally:
+        connection.timeout = access.timeout
 
 
 async def _describe(connection: TargetConnection, target: Target, names: list[str]) -> None:

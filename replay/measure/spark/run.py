@@ -93,11 +93,16 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     began = time.monotonic()
     quiet = not console.is_terminal
+    if quiet:
+        console.print("Starting Spark ...", highlight=False)
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("starting Spark", total=None)
         with _failures_in_one_line(), session(master, settings) as spark:
             up = time.monotonic()
             progress.update(bar, description="measuring")
+            if quiet:
+                what = size(work.size) if work.size else "the table" if work.table else "captures"
+                console.print(f"Measuring {what} ...", highlight=False)
             if page := spark.sparkContext.uiWebUrl:
                 console.print(f"Spark's web page: {page}", style="dim", highlight=False)
             with _task_progress(spark, progress, bar):

@@ -14,6 +14,7 @@ import pytest
 
 from proxy.protocol.api import ApiKey
 from replay.cli import main
+from replay.drive import target
 from replay.drive.command import add_arguments, run
 from replay.protocol.names import NAMES
 from tests.model.broker import ModelBroker
@@ -210,6 +211,19 @@ def test_a_target_that_never_responds_is_told_with_what_it_was_asked(
     told = capsys.readouterr()
     assert code == 4
     assert f"{target.address}: no response to {api} v" in " ".join((told.out + told.err).split())
+
+
+def test_a_target_that_is_no_kafka_listener_is_told_of_soon(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "_FIRST_SECONDS", 0.2)
+    with admin_endpoint() as address:  # HTTP waits for the end of a line
+        assert drive(LIBRDKAFKA, "--target", address) == 4
+
+    assert capsys.readouterr().err == (
+        f"fetchgate replay drive: --target {address}: no response to ApiVersions v0 in 0.2 s "
+        "(is it a Kafka listener?)\n"
+    )
 
 
 def test_a_target_without_the_topics_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
