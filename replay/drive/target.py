@@ -124,7 +124,7 @@ async def look(
 
 
 async def _first_versions(connection: TargetConnection, access: Access) -> Versions:
-    """Ask for the versions of every API. A server that is no broker may wait for more, so it gets less time."""
+    """Ask for the versions of every API. A server that is no broker may wait for more: it gets less time."""
     connection.timeout = min(access.timeout, _FIRST_SECONDS)
     try:
         return await ask_versions(connection, access)
