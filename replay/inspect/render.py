@@ -178,9 +178,11 @@ def _unseen(counts: ConnectionCounts) -> str:
 
 def _lines(inspection: Inspection) -> list[str]:
     found = inspection.as_json()
-    lines = [f"Kafka on port {port}: {count:,} connections" for port, count in found["ports"].items()]
+    lines = [f"Kafka on port {port}: {plural(count, 'connection')}" for port, count in found["ports"].items()]
     for reason, other in found["others"].items():
-        lines.append(f"{other['connections']:,} connections not read, {reason}: {other['bytes']:,} bytes")
+        lines.append(
+            f"{plural(other['connections'], 'connection')} not read, {reason}: {other['bytes']:,} bytes"
+        )
     if ends := inspection.others().get(NOT_KAFKA):
         lines.append(f"If brokers listen on one of these ports, name it: {_ports(ends)}")
     if tls := inspection.encrypted():

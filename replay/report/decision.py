@@ -168,7 +168,7 @@ def _to_do(client: ClientRow, rate: Rate, policy: str) -> ToDo:
     day, month = rate.day(saved), rate.month(saved)
     if action in {"gateway", "fetch.min.bytes"}:
         words += f", {size(day)} a day" if day is not None else ""
-        words += f", {price(month)} a month." if month is not None else "."
+        words += f", {price(month)} a month at your price." if month is not None else "."
     return ToDo(
         client_id=client["client_id"],
         software=client["software"],

@@ -226,7 +226,9 @@ def how_sure(report: Report) -> str:
     stretches = len(time["stretches"])
     parts = f" in {stretches} stretches" if stretches > 1 else ""
     seconds = decision["captured_seconds"]
-    text = f"{duration(seconds)} captured{parts} ({seconds:,.0f} seconds)"
+    text = f"{duration(seconds)} captured{parts}"
+    if seconds >= 60:
+        text += f" ({seconds:,.0f} seconds)"
     if decision["enough"]:
         return f"How sure: modelled from {text}."
     return f"How sure: not very. Only {text}, less than an hour: a day may be quite different."

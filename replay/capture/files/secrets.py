@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.formats import NotACaptureError, identify
@@ -33,6 +34,8 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
     secrets = Secrets()
     problems = []
     for name in keylogs:
+        if Path(name).is_dir():
+            raise InputError(f"--keylog {name}: it is a directory; name a file")
         try:
             found = _read(name)
         except OSError as error:

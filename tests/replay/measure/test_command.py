@@ -59,6 +59,7 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
         (["measure", CAPTURE, "--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
         (["measure", CAPTURE, "--keylog", "none.log"], "--keylog none.log: No such file or directory"),
+        (["measure", CAPTURE, "--keylog", str(CAPTURES)], "captures: it is a directory; name a file"),
         (["measure", CAPTURE, "--keylog", __file__], "test_command.py: no secrets in it; a key log has"),
         (["measure", CAPTURE, "--conf", "x=y"], "--conf: x=y is not KEY=VALUE, such as spark."),
         (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
@@ -127,6 +128,7 @@ def test_without_java_it_fails_in_one_line(
 
     assert cli.main(["measure", CAPTURE]) == 1
     assert capsys.readouterr().err == (
+        "Starting Spark ...\n"
         "fetchgate replay measure: JAVA_HOME is /nowhere, but /nowhere/bin/java does not run: "
         "correct it, or unset it\n"
     )

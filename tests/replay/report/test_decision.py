@@ -80,7 +80,7 @@ def test_where_no_time_was_captured_there_is_no_day() -> None:
         (
             client(fetches(saved=500_000)),
             "gateway",
-            "Put it behind a gateway: that saves 50.0 %, 432 MB a day, 25.92 a month.",
+            "Put it behind a gateway: that saves 50.0 %, 432 MB a day, 25.92 a month at your price.",
         ),
         (
             client(fetches(), "native session"),
@@ -141,7 +141,7 @@ def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
     assert found["action"] == "fetch.min.bytes"
     assert found["sentence"] == (
         "It has sessions of its own. Raise fetch.min.bytes: 2 fetches a second on a connection instead of 50 "
-        "would save 96.0 % (modelled, for fetch.max.wait.ms=500), 829 MB a day, 49.77 a month."
+        "would save 96.0 % (modelled, for fetch.max.wait.ms=500), 829 MB a day, 49.77 a month at your price."
     )
     assert found["saved_bytes_per_day"] == 960_000 * 864
 

@@ -125,6 +125,13 @@ def test_less_than_an_hour_is_warned_of() -> None:
     )
 
 
+def test_seconds_are_told_once() -> None:
+    plain = sample.report()
+    decision: Decision = {**plain["decision"], "captured_seconds": 23.4, "enough": False}
+    flat = " ".join(printed({**plain, "decision": decision}).split())
+    assert "Only 23.4 s captured, less than an hour" in flat
+
+
 def test_brokers_without_enough_slots_are_told_of_first() -> None:
     plain = sample.report()
     slots: list[SlotsRow] = [{**row, "requested_at_once": 1_204} for row in plain["slots"][:1]]
