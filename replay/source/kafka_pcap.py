@@ -138,8 +138,8 @@ def _check_names(options: MutableMapping[str, str]) -> None:
         if name.lower() in {*_OPTIONS, *_OF_LOAD}:
             continue
         close = get_close_matches(name, _OPTIONS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)}"
-        raise InputError(f"kafka-pcap: no option {name}; {hint}")
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"kafka-pcap: no option {name}; there are {', '.join(_OPTIONS)}{hint}")
 
 
 def _paths(options: MutableMapping[str, str]) -> list[str]:

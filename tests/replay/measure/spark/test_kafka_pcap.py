@@ -78,7 +78,11 @@ def test_tls_is_read_with_a_key_log(spark: SparkSession, tmp_path: Path) -> None
         (str(CAPTURES), {"keylog": __file__}, "test_kafka_pcap.py: no secrets in it; a key log has"),
         (str(CAPTURES), {"keylog": "none.log"}, "keylog none.log: No such file"),
         (None, {}, "no path; name a capture"),
-        (str(CAPTURES), {"prots": "9092"}, "no option prots; did you mean ports"),
+        (
+            str(CAPTURES),
+            {"prots": "9092"},
+            "no option prots; there are keylog, partitions, ports; did you mean ports",
+        ),
         (str(CAPTURES), {"header": "true"}, "no option header; there are keylog, partitions, ports"),
     ],
 )
