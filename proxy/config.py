@@ -371,8 +371,8 @@ class Config:
         parse=_groups,
         default="",
         help="consumer groups whose members may share a partition, each with the records of its key ranges, "
-        "and commit for these (docs/cooperative.md): each needs a client.id of its own; needs the packages "
-        "of fetchgate[cooperative]",
+        "and commit for these (docs/cooperative.md): each has a client.id of its own that begins with the "
+        "group's name and a dot; needs the packages of fetchgate[cooperative]",
     )
     """Empty: a client.id means nothing to the gateway."""
     max_connections: int = option(

@@ -8,6 +8,7 @@ that is known.
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
+from weakref import WeakSet
 
 from proxy.cooperative.member import Member
 from proxy.cooperative.offsets import NO_EPOCH, NO_OFFSET, Commit, Entry
@@ -32,7 +33,7 @@ class Group:
         self.name = name
         self.positions: dict[Place, Positions] = {}
         """What Kafka has of each partition, as far as it is known here."""
-        self.members: list[Member] = []
+        self.members = WeakSet[Member]()
         """Those that have asked for the group's offsets, or committed some."""
         self._holder: object = None
         """Whose commit is under way."""
@@ -70,8 +71,7 @@ class Group:
 
     def joined(self, member: Member) -> None:
         """Note that a member has to do with the group."""
-        if member not in self.members:
-            self.members.append(member)
+        self.members.add(member)
 
     def unknown(self, commit: Commit) -> bool:
         """Whether Kafka has to be asked before a commit, for what it has of some partition."""

@@ -3,9 +3,9 @@
 The coordinator stays the only truth: what is known here can be made anew by joining again.
 """
 
-import re
 from typing import Final
 
+from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.membership import (
     CONSUMER,
@@ -14,7 +14,6 @@ from proxy.cooperative.membership import (
     Offer,
     Sync,
     assignment,
-    held,
     joined,
     read_assignment,
     read_joined,
@@ -23,13 +22,9 @@ from proxy.cooperative.membership import (
     read_synced,
     with_lanes,
 )
-from proxy.cooperative.plan import plan
+from proxy.cooperative.plan import at_once, plan
 from proxy.protocol.primitives import ProtocolError
 
-DEFAULT_ID: Final = re.compile(
-    rb"|rdkafka|sarama|kafkajs|kgo|(kafka-python|aiokafka)-[0-9.]+|consumer-.*-[0-9]+", re.DOTALL
-)
-"""What libraries call themselves where the application says nothing: many clients have the same."""
 _GONE: Final = frozenset({22, 25, 82})
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group goes on without the member."""
 _BETWEEN: Final = b"\0"
@@ -43,7 +38,7 @@ class Joining:
         host: the client's.
     """
 
-    __slots__ = ("_host", "_join", "_members", "_offers", "_sharing", "client_id")
+    __slots__ = ("_given", "_host", "_join", "_members", "_offers", "_sharing", "client_id")
 
     def __init__(self, members: Members, host: str) -> None:
         self._members = members
@@ -52,6 +47,8 @@ class Joining:
         self._join: Join | None = None
         self._offers: dict[bytes, Offer] = {}
         """Of the leader's: what each member offers, by member id."""
+        self._given = b""
+        """The member id that the coordinator gave to a client that had none (KIP-394)."""
         self._sharing = False
         """The coordinator has picked `PROTOCOL`."""
 
@@ -64,10 +61,14 @@ class Joining:
         """Return the JoinGroup request that the broker gets."""
         self._join, self._sharing = join, False
         self._offers = {}
-        member = self._members.joins(self._host, self.client_id)
-        member.joins(join.session_ms / 1e3)
+        member = self._member
+        unknown = member is not None and member.unknown and join.member_id not in {b"", self._given}
+        if member is not None:
+            member.joins(join.session_ms / 1e3)
         binding = self._host.encode() + _BETWEEN + self.client_id
-        offer = Offer(self._members.gateway, binding, held(member.lanes), join.protocols[0][1])
+        planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
+        held = member.lanes if member is not None else {}
+        offer = Offer(self._members.gateway, binding, planned, held, unknown, join.protocols[0][1])
         return join.with_offer(offer.encoded())
 
     def joined(self, frame: bytes) -> bytes:
@@ -81,10 +82,10 @@ class Joining:
             return frame
         said = read_joined(frame, join.version)
         if said.error_code:
+            self._given = said.member_id
             return frame
         if said.protocol != PROTOCOL:
-            self.leave()  # a member from outside: a plain group
-            return frame
+            return frame  # a member from outside: a plain group
         self._sharing = True
         members = []
         for member_id, instance, metadata in said.members:
@@ -104,7 +105,13 @@ class Joining:
         except ProtocolError:  # another kind of assignor: its assignment stays
             return sync.with_assignments(sync.assignments)
         lanes = plan(members, assigned, shares=not self._exclusive())
-        return sync.with_assignments([(member_id, with_lanes(mine)) for member_id, mine in lanes.items()])
+        return sync.with_assignments(
+            [
+                (member.member_id, with_lanes(at_once(member, mine), mine))
+                for member in members
+                for mine in [lanes[member.member_id]]
+            ]
+        )
 
     def _exclusive(self) -> str:
         """Return why no partition is shared in this generation, empty if some may be."""
@@ -113,8 +120,8 @@ class Joining:
             return "instances"
         bindings = {offer.binding for offer in offers}
         names = {binding.partition(_BETWEEN)[2] for binding in bindings}
-        default = any(map(DEFAULT_ID.fullmatch, names))
-        return "client_id" if default or len(bindings) < len(offers) else ""
+        unbound = not all(map(self._members.is_bound, names))
+        return "client_id" if unbound or len(bindings) < len(offers) else ""
 
     def synced(self, frame: bytes, sync: Sync, now: float) -> bytes:
         """Return the SyncGroup response that the client gets, and give the member its lanes.
@@ -125,20 +132,21 @@ class Joining:
         said = read_synced(frame, sync.version)
         if said.error_code:
             return frame
-        member = self._members.known(self._host, self.client_id)
-        if member is None:
-            return frame
+        member = self._member
         try:
-            lanes = read_lanes(said.assignment) if said.assignment else {}
+            lanes, planned = read_lanes(said.assignment)
+            plain = not (said.assignment or self._sharing)
         except ProtocolError:  # a plain assignment
-            self.leave()
-            return said.renamed(sync.protocol, said.assignment) if said.protocol == PROTOCOL else frame
-        member.synced(lanes, now)
-        return said.renamed(sync.protocol, assignment(sorted(lanes)) if said.assignment else b"")
+            lanes, planned, plain = {}, {}, True
+        if member is not None:
+            member.synced(None if plain else lanes, planned, now)
+        if not plain:
+            return said.renamed(sync.protocol, assignment(sorted(lanes)) if said.assignment else b"")
+        return said.renamed(sync.protocol, said.assignment) if said.protocol == PROTOCOL else frame
 
     def beat(self, error_code: int, now: float) -> None:
         """Note what the coordinator says to a heartbeat."""
-        member = self._members.known(self._host, self.client_id)
+        member = self._member
         if member is None:
             return
         if error_code in _GONE:
@@ -147,6 +155,13 @@ class Joining:
             member.beats(now)
 
     def leave(self) -> None:
-        """Note that the client is no member of a cooperative group."""
-        self._members.leaves(self._host, self.client_id)
+        """Note that the client leaves its group."""
         self._sharing = False
+        if (member := self._member) is not None:
+            member.freeze()
+
+    @property
+    def _member(self) -> Member | None:
+        """The member, if its client.id says so. Another one has all of its partitions."""
+        bound = self._members.is_bound(self.client_id)
+        return self._members.bound(self._host, self.client_id) if bound else None

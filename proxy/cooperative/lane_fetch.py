@@ -175,7 +175,7 @@ class LaneFetch:
             start, end = next(spans)
             begin = start - len(self._length(end - start))
             offset, place = self._offset(entry), (entry.key, entry.partition)
-            if not gets and member.ranges(place) is not None:
+            if not gets:
                 self._refused = True
                 yield begin, end, [self._length(0)]
                 continue

@@ -48,6 +48,7 @@ class Member:
     """
 
     __slots__ = (
+        "__weakref__",
         "_splits",
         "declared",
         "delivered",
@@ -56,6 +57,8 @@ class Member:
         "first",
         "frozen",
         "lanes",
+        "plain",
+        "planned",
         "scans",
         "session_seconds",
         "started",
@@ -66,10 +69,14 @@ class Member:
         self.declared = declared
         self.lanes: Lanes = {}
         """Of its group, since it has synced."""
+        self.planned: Lanes = {}
+        """Those that its group has for it; for some it has to join again (`plan.at_once`)."""
         self.epoch = 0
         """Changes with the lanes: what was asked for before is for nobody."""
-        self.frozen = False
-        """The group has gone on without it, or may have: it gets nothing until it has synced."""
+        self.frozen = declared is None
+        """Its group has gone on without it, or may have: it gets nothing until it has synced."""
+        self.plain = False
+        """Its group shares nothing: it gets all."""
         self.session_seconds = self.expires_at = 0.0
         """The session timeout of its group, and when that is over."""
         self.scans: dict[bytes, dict[int, Scan]] = {}
@@ -100,9 +107,19 @@ class Member:
         self.frozen = True
         self.epoch += 1
 
-    def synced(self, lanes: Lanes, now: float) -> None:
-        """Give it lanes."""
-        self.lanes = lanes
+    @property
+    def unknown(self) -> bool:
+        """Whether it joined its group before this process knew it."""
+        return self.frozen and not self.epoch
+
+    @property
+    def joins_again(self) -> bool:
+        """Whether it is to join its group again."""
+        return self.unknown or (not self.frozen and self.lanes.keys() != self.planned.keys())
+
+    def synced(self, lanes: Lanes | None, planned: Lanes, now: float) -> None:
+        """Give it lanes; None: its group shares nothing."""
+        self.lanes, self.plain, self.planned = lanes or {}, lanes is None, planned
         self.frozen = False
         self.epoch += 1
         for known in (self.scans, self.first, self.delivered, self.started, self._splits):
@@ -115,7 +132,7 @@ class Member:
 
     def gets(self, epoch: int, now: float) -> bool:
         """Whether it gets what it asked for when its lanes were those of `epoch`."""
-        if self.declared is None and now > self.expires_at:
+        if self.declared is None and not self.plain and now > self.expires_at:
             return False  # others may have its lanes already
         return not self.frozen and epoch == self.epoch
 

@@ -13,8 +13,8 @@ from proxy.cooperative.member import FilterTally, Member
 from proxy.cooperative.ranges import RangeError
 
 MAX_MEMBERS: Final = 4096
-"""Members that are known. With more, what was scanned for the one that was not seen for longest is forgotten:
-that costs reading it again."""
+"""Members that are known. With more, the one that was not seen for longest is forgotten: it has to join its
+group again, or what it has declared is scanned again."""
 
 
 class Members:
@@ -65,24 +65,24 @@ class Members:
         self._members.move_to_end(key)
         return found, member
 
-    def joins(self, host: str, client_id: bytes) -> Member:
-        """Return the member that a client is which joins a group."""
+    def is_bound(self, client_id: bytes) -> bool:
+        """Whether a client.id is that of a member of a cooperative group: it begins with the group's name.
+
+        So each fetch shows whose it is, to a process that has just started as well.
+        """
+        return any(client_id.startswith(name + b".") for name in self._groups)
+
+    def bound(self, host: str, client_id: bytes) -> Member:
+        """Return the member that a client is whose client.id is bound."""
         key = host, client_id
-        return self._members.get(key) or self._new(key, Member(self.tally))
-
-    def known(self, host: str, client_id: bytes) -> Member | None:
-        """Return the member that a client is, None if it has no lane."""
-        return self._members.get((host, client_id))
-
-    def leaves(self, host: str, client_id: bytes) -> None:
-        """Note that a client is a member of no group any more."""
-        member = self._members.pop((host, client_id), None)
-        if member is not None:
-            member.freeze()
+        member = self._members.get(key) or self._new(key, Member(self.tally))
+        self._members.move_to_end(key)
+        return member
 
     def _new(self, key: tuple[str, bytes], member: Member) -> Member:
         self._members[key] = member
         if len(self._members) > MAX_MEMBERS:
             _, oldest = self._members.popitem(last=False)
-            oldest.freeze()
+            if oldest.declared is None:
+                oldest.freeze()  # it is asked to join again
         return member

@@ -11,14 +11,22 @@ from struct import Struct
 from typing import Final
 
 from proxy.cooperative.fields import Reader, Writer, framed
-from proxy.cooperative.plan import FULL, Joined, Lanes
+from proxy.cooperative.plan import Joined, Lanes
 from proxy.cooperative.positions import Place
-from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header, response_header
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    ApiKey,
+    request_header,
+    response_header,
+)
 from proxy.protocol.primitives import Malformed
 
 PROTOCOL: Final = b"fetchgate.keyrange.1"
 CONSUMER: Final = b"consumer"
 _JOIN, _SYNC = int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)
+_THROTTLED_HEARTBEAT: Final = 1
+_REBALANCING: Final = 27
 _OFFER: Final = b"fgj1"
 _LANES: Final = b"fgk1"
 _RANGE: Final = Struct(">II")
@@ -287,9 +295,21 @@ def heartbeat_error(frame: bytes, version: int) -> int:
     """
     _, body = response_header(frame, LENGTH_BYTES, ApiKey.HEARTBEAT, version)
     reader = Reader(frame, body, int(ApiKey.HEARTBEAT), version)
-    if version >= 1:
+    if version >= _THROTTLED_HEARTBEAT:
         reader.skip(4)  # throttle_time_ms
     return reader.int16()
+
+
+def rejoin(request: bytes) -> bytes:
+    """Return the response to a Heartbeat that has its member join again: REBALANCE_IN_PROGRESS."""
+    _, version, _, _, _ = request_header(request, LENGTH_BYTES)
+    writer = Writer(int(ApiKey.HEARTBEAT), version)
+    writer.content += request[REQUEST_CORRELATION_ID]
+    writer.tags()
+    writer.content += bytes(4) if version >= _THROTTLED_HEARTBEAT else b""
+    writer.content += _REBALANCING.to_bytes(2)
+    writer.tags()
+    return framed(bytes(writer.content))
 
 
 # What `PROTOCOL` carries
@@ -303,7 +323,10 @@ class Offer:
     """The process through which the member comes."""
     binding: bytes
     """What its fetches are known by: host and client.id."""
-    held: Mapping[Place, int]
+    planned: Mapping[Place, int]
+    held: Lanes
+    unknown: bool
+    """See `Joined` for these three."""
     own: bytes
     """The metadata of the first protocol of its own."""
 
@@ -325,10 +348,12 @@ class Offer:
         writer.content += _OFFER
         for text in (self.gateway, self.binding):
             writer.string(text)
-        writer.count(len(self.held))
-        for (topic, partition), start in self.held.items():
+        writer.count(len(self.planned))
+        for (topic, partition), start in self.planned.items():
             writer.string(topic)
             writer.content += _RANGE.pack(partition, start)
+        _write_lanes(writer, self.held)
+        writer.count(int(self.unknown))
         whole.data(bytes(writer.content) + self.own)
         return bytes(whole.content)
 
@@ -347,11 +372,12 @@ def read_offer(data: bytes) -> Offer:
         raise Malformed("the metadata of another protocol")
     reader = Reader(data, len(_OFFER), _JOIN, 0)
     gateway, binding = reader.string(), reader.string()
-    held: dict[Place, int] = {}
+    planned: dict[Place, int] = {}
     for _ in range(reader.count() or 0):
         topic = reader.string()
-        held[topic, reader.int32()] = reader.int32() & 0xFFFF_FFFF
-    return Offer(gateway, binding, held, data[reader.at :])
+        planned[topic, reader.int32()] = reader.int32() & 0xFFFF_FFFF
+    held, unknown = _read_lanes(reader), bool(reader.count())
+    return Offer(gateway, binding, planned, held, unknown, data[reader.at :])
 
 
 def joined(member_id: bytes, offer: Offer) -> Joined:
@@ -362,7 +388,7 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
     """
     reader = Reader(offer.own, 2, _JOIN, 0)
     topics = frozenset(reader.string() for _ in range(reader.count() or 0))
-    return Joined(member_id, topics, offer.held)
+    return Joined(member_id, topics, offer.planned, offer.held, offer.unknown)
 
 
 def read_assignment(data: bytes) -> tuple[list[Place], bytes]:
@@ -398,29 +424,43 @@ def assignment(places: Sequence[Place], user_data: bytes | None = None) -> bytes
     return bytes(writer.content)
 
 
-def with_lanes(lanes: Lanes) -> bytes:
-    """Return the assignment of a member, with its lanes in the user data."""
+def with_lanes(lanes: Lanes, planned: Lanes) -> bytes:
+    """Return the assignment of a member: its lanes, and those planned, are in the user data."""
     writer = Writer(_JOIN, 0)
     writer.content += _LANES
+    _write_lanes(writer, lanes)
+    _write_lanes(writer, planned)
+    return assignment(sorted(lanes), bytes(writer.content))
+
+
+def read_lanes(data: bytes) -> tuple[Lanes, Lanes]:
+    """Read what `with_lanes` made.
+
+    Raises:
+        ProtocolError: it is another assignment.
+    """
+    if not data:
+        return {}, {}
+    places, user_data = read_assignment(data)
+    if not user_data.startswith(_LANES):
+        raise Malformed("an assignment without lanes")
+    reader = Reader(user_data, len(_LANES), _JOIN, 0)
+    lanes, planned = _read_lanes(reader), _read_lanes(reader)
+    if sorted(lanes) != sorted(places):
+        raise Malformed("lanes of other partitions than assigned")
+    return lanes, planned
+
+
+def _write_lanes(writer: Writer, lanes: Lanes) -> None:
     writer.count(len(lanes))
     for (topic, partition), ranges in lanes.items():
         writer.string(topic)
         writer.number(partition)
         writer.count(len(ranges))
         writer.content += b"".join(_RANGE.pack(*each) for each in ranges)
-    return assignment(sorted(lanes), bytes(writer.content))
 
 
-def read_lanes(data: bytes) -> Lanes:
-    """Read the lanes of an assignment that `with_lanes` made.
-
-    Raises:
-        ProtocolError: it is another one.
-    """
-    places, user_data = read_assignment(data)
-    if not user_data.startswith(_LANES):
-        raise Malformed("an assignment without lanes")
-    reader = Reader(user_data, len(_LANES), _JOIN, 0)
+def _read_lanes(reader: Reader) -> Lanes:
     lanes: Lanes = {}
     for _ in range(reader.count() or 0):
         place = reader.string(), reader.int32()
@@ -428,11 +468,4 @@ def read_lanes(data: bytes) -> Lanes:
         lanes[place] = tuple(
             (reader.int32() & 0xFFFF_FFFF, reader.int32() & 0xFFFF_FFFF) for _ in range(count)
         )
-    if sorted(lanes) != sorted(places):
-        raise Malformed("lanes of other partitions than assigned")
     return lanes
-
-
-def held(lanes: Lanes) -> dict[Place, int]:
-    """Return the first hash of each partition that is shared."""
-    return {place: ranges[0][0] for place, ranges in lanes.items() if ranges != FULL}

@@ -26,8 +26,12 @@ class Joined:
     member_id: bytes
     topics: frozenset[bytes]
     """That it subscribes to."""
-    held: Mapping[Place, int] = field(default_factory=dict)
-    """The first hash of what it had of partitions that it shared."""
+    planned: Mapping[Place, int] = field(default_factory=dict)
+    """The first hash of what it was to have of partitions in the last plan."""
+    held: Mapping[Place, KeyRanges] = field(default_factory=dict)
+    """What it has: its client may go on from where it is."""
+    unknown: bool = False
+    """It may have anything: this process does not know."""
 
 
 def plan(
@@ -62,6 +66,26 @@ def plan(
     return lanes
 
 
+def at_once(member: Joined, lanes: Lanes) -> Lanes:
+    """Return the lanes that a member gets at once.
+
+    A client may keep its position in a partition that it had and gets again (incremental rebalancing; some do
+    always). It would never read what lies before that of ranges that are new to it. So it first gets nothing
+    of such a partition, joins again, and then begins from the committed offset.
+    """
+    if member.unknown:
+        return {}
+    return {
+        place: ranges
+        for place, ranges in lanes.items()
+        if place not in member.held or _within(ranges, member.held[place])
+    }
+
+
+def _within(ranges: KeyRanges, others: KeyRanges) -> bool:
+    return all(any(low <= start and end <= high for low, high in others) for start, end in ranges)
+
+
 def cut(parts: int) -> list[KeyRange]:
     """Cut the space of hashes into equal parts, in order."""
     bounds = [number * SPACE // parts for number in range(parts + 1)]
@@ -74,7 +98,7 @@ def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> 
     found: dict[int, list[Joined]] = {number: [] for number in numbers}
     left: list[Joined] = []
     for member in sorted(members, key=lambda member: _order(topic, member)):
-        held = next((number for number in numbers if (topic, number) in member.held), None)
+        held = next((number for number in numbers if (topic, number) in member.planned), None)
         room = least if held is None or more <= 0 else least + 1
         if held is None or len(found[held]) >= room:
             left.append(member)
@@ -94,7 +118,7 @@ def _order(topic: bytes, member: Joined, number: int | None = None) -> tuple[int
     """Sort members by what they held, of one partition or of any; those that held nothing come last."""
     starts = [
         start
-        for (held, partition), start in member.held.items()
+        for (held, partition), start in member.planned.items()
         if held == topic and number in {None, partition}
     ]
     return min(starts, default=SPACE), member.member_id

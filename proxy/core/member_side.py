@@ -19,7 +19,7 @@ from proxy.cooperative.joining import Joining
 from proxy.cooperative.lane_fetch import LaneFetch, Verdict, refusal
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
-from proxy.cooperative.membership import Sync, heartbeat_error, read_join, read_sync
+from proxy.cooperative.membership import Sync, heartbeat_error, read_join, read_sync, rejoin
 from proxy.cooperative.offsets import (
     ASKS,
     FLEXIBLE_ASKS,
@@ -60,6 +60,8 @@ _NOT_ALLOWED: Final = 35
 """UNSUPPORTED_VERSION: commits for key ranges are off for the group (allow.individual.commit)."""
 _SHARED: Final = 44
 """POLICY_VIOLATION: transactions commit for all keys of a partition."""
+_REBALANCING: Final = 27
+"""REBALANCE_IN_PROGRESS: it is not known here what the member has, until it joins again."""
 _TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
 _OF_LANES: Final = frozenset(
@@ -151,6 +153,7 @@ class MemberSide:
 
     __slots__ = (
         "_alarm",
+        "_bound",
         "_client_id",
         "_closing",
         "_data",
@@ -197,6 +200,8 @@ class MemberSide:
         """As the client sends it, and without the suffix."""
         self._declared: Member | None = None
         """The member, if the client declares its lane."""
+        self._bound = False
+        """It is a member of a group, as its client.id says."""
         self._refused = ""
         """Why what it declares can't be, in words."""
         self._joining = Joining(members, host)
@@ -352,10 +357,11 @@ class MemberSide:
         if found is not None:
             what, self._declared = found
             self._own_id = what.own_id
+        self._bound = found is None and self._members.is_bound(client_id)
 
     @property
     def _member(self) -> Member | None:
-        return self._declared or self._members.known(self._host, self._client_id)
+        return self._members.bound(self._host, self._client_id) if self._bound else self._declared
 
     def _member_request(self, size: int, name_end: int, api_key: int, version: int, now: float) -> int:
         """Process a request; return how many bytes were used, 0 if more are needed."""
@@ -433,17 +439,22 @@ class MemberSide:
                 self._expected.append(_Joins())
                 self._forward(joining.join(join), now)
                 return
-        elif self._declared is None and (self._member is not None or self._refused):
-            if api_key == ApiKey.SYNC_GROUP:
-                sync = read_sync(frame)
+        elif api_key == ApiKey.SYNC_GROUP:
+            sync = read_sync(frame)
+            if self._members.group(sync.group) is not None:
                 self._expected.append(_Syncs(sync))
                 self._forward(joining.sync(sync), now)
                 return
-            if api_key == ApiKey.HEARTBEAT:
+        elif (member := self._member) is not None and self._bound:
+            if api_key == ApiKey.LEAVE_GROUP:
+                joining.leave()
+            elif member.joins_again:
+                self._answer([rejoin(frame)], now)
+                return
+            else:
                 self._expected.append(_Beats(version))
                 self._forward(frame, now)
                 return
-            joining.leave()
         self._expected.append(None)
         self._forward(frame, now)
 
@@ -469,6 +480,8 @@ class MemberSide:
             self._refuse(commit, _INVALID_RANGES, now)
         elif group is None and self._declared is not None:
             self._refuse(commit, _NOT_ALLOWED, now)
+        elif group is not None and member.unknown:
+            self._refuse(commit, _REBALANCING, now)
         elif group is None or not group.shares(member, commit):
             self._expected.append(None)
             self._forward(commit.frame, now)

@@ -3,8 +3,9 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
-from typing import Final
+from typing import Final, Self
 
 import confluent_kafka
 import pytest
@@ -27,8 +28,19 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def group() -> str:
-    return f"billing-{next(_numbers)}"
+def program() -> Program:
+    return CONFLUENT
+
+
+@pytest.fixture
+def place(program: Program) -> str:
+    """The end of a group's name; it begins as the programs call their client, so these are its members."""
+    return f".{next(_numbers)}"
+
+
+@pytest.fixture
+def group(program: Program, place: str) -> str:
+    return program.client_id + place
 
 
 @pytest.fixture
@@ -52,46 +64,158 @@ def produce(broker: Broker, topic: str, first: int, number: int) -> None:
     assert producer.flush(30) == 0
 
 
-def member(program: Program, gateway: GatewayProcess, topic: str, group: str, suffix: str) -> Run:
-    return Run(program, gateway.address, subscribe=[topic], group=group, suffix=suffix)
+def has_part(run: Run) -> bool:
+    told = run.of("assigned")
+    return bool(told) and bool(told[-1]["partitions"])
 
 
-def assigned(run: Run) -> bool:
-    return any(line["partitions"] for line in run.of("assigned"))
+class Members:
+    """Programs that subscribe to a topic, as members of one group."""
+
+    def __init__(self, program: Program, topic: str, group: str, place: str) -> None:
+        self.program, self.topic, self.group, self.place = program, topic, group, place
+        self.runs: list[Run] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def join(self, address: str, name: str = "") -> Run:
+        run = Run(
+            self.program,
+            address,
+            subscribe=[self.topic],
+            group=self.group,
+            suffix=f"{self.place}.{name or len(self.runs)}",
+        )
+        self.runs.append(self._stack.enter_context(run))
+        return run
+
+    def settle(self, *runs: Run) -> None:
+        """Wait until each has a part of the partition."""
+        for run in runs:
+            run.wait(
+                lambda run: bool(run.of("assigned")) and bool(run.of("assigned")[-1]["partitions"]), "a part"
+            )
+        time.sleep(4)  # until all are in one generation
+
+    def wait(self, number: int) -> None:
+        """Wait until so many offsets were delivered."""
+        deadline = time.monotonic() + 60
+        while len(self.seen()) < number:
+            assert time.monotonic() < deadline, [len(run.of("record")) for run in self.runs]
+            time.sleep(0.2)
+
+    def seen(self) -> Counter[int]:
+        return Counter(line["offset"] for run in self.runs for line in run.of("record"))
+
+    def assert_ordered(self) -> None:
+        """Each member got the records of each key in order."""
+        for run in self.runs:
+            last: dict[str, int] = {}
+            for line in run.of("record"):
+                assert last.get(line["key"], -1) < line["offset"]
+                last[line["key"]] = line["offset"]
 
 
-def assert_exact(runs: list[Run], number: int) -> None:
-    """Every record went to one member, and those of a key to one, in order."""
-    seen = Counter(line["offset"] for run in runs for line in run.of("record"))
-    assert [offset for offset in range(number) if seen[offset] != 1] == []
-    owners: dict[str, set[int]] = {}
-    for place, run in enumerate(runs):
-        last: dict[str, int] = {}
-        for line in run.of("record"):
-            owners.setdefault(line["key"], set()).add(place)
-            assert last.get(line["key"], -1) < line["offset"]
-            last[line["key"]] = line["offset"]
-    assert {len(each) for each in owners.values()} == {1}
+PROGRAMS: Final = pytest.mark.parametrize(
+    "program", [CONFLUENT, AIOKAFKA, KAFKA_PYTHON], ids=lambda program: program.name
+)
 
 
-@pytest.mark.parametrize("program", [CONFLUENT, AIOKAFKA, KAFKA_PYTHON], ids=lambda program: program.name)
+@PROGRAMS
 def test_two_members_share_a_partition(
-    program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str
+    program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
     """Case 34."""
-    with (
-        member(program, gateway, topic, group, ".one") as one,
-        member(program, gateway, topic, group, ".two") as two,
-    ):
-        for run in (one, two):
-            run.wait(assigned, "an assignment")
-        time.sleep(4)  # both are in one generation
+    with Members(program, topic, group, place) as members:
+        one, two = members.join(gateway.address), members.join(gateway.address)
+        members.settle(one, two)
         produce(broker, topic, 0, RECORDS)
-        deadline = time.monotonic() + 60
-        while len(one.of("record")) + len(two.of("record")) < RECORDS:
-            assert time.monotonic() < deadline, (len(one.of("record")), len(two.of("record")))
-            time.sleep(0.2)
-        assert_exact([one, two], RECORDS)
+        members.wait(RECORDS)
+        assert set(members.seen().values()) == {1}
+        members.assert_ordered()
+        keys = [{line["key"] for line in run.of("record")} for run in (one, two)]
+        assert keys[0].isdisjoint(keys[1])
         assert min(len(run.of("record")) for run in (one, two)) > RECORDS / 4
-        for run in (one, two):
-            run.stop()
+
+
+@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON], ids=lambda program: program.name)
+def test_members_come_and_leave(
+    program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
+) -> None:
+    """Case 38, the short form: nothing is lost, and nothing comes twice where members leave in good order.
+
+    kafka-python keeps its position in a partition that it gets again.
+    """
+    with Members(program, topic, group, place) as members:
+        one = members.join(gateway.address)
+        members.settle(one)
+        produce(broker, topic, 0, RECORDS)
+        two = members.join(gateway.address)
+        members.settle(two)
+        produce(broker, topic, RECORDS, RECORDS)
+        three = members.join(gateway.address)
+        members.settle(three)
+        produce(broker, topic, 2 * RECORDS, RECORDS)
+        members.wait(3 * RECORDS)
+        one.ask("commit")
+        one.stop()
+        produce(broker, topic, 3 * RECORDS, RECORDS)
+        members.wait(4 * RECORDS)
+        members.assert_ordered()
+        assert set(members.seen()) == set(range(4 * RECORDS))
+        assert set(members.seen().values()) == {1}
+
+
+def test_a_member_that_is_killed_loses_nothing(
+    broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
+) -> None:
+    """Case 41, once."""
+    with Members(program, topic, group, place) as members:
+        one, two = members.join(gateway.address), members.join(gateway.address)
+        members.settle(one, two)
+        produce(broker, topic, 0, RECORDS)
+        one._process.kill()
+        produce(broker, topic, RECORDS, RECORDS)
+        members.wait(2 * RECORDS)
+        members.assert_ordered()
+
+
+def test_a_gateway_that_is_killed_loses_nothing(
+    broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
+) -> None:
+    """Case 43: the next one knows nothing of the members, and has them join again."""
+    with Members(program, topic, group, place) as members:
+        one, two = members.join(gateway.address), members.join(gateway.address)
+        members.settle(one, two)
+        produce(broker, topic, 0, RECORDS)
+        members.wait(RECORDS)
+        gateway.kill()
+        gateway.start()
+        produce(broker, topic, RECORDS, RECORDS)
+        members.wait(2 * RECORDS)
+        later = [[line for line in run.of("record") if line["offset"] >= RECORDS] for run in (one, two)]
+        keys = [{line["key"] for line in lines} for lines in later]
+        assert keys[0].isdisjoint(keys[1])
+
+
+def test_a_member_from_elsewhere_makes_it_a_plain_group(
+    broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
+) -> None:
+    """Case 36."""
+    with Members(program, topic, group, place) as members:
+        one, two = members.join(gateway.address), members.join(broker.address)
+        time.sleep(8)
+        produce(broker, topic, 0, RECORDS)
+        members.wait(RECORDS)
+        assert sorted(len(run.of("record")) for run in (one, two)) == [0, RECORDS]
+        two.stop()
+        three = members.join(gateway.address)
+        members.settle(one, three)
+        produce(broker, topic, RECORDS, RECORDS)
+        members.wait(2 * RECORDS)
+        assert min(len(run.of("record")) for run in (one, three)) > RECORDS / 4
