@@ -44,8 +44,9 @@ class Verdict(Enum):
     GO_ON = "go on"
     """It has nothing for the member: ask for what comes after."""
     WAIT = "wait"
-    """It has nothing but an error of the gateway's own. The member gets it when it has waited as long as it
-    would for records: some clients ask again at once, hundreds of times a second."""
+    """It has nothing but an error of the gateway's own, or what comes after can't be asked for. The member
+    gets it when it has waited as long as it would for records: some clients ask again at once, hundreds of
+    times a second."""
 
 
 class LaneFetch:
@@ -71,6 +72,7 @@ class LaneFetch:
         "_kept",
         "_member",
         "_offsets",
+        "_own",
         "_refused",
         "_scanned",
         "wait_until",
@@ -98,8 +100,10 @@ class LaneFetch:
                 member.fetches((topic, partition), offset)
         self._asked: set[tuple[bytes, int]] = set()
         """The partitions of which the broker is asked for another offset than the member's."""
+        self._own: set[tuple[bytes, int]] = set()
+        """Those for which it must be the member's own: another one got an error."""
         self._kept = self._refused = False
-        """Of the last response: it has something for the member, or a batch that can't be split."""
+        """Of the last response: it has something for the member, or what the member can't get."""
 
     @property
     def in_session(self) -> bool:
@@ -124,9 +128,11 @@ class LaneFetch:
                     zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
                 ):
                     scan = scans.get(partition)
+                    if (topic, partition) in self._own:
+                        continue
                     if scan is not None and (after := scan.after(offset)) != offset:
                         entries["offset"][place] = after
-                        if layout.flexible:
+                        if layout.flexible and entries["last_epoch"][place] >= 0:
                             entries["last_epoch"][place] = scan.leader_epoch
                         self._asked.add((topic, partition))
                         self._member.tally.skipped_offsets += after - offset
@@ -200,6 +206,7 @@ class LaneFetch:
                 member.delivered[place] = lane.last_kept
             batches = [*lane.batches, found.alone] if found.alone else lane.batches
             self._kept = self._kept or bool(batches)
+            self._refused = self._refused or place in self._own  # it would only be asked for again
             if empty := self._placeholder(scan, max(offset, lane.last_kept + 1)):
                 batches = [*batches, empty]
             yield begin, end, [self._length(sum(map(len, batches))), *batches]
@@ -258,7 +265,9 @@ class LaneFetch:
         for entry in entries:
             if entry.error_code or entry.redirects:
                 self._member.forget(entry.key, entry.partition)
-                due = due or (entry.key, entry.partition) in self._asked
+                if (entry.key, entry.partition) in self._asked:
+                    self._own.add((entry.key, entry.partition))
+                    due = True
         return due
 
     def _offset(self, entry: PartitionResponse) -> int:

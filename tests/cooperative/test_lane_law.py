@@ -54,7 +54,7 @@ class World:
         base = len(self.log[index])
         records = [Record(base + place, key) for place, key in enumerate(keys)]
         self.log[index] += records
-        self.partition(index).append(batch(records, codec), count=len(records))
+        self.partition(index).append(batch(records, codec, leader_epoch=0), count=len(records))
 
     def partition(self, index: int):  # type: ignore[no-untyped-def]  # noqa: ANN201 - the model's own
         return self.broker.topics[TOPIC].partitions[index]

@@ -1,5 +1,6 @@
 """A client with a lane: what is refused, what waits, and whose turn it is to commit."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -248,6 +249,30 @@ def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: Mod
     (response,) = got(one)
     (entry,) = decode_response(response[4:], 11).topics[0].partitions
     assert (entry.error_code, entry.records, entry.high_watermark) == (44, b"", 2)
+
+
+def test_an_offset_that_the_broker_refuses_is_not_asked_for_again(
+    shared: Shared, broker: ModelBroker
+) -> None:
+    """The broker knows no epoch 7: it refuses what is asked for behind a batch of that epoch."""
+    broker.topics[TOPIC.decode()].partitions[0].append(batch([Record(0, b"foobar")], leader_epoch=7))
+    one = shared.connection()
+    request = decode_request(fetch(LOW, 12)[4:])
+    entries = tuple(replace(each, last_fetched_epoch=0) for each in request.topics[0].partitions)
+    topics = (replace(request.topics[0], partitions=entries),)
+    one.receive_client(framed(encode_request(replace(request, topics=topics))), 1.0)
+    gate = Gate(one, broker)
+    asked: list[bytes] = []
+    gate.before = asked.append
+    while gate._response(1.0):
+        assert len(asked) < 5
+    offsets = [decode_request(each).topics[0].partitions[0].fetch_offset for each in asked]
+    assert offsets == [0, 1, 0]
+    assert one.drain_client() == []
+    one.tick(1.5)
+    (response,) = got(one)
+    (data,) = decode_response(response[4:], 12).topics[0].partitions
+    assert data.error_code == 0
 
 
 def test_what_follows_a_fetch_waits_for_its_response(shared: Shared, broker: ModelBroker) -> None:
