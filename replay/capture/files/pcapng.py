@@ -15,7 +15,9 @@ _INTERFACE = dpkt.pcapng.PCAPNG_BT_IDB
 _PACKET = dpkt.pcapng.PCAPNG_BT_EPB
 _OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
 _SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
-_PACKETS = frozenset({_PACKET, _OLD_PACKET, _SIMPLE_PACKET})
+_LEAST = {_PACKET: 32, _OLD_PACKET: 32, _SIMPLE_PACKET: 16}
+"""Bytes of the blocks of packets without a packet: what is shorter is not one."""
+_PACKETS = frozenset(_LEAST)
 _SECRETS = 10
 _KNOWN = _PACKETS | {_SECTION, _INTERFACE, _SECRETS, 4, 5}
 """And 4, 5: names, statistics."""
@@ -97,7 +99,7 @@ class PcapngRecords:
             if tail(data, behind - 4)[0] != length:
                 break
             if kind in _PACKETS:
-                if kind != packets and places:
+                if (kind != packets and places) or length < _LEAST[kind]:
                     break
                 packets = kind
                 places.append(position)
@@ -132,7 +134,7 @@ class PcapngRecords:
             except NotACaptureError:
                 return 0
             (size,) = struct.unpack_from(f"{order}I", data, begin + 4)
-        if size < 12 or size & 3 or size > _MAX_BLOCK:
+        if size < _LEAST.get(kind, 12) or size & 3 or size > _MAX_BLOCK:
             return 0
         tail = data[begin + size - 4 : begin + size]
         whole = begin + size <= window.end
@@ -250,9 +252,11 @@ class PcapngRecords:
         return not self._seeking
 
     def _fits(self, window: Window, place: int) -> bool:
-        (size,) = self._tail(window.data, place + 4)
+        kind, size = self._head(window.data, place)
         behind = place + size
-        if size < 12 or size & 3 or behind > window.end or self._tail(window.data, behind - 4)[0] != size:
+        if size < _LEAST.get(kind, 12) or size & 3 or behind > window.end:
+            return False
+        if self._tail(window.data, behind - 4)[0] != size:
             return False
         return behind + 4 > window.end or self._tail(window.data, behind)[0] in _KNOWN
 
